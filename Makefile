@@ -1,0 +1,57 @@
+# Everything starts here. A fresh machine needs Python 3.11 (or newer, see pyproject.toml), gcc and make:
+#
+#   make demo    compile a small transformer, explain it, check it, time it
+#   make test    linters and the whole test suite
+#
+# Both set up .venv first if that has not been done. Another interpreter: make demo PYTHON=python3.12
+
+PYTHON ?= python3
+TORCH  := torch==2.13.0
+
+BIN   := .venv/bin
+READY := .venv/.ready
+CODE  := src tests examples benchmarks
+
+.PHONY: help setup demo test lint format bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    compile a small transformer, explain it, check it, time it"
+	@echo "make test    linters and the whole test suite"
+	@echo "make lint    ruff and mypy alone"
+	@echo "make format  let ruff format the code"
+	@echo "make bench   time of capture against torch.compile, on eight models"
+	@echo "make clean   remove .venv and what was built"
+
+setup: $(READY)
+
+# torch first and pinned: a looser request may pull other builds and several GB with them.
+# The C sources are prerequisites, so that a change to them rebuilds the extension.
+$(READY): pyproject.toml setup.py $(wildcard src/stator/_native/*.c src/stator/_native/*.h)
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 14); sys.exit(None if ok else \
+	  "stator needs Python 3.11 to 3.13, this is %s; try make PYTHON=python3.11" % sys.version.split()[0])'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+
+test: lint
+	$(BIN)/python -m pytest -q
+
+lint: $(READY)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy src/stator examples benchmarks
+
+format: $(READY)
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+bench: $(READY)
+	$(BIN)/python benchmarks/capture.py
+
+clean:
+	rm -rf .venv build dist src/*.egg-info src/stator/*.so .pytest_cache .mypy_cache .ruff_cache

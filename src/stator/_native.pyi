@@ -1,0 +1,150 @@
+"""Types of the C extension: the frame hook, the probes and the watcher. docs/design/instrumentation.md explains them.
+
+The sources are in the folder `_native/` beside this file.
+"""
+
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any, Final, final
+
+# The state of a thread.
+OFF: Final[int]
+WATCHING: Final[int]
+SENTINEL: Final[int]
+
+# What a code object was classified as; INSTRUMENTED marks our copies.
+COPY: Final[int]
+SKIP: Final[int]
+OURS: Final[int]
+LEAF: Final[int]
+CONSTANT: Final[int]
+BLIND: Final[int]
+INSTRUMENTED: Final[int]
+
+# Kinds of probes.
+ATTR: Final[int]
+SUPER_ATTR: Final[int]
+GLOBAL: Final[int]
+DEREF: Final[int]
+SUBSCR: Final[int]
+SLICE: Final[int]
+CALL: Final[int]
+CALL_EX: Final[int]
+BINARY: Final[int]
+COMPARE: Final[int]
+CONTAINS: Final[int]
+IS: Final[int]
+UNARY: Final[int]
+TRUTH: Final[int]
+ITER: Final[int]
+NEXT: Final[int]
+UNPACK: Final[int]
+EXTEND: Final[int]
+HASH: Final[int]
+WITH: Final[int]
+WITH_EXIT: Final[int]
+FORMAT: Final[int]
+AWAIT: Final[int]
+STORE_ATTR: Final[int]
+DELETE_ATTR: Final[int]
+STORE_SUBSCR: Final[int]
+STORE_SLICE: Final[int]
+DELETE_SUBSCR: Final[int]
+STORE_GLOBAL: Final[int]
+DELETE_GLOBAL: Final[int]
+STORE_DEREF: Final[int]
+DELETE_DEREF: Final[int]
+IMPORT_NAME: Final[int]
+IMPORT_FROM: Final[int]
+BUILD_CLASS: Final[int]
+MATCH: Final[int]
+MATCH_CLASS: Final[int]
+MATCH_KEYS: Final[int]
+RAISE: Final[int]
+EXC_MATCH: Final[int]
+INTRINSIC: Final[int]
+FUNCTION: Final[int]
+
+MISSING: Final[object]
+
+class Unwatchable(Exception):
+    """This code cannot be watched; the argument says why."""
+
+@final
+class Probe:
+    """One watched instruction. It fires before the instruction; only FUNCTION fires after."""
+
+    def __new__(
+        cls,
+        kind: int,
+        depth: int,
+        count: int,
+        arg: object,
+        offset: int,
+        code: CodeType,
+        stores: str | None,
+        span: int = -1,
+        step: int = 1,
+        slot: int = -1,
+    ) -> Probe: ...
+    @property
+    def kind(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def count(self) -> int:
+        """Operands read from the stack; for CALL the number of arguments, without a method's self."""
+    @property
+    def arg(self) -> Any: ...
+    @property
+    def offset(self) -> int:
+        """Of the instruction in the original code; for CALL that of the CALL itself."""
+    @property
+    def stores(self) -> str | None: ...
+    @property
+    def code(self) -> CodeType:
+        """The original code object. (None once it is gone: a probe does not keep it alive.)"""
+    @property
+    def lineno(self) -> int | None: ...
+    def __neg__(self) -> None: ...
+
+class Watcher:
+    """One recording of one thread."""
+
+    def __new__(
+        cls,
+        handlers: dict[int, Callable[..., object]],
+        *,
+        enter: Callable[[FunctionType], object],
+        classify: Callable[[CodeType], tuple[int, object, bool]],
+        leaf: Callable[[Any, FunctionType, tuple[Any, ...]], object],
+        blind: Callable[[CodeType, str | None], object],
+        foreign: Callable[[CodeType], object],
+        failed: Callable[[BaseException], object] | None,
+    ) -> Watcher: ...
+    def run(self, func: FunctionType, slots: tuple[Any, ...], /) -> Any: ...
+    def stop(self) -> None: ...
+    def know(self, obj: object, /) -> None: ...
+    def forget(self, obj: object, /) -> None: ...
+    def knows(self, obj: object, /) -> bool: ...
+    def fresh(self, func: object, /) -> bool: ...
+    def approve(self, obj: object, /) -> None: ...
+    def intercept(self, code: CodeType, /) -> None: ...
+    def call_leaf(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None, /
+    ) -> Any: ...
+    def paused(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any: ...
+    @property
+    def last_probe(self) -> Probe | None: ...
+    @property
+    def events(self) -> int: ...
+    @property
+    def calls(self) -> int: ...
+
+def current() -> Watcher | None: ...
+def state() -> int: ...
+def hook_installed() -> bool: ...
+def code_kind(code: CodeType, /) -> int | None: ...
+def forget_code(code: CodeType, /) -> None: ...
+def type_version(T: type, /) -> int: ...
+def mro_lookup(T: type, name: str, /) -> Any: ...

@@ -1,0 +1,298 @@
+/* Everything that differs between CPython 3.11, 3.12 and 3.13. No other C file asks for the version.
+ *
+ * What is relied on: the layout of _PyInterpreterFrame (read through the headers of the interpreter we are built
+ * for), PEP 523's eval hook, co_extra, and the order of a call's operands on the value stack.
+ */
+#ifndef STATOR_COMPAT_H
+#define STATOR_COMPAT_H
+
+#define PY_SSIZE_T_CLEAN
+#ifndef Py_BUILD_CORE
+#define Py_BUILD_CORE 1 /* pycore_frame.h refuses to be read without it */
+#endif
+#include <Python.h>
+#include <frameobject.h>
+#include <opcode.h>
+#include <internal/pycore_frame.h>
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
+#error "stator supports CPython 3.11, 3.12 and 3.13"
+#endif
+#ifdef Py_GIL_DISABLED
+#error "stator needs the GIL: its sets and caches have no locks of their own"
+#endif
+
+#define PY312 (PY_VERSION_HEX >= 0x030C0000)
+#define PY313 (PY_VERSION_HEX >= 0x030D0000)
+
+typedef _PyInterpreterFrame Frame;
+
+#if PY312
+#define code_extra_index(free) PyUnstable_Eval_RequestCodeExtraIndex(free)
+#define code_get_extra(code, index, out) PyUnstable_Code_GetExtra((PyObject *)(code), index, out)
+#define code_set_extra(code, index, value) PyUnstable_Code_SetExtra((PyObject *)(code), index, value)
+#else
+#define code_extra_index(free) _PyEval_RequestCodeExtraIndex(free)
+#define code_get_extra(code, index, out) _PyCode_GetExtra((PyObject *)(code), index, out)
+#define code_set_extra(code, index, value) _PyCode_SetExtra((PyObject *)(code), index, value)
+#endif
+
+/* ---- frames ---- */
+
+static inline PyCodeObject *
+frame_code(Frame *f)
+{
+#if PY313
+    return (PyCodeObject *)f->f_executable;
+#else
+    return f->f_code;
+#endif
+}
+
+static inline PyFunctionObject *
+frame_func(Frame *f)
+{
+#if PY312
+    return (PyFunctionObject *)f->f_funcobj;
+#else
+    return f->f_func;
+#endif
+}
+
+static inline Frame *
+current_frame(PyThreadState *ts)
+{
+#if PY313
+    return ts->current_frame;
+#else
+    return ts->cframe->current_frame;
+#endif
+}
+
+/* True for a call's new frame, false for a generator that is resumed. */
+static inline int
+frame_is_start(Frame *f)
+{
+    if (f->owner != FRAME_OWNED_BY_THREAD) {
+        return 0;
+    }
+#if PY313
+    return f->instr_ptr == _PyCode_CODE(frame_code(f));
+#else
+    return f->prev_instr == _PyCode_CODE(frame_code(f)) - 1;
+#endif
+}
+
+/* Release a frame that was handed to the hook and never evaluated.
+ *
+ * 3.11: the caller does it. 3.12+: the evaluator does it, and the functions it uses are not exported. A frame that
+ * never started has no frame object and no stack, so what remains is to drop its references and to pop it from
+ * the thread's data stack (a chunk that becomes empty goes back to the arena allocator it came from). */
+static inline void
+frame_discard(PyThreadState *ts, Frame *f)
+{
+#if PY312
+    PyObject *code = (PyObject *)frame_code(f), *func = f->f_funcobj, *locals = f->f_locals;
+    int slots = frame_code(f)->co_nlocalsplus;
+    for (int i = 0; i < slots; i++) {
+        Py_CLEAR(f->localsplus[i]);
+    }
+    PyObject **base = (PyObject **)f;
+    if (base == &ts->datastack_chunk->data[0]) {
+        _PyStackChunk *chunk = ts->datastack_chunk, *previous = chunk->previous;
+        PyObjectArenaAllocator arena;
+        PyObject_GetArenaAllocator(&arena);
+        ts->datastack_top = &previous->data[previous->top];
+        ts->datastack_chunk = previous;
+        ts->datastack_limit = (PyObject **)((char *)previous + previous->size);
+        arena.free(arena.ctx, chunk, chunk->size);
+    }
+    else {
+        ts->datastack_top = base;
+    }
+    Py_XDECREF(locals);
+    Py_XDECREF(func);
+    Py_DECREF(code);
+#else
+    (void)ts;
+    (void)f;
+#endif
+}
+
+/* ---- C recursion ---- */
+
+/* 3.12+ counts C calls apart from Python calls, and a hooked Python call is a C call. */
+static inline int
+c_recursion_low(PyThreadState *ts)
+{
+#if PY312
+    return ts->c_recursion_remaining < 250;
+#else
+    (void)ts;
+    return 0;
+#endif
+}
+
+/* ---- the specialising interpreter ---- */
+
+/* Some specialised instructions enter a Python frame without asking for an eval hook. A copy is kept from
+ * specialising where the version allows it: on 3.11 code is specialised when this counter *reaches* zero. */
+static inline void
+code_keep_generic(PyCodeObject *code)
+{
+#if !PY312
+    code->co_warmup = 0;
+#else
+    (void)code;
+#endif
+}
+
+/* ---- a call's operands ---- */
+
+typedef struct {
+    PyObject **callable; /* the slot of the callable */
+    PyObject **args;     /* self first in the method form */
+    int nargs;
+} CallSlots;
+
+/* slots: the two slots of the callable, then n arguments. */
+static inline CallSlots
+call_slots(PyObject **slots, int n)
+{
+    CallSlots c;
+#if PY313 /* callable, self or NULL, arguments */
+    c.callable = slots;
+    int method = slots[1] != NULL;
+#else /* NULL, callable, arguments; or method, self, arguments */
+    int method = slots[0] != NULL;
+    c.callable = method ? slots : slots + 1;
+#endif
+    c.args = slots + (method ? 1 : 2);
+    c.nargs = n + method;
+    return c;
+}
+
+/* slots: the two slots of the callable, the tuple, perhaps the dict. */
+static inline PyObject **
+call_ex_callable(PyObject **slots)
+{
+#if PY313
+    return slots;
+#else
+    return slots + 1;
+#endif
+}
+
+/* ---- objects ---- */
+
+/* What a weak reference refers to, or None: a new reference. */
+static inline PyObject *
+weakref_get(PyObject *ref)
+{
+#if PY313
+    PyObject *object = NULL;
+    int found = PyWeakref_GetRef(ref, &object);
+    return found < 0 ? NULL : found ? object : Py_NewRef(Py_None);
+#else
+    return Py_XNewRef(PyWeakref_GetObject(ref));
+#endif
+}
+
+/* The version of a type: another number after every change to it or its bases, no number is given twice. Assigned
+ * if need be; 0 if the type cannot have one. */
+static inline unsigned int
+type_version_tag(PyTypeObject *type)
+{
+#if PY312
+    if (type->tp_version_tag != 0 && (PY313 || type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG)) {
+        return type->tp_version_tag;
+    }
+    return PyUnstable_Type_AssignVersionTag(type) ? type->tp_version_tag : 0;
+#else
+    if (!(type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG)) {
+        static PyObject *name = NULL;
+        if (name == NULL && (name = PyUnicode_InternFromString("__class__")) == NULL) {
+            PyErr_Clear();
+            return 0;
+        }
+        (void)_PyType_Lookup(type, name); /* assigns a version */
+    }
+    return type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG ? type->tp_version_tag : 0;
+#endif
+}
+
+/* ---- exceptions ---- */
+
+typedef struct {
+#if PY312
+    PyObject *value;
+#else
+    PyObject *type, *value, *traceback;
+#endif
+} SavedError;
+
+static inline SavedError
+error_save(void)
+{
+    SavedError e;
+#if PY312
+    e.value = PyErr_GetRaisedException();
+#else
+    PyErr_Fetch(&e.type, &e.value, &e.traceback);
+#endif
+    return e;
+}
+
+static inline void
+error_restore(SavedError e)
+{
+#if PY312
+    PyErr_SetRaisedException(e.value);
+#else
+    PyErr_Restore(e.type, e.value, e.traceback);
+#endif
+}
+
+static inline void
+error_drop(SavedError e)
+{
+#if PY312
+    Py_XDECREF(e.value);
+#else
+    Py_XDECREF(e.type);
+    Py_XDECREF(e.value);
+    Py_XDECREF(e.traceback);
+#endif
+}
+
+/* The raised exception as one object, cleared from the thread. A new reference; NULL only without memory. */
+static inline PyObject *
+error_take(void)
+{
+#if PY312
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL && value != NULL) {
+        PyException_SetTraceback(value, traceback);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+#endif
+}
+
+static inline void
+error_put(PyObject *exc) /* steals */
+{
+#if PY312
+    PyErr_SetRaisedException(exc);
+#else
+    PyObject *traceback = PyException_GetTraceback(exc);
+    PyErr_Restore(Py_NewRef(Py_TYPE(exc)), exc, traceback);
+#endif
+}
+
+#endif

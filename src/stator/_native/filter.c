@@ -1,0 +1,300 @@
+/* Which events reach Python: one filter per kind of probe, true if the handler is to be called.
+ *
+ * The rule behind all of them: an object that came from outside (`known`) always matters; of a fresh object only its
+ * type matters, and of a type each (type, what is read) pair only once per recording and version of the type. Types that cannot be changed
+ * (`int`, `dict`, ...) need no watching. Where memory runs out a filter answers true: a needless call is sound.
+ */
+#include "native.h"
+
+static inline int
+known(Watcher *w, PyObject *x)
+{
+    return x != NULL && ptrset_has(&w->known, x);
+}
+
+/* A type whose attributes a program can change. */
+static inline int
+mutable_type(PyTypeObject *t)
+{
+    return (t->tp_flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_IMMUTABLETYPE)) == Py_TPFLAGS_HEAPTYPE;
+}
+
+/* A type that has no version, and can get none, is never seen. */
+static inline int
+unseen_type(Watcher *w, PyTypeObject *type, uintptr_t tag)
+{
+    Pair pair = {(uintptr_t)type, tag, type_version_tag(type)};
+    return pair.version == 0 || pairset_add(&w->seen, pair) != 0;
+}
+
+static inline int
+unseen(Watcher *w, PyObject *object, uintptr_t tag)
+{
+    if (PyType_Check(object)) {
+        return unseen_type(w, (PyTypeObject *)object, tag);
+    }
+    return pairset_add(&w->seen, (Pair){(uintptr_t)object, tag, 0}) != 0;
+}
+
+#define NAME_TAG(p) ((uintptr_t)(p)->arg)
+#define WRITE_TAG(p) ((uintptr_t)(p)->arg | ((p)->kind == KIND_STORE_ATTR ? 1 : 2))
+#define KIND_TAG(p) ((uintptr_t)(p)->kind + 1)
+#define CALL_TAG ((uintptr_t)KIND_CALL + 1)
+#define CELL_TAG ((uintptr_t)0)
+
+static int
+always(Watcher *Py_UNUSED(w), Probe *Py_UNUSED(p), Operands *Py_UNUSED(ops))
+{
+    return 1;
+}
+
+static int
+on_operands(Watcher *w, Probe *p, Operands *ops)
+{
+    int call = 0;
+    PyObject **slot = ops->slots;
+    for (int i = 0; i < ops->count; i++, slot += ops->step) {
+        PyObject *x = *slot;
+        if (x == NULL) {
+            continue;
+        }
+        PyTypeObject *type = Py_TYPE(x);
+        /* No early exit: the handler is told of all operands at once, so all pairs count as seen. */
+        call |= known(w, x) | (mutable_type(type) && unseen_type(w, type, KIND_TAG(p)));
+    }
+    return call;
+}
+
+static int
+on_known(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
+{
+    PyObject **slot = ops->slots;
+    for (int i = 0; i < ops->count; i++, slot += ops->step) {
+        if (known(w, *slot)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int
+on_truth(Watcher *w, Probe *p, Operands *ops)
+{
+    PyObject *x = ops->slots[0];
+    if (x == Py_True || x == Py_False || x == Py_None) {
+        return 0;
+    }
+    return on_operands(w, p, ops);
+}
+
+static int
+on_attr(Watcher *w, Probe *p, Operands *ops)
+{
+    PyObject *owner = ops->slots[0];
+    if (owner == NULL) {
+        return 0;
+    }
+    PyTypeObject *type = Py_TYPE(owner);
+    if (known(w, owner)) {
+        return unseen(w, owner, NAME_TAG(p));
+    }
+    if (PyType_Check(owner)) {
+        return mutable_type((PyTypeObject *)owner) && unseen(w, owner, NAME_TAG(p));
+    }
+    if (type == &PySuper_Type) {
+        return 1;
+    }
+    if (PyModule_Check(owner)) {
+        return unseen(w, owner, NAME_TAG(p));
+    }
+    return mutable_type(type) && unseen_type(w, type, NAME_TAG(p));
+}
+
+static int
+on_store_attr(Watcher *w, Probe *p, Operands *ops)
+{
+    PyObject *owner = ops->slots[ops->count - 1];
+    if (owner == NULL) {
+        return 0;
+    }
+    if (known(w, owner) || PyType_Check(owner)) {
+        return 1;
+    }
+    return mutable_type(Py_TYPE(owner)) && unseen_type(w, Py_TYPE(owner), WRITE_TAG(p));
+}
+
+static int
+on_global(Watcher *w, Probe *p, Operands *ops)
+{
+    return unseen(w, ops->prefix[0], NAME_TAG(p));
+}
+
+static int
+on_import(Watcher *w, Probe *p, Operands *ops)
+{
+    return unseen(w, ops->prefix[0], (uintptr_t)p);
+}
+
+static int
+on_import_from(Watcher *w, Probe *p, Operands *ops)
+{
+    return ops->slots[0] != NULL && unseen(w, ops->slots[0], NAME_TAG(p));
+}
+
+static int
+on_cell_read(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
+{
+    return known(w, ops->prefix[0]) && unseen(w, ops->prefix[0], CELL_TAG);
+}
+
+static int
+on_cell_write(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
+{
+    return known(w, ops->prefix[0]);
+}
+
+/* ---- calls ---- */
+
+static PyObject *
+python_function(PyObject *callable)
+{
+    if (PyMethod_Check(callable)) {
+        callable = PyMethod_GET_FUNCTION(callable);
+    }
+    return PyFunction_Check(callable) ? callable : NULL;
+}
+
+/* Instances with a __call__ written in Python: the frame hook sees the call, so the type matters only once. */
+static int
+python_call_slot(PyTypeObject *type)
+{
+    static PyObject *name = NULL;
+    if (name == NULL) {
+        name = PyUnicode_InternFromString("__call__");
+        if (name == NULL) {
+            PyErr_Clear();
+            return 0;
+        }
+    }
+    PyObject *found = _PyType_Lookup(type, name);
+    return found != NULL && PyFunction_Check(found);
+}
+
+/* 0: a Python frame will follow and needs no call now; 1: call the handler; -1: ask about the arguments. */
+static int
+on_callable(Watcher *w, PyObject *callable)
+{
+    PyObject *func = python_function(callable);
+    if (func != NULL) {
+        return ptrset_has(&w->intercepted, PyFunction_GET_CODE(func));
+    }
+    PyTypeObject *type = Py_TYPE(callable);
+    if (mutable_type(type)) {
+        if (pairset_has(&w->seen, (Pair){(uintptr_t)type, CALL_TAG, type_version_tag(type)})) {
+            return 0;
+        }
+        if (python_call_slot(type)) {
+            return unseen_type(w, type, CALL_TAG);
+        }
+    }
+    if (PyCFunction_Check(callable)) {
+        PyObject *self = PyCFunction_GET_SELF(callable);
+        if (self != NULL && !PyModule_Check(self)) {
+            return 1;
+        }
+    }
+    return ptrset_has(&w->approved, callable) ? -1 : 1;
+}
+
+static int
+on_call(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
+{
+    PyObject *callable = *ops->call.callable;
+    if (callable == NULL) {
+        return 0;
+    }
+    int answer = on_callable(w, callable);
+    for (int i = 0; answer < 0 && i < ops->call.nargs; i++) {
+        if (known(w, ops->call.args[i])) {
+            answer = 1;
+        }
+    }
+    return answer > 0;
+}
+
+static int
+on_call_ex(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
+{
+    PyObject *callable = *ops->call.callable, *args = ops->starargs, *kwargs = ops->kwnames;
+    if (callable == NULL || args == NULL) {
+        return 0;
+    }
+    if (known(w, args) || known(w, kwargs)) {
+        return 1; /* they are going to be iterated, whoever is called */
+    }
+    int answer = on_callable(w, callable);
+    if (answer < 0 && PyTuple_CheckExact(args)) {
+        for (Py_ssize_t i = 0; answer < 0 && i < PyTuple_GET_SIZE(args); i++) {
+            answer = known(w, PyTuple_GET_ITEM(args, i)) ? 1 : -1;
+        }
+    }
+    else if (answer < 0) {
+        answer = 1; /* some other iterable: what it holds is not known here */
+    }
+    if (answer < 0 && kwargs != NULL) {
+        PyObject *key, *value;
+        Py_ssize_t pos = 0;
+        if (!PyDict_CheckExact(kwargs)) {
+            return 1;
+        }
+        while (answer < 0 && PyDict_Next(kwargs, &pos, &key, &value)) {
+            answer = known(w, value) ? 1 : -1;
+        }
+    }
+    return answer > 0;
+}
+
+const Filter filters[KIND_COUNT] = {
+    [KIND_ATTR] = on_attr,
+    [KIND_SUPER_ATTR] = always,
+    [KIND_GLOBAL] = on_global,
+    [KIND_DEREF] = on_cell_read,
+    [KIND_SUBSCR] = on_operands,
+    [KIND_SLICE] = on_operands,
+    [KIND_CALL] = on_call,
+    [KIND_CALL_EX] = on_call_ex,
+    [KIND_BINARY] = on_operands,
+    [KIND_COMPARE] = on_operands,
+    [KIND_CONTAINS] = on_operands,
+    [KIND_IS] = on_known,
+    [KIND_UNARY] = on_operands,
+    [KIND_TRUTH] = on_truth,
+    [KIND_ITER] = on_operands,
+    [KIND_NEXT] = on_operands,
+    [KIND_UNPACK] = on_operands,
+    [KIND_EXTEND] = on_operands,
+    [KIND_HASH] = on_operands,
+    [KIND_WITH] = on_operands,
+    [KIND_WITH_EXIT] = on_operands,
+    [KIND_FORMAT] = on_operands,
+    [KIND_AWAIT] = on_operands,
+    [KIND_STORE_ATTR] = on_store_attr,
+    [KIND_DELETE_ATTR] = on_store_attr,
+    [KIND_STORE_SUBSCR] = on_operands,
+    [KIND_STORE_SLICE] = on_operands,
+    [KIND_DELETE_SUBSCR] = on_operands,
+    [KIND_STORE_GLOBAL] = always,
+    [KIND_DELETE_GLOBAL] = always,
+    [KIND_STORE_DEREF] = on_cell_write,
+    [KIND_DELETE_DEREF] = on_cell_write,
+    [KIND_IMPORT_NAME] = on_import,
+    [KIND_IMPORT_FROM] = on_import_from,
+    [KIND_BUILD_CLASS] = always,
+    [KIND_MATCH] = on_operands,
+    [KIND_MATCH_CLASS] = on_operands,
+    [KIND_MATCH_KEYS] = on_operands,
+    [KIND_RAISE] = on_operands,
+    [KIND_EXC_MATCH] = on_operands,
+    [KIND_INTRINSIC] = on_operands,
+    [KIND_FUNCTION] = NULL, /* has no handler: probe.c notes the function */
+};

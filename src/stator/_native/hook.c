@@ -1,0 +1,396 @@
+/* The frame hook (PEP 523): what happens when a Python frame starts, by the thread's state.
+ *
+ * OFF       the frame runs as it would without us.
+ * WATCHING  the frame's code is classified and, as a rule, its instrumented copy runs in its place: the copy takes all
+ *           argument slots as plain positional arguments, so a function made from it is called with the frame's
+ *           localsplus. That call's frame comes back here and is recognised. CPython builds cells and generators.
+ * SENTINEL  inside a leaf: code that is not trusted there is reported, nothing else.
+ *
+ * The hook is installed while at least one recording is on in any thread, since CPython inlines no Python calls
+ * under a hook. Whoever was installed before gets the frames that are not ours to handle.
+ */
+#define _GNU_SOURCE
+#include "native.h"
+#include <pthread.h>
+
+static PyObject *hook(PyThreadState *ts, Frame *f, int throwflag);
+
+static int installs = 0;
+static int buried = 0; /* somebody installed an evaluator above ours and may hand frames down to us */
+static _PyFrameEvalFunction previous = NULL;
+
+/* ---- installing ---- */
+
+static _PyFrameEvalFunction
+installed_evaluator(void)
+{
+    return _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
+}
+
+static void
+install(_PyFrameEvalFunction evaluator)
+{
+    _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), evaluator);
+}
+
+int
+hook_installed(void)
+{
+    return installed_evaluator() == hook;
+}
+
+void
+hook_acquire(void)
+{
+    if (installs++ > 0) {
+        return;
+    }
+    _PyFrameEvalFunction now = installed_evaluator();
+    if (now == hook || (buried && now != previous && now != _PyEval_EvalFrameDefault)) {
+        return; /* in place, or below an evaluator that calls us: installing above it would make a circle */
+    }
+    previous = now;
+    buried = 0;
+    install(hook);
+}
+
+void
+hook_release(void)
+{
+    if (--installs > 0) {
+        return;
+    }
+    buried = !hook_installed();
+    if (!buried) {
+        install(previous);
+    }
+}
+
+/* Has the hook been in force all through the run, as far as can be told at its end? */
+int
+hook_reached(Thread *t)
+{
+    return t->saw_copy && (hook_installed() || buried);
+}
+
+static inline PyObject *
+pass_on(PyThreadState *ts, Frame *f, int throwflag)
+{
+    return previous(ts, f, throwflag);
+}
+
+/* ---- the C stack ---- */
+
+/* Under a hook a Python call takes C stack, which CPython's recursion limit does not bound. */
+static char *
+find_stack_low(void)
+{
+    pthread_attr_t attr;
+    void *base = NULL;
+    size_t size = 0, guard = 0;
+    if (pthread_getattr_np(pthread_self(), &attr) != 0) {
+        return (char *)1;
+    }
+    int found = pthread_attr_getstack(&attr, &base, &size) == 0;
+    (void)pthread_attr_getguardsize(&attr, &guard);
+    pthread_attr_destroy(&attr);
+    if (!found || base == NULL) {
+        return (char *)1;
+    }
+    size_t reserve = size / 4 < (1 << 20) ? size / 4 : (1 << 20);
+    return (char *)base + guard + reserve;
+}
+
+static inline int
+stack_low(Thread *t, PyThreadState *ts)
+{
+    if (t->stack_low == NULL) {
+        t->stack_low = find_stack_low();
+    }
+    return (char *)__builtin_frame_address(0) < t->stack_low || c_recursion_low(ts);
+}
+
+/* ---- running a frame in another state ---- */
+
+static PyObject *
+run_in(int state, Thread *t, Watcher *w, PyThreadState *ts, Frame *f, int throwflag)
+{
+    int saved = t->state;
+    t->state = w->stopped ? STATE_OFF : state;
+    PyObject *result = pass_on(ts, f, throwflag);
+    watcher_restore(t, w, saved);
+    return result;
+}
+
+static void
+tell_blind(Watcher *w, PyCodeObject *code, PyObject *reason)
+{
+    PyObject *args[2] = {(PyObject *)code, reason};
+    Py_XDECREF(watcher_call(w, w->blind, args, 2));
+}
+
+static void
+tell_blind_because(Watcher *w, PyCodeObject *code, const char *why)
+{
+    SavedError error = error_save(); /* with throwflag the exception to be thrown in is set */
+    PyObject *reason = PyUnicode_FromString(why);
+    if (reason == NULL) {
+        PyErr_Clear();
+    }
+    tell_blind(w, code, reason == NULL ? Py_None : reason);
+    Py_XDECREF(reason);
+    error_restore(error);
+}
+
+/* ---- running the copy ---- */
+
+/* The function whose call runs the copy. Its __doc__ holds the original function: a generator keeps its function
+ * alive, and here it is the original that has to live. */
+PyObject *
+hook_function(PyFunctionObject *original, PyObject *copy, PyObject *globals, PyObject *builtins)
+{
+    PyFunctionObject *func = (PyFunctionObject *)PyFunction_New(copy, globals);
+    if (func == NULL) {
+        return NULL;
+    }
+    Py_XSETREF(func->func_name, Py_NewRef(original->func_name));
+    Py_XSETREF(func->func_qualname, Py_NewRef(original->func_qualname));
+    Py_XSETREF(func->func_builtins, Py_NewRef(builtins));
+    Py_XSETREF(func->func_closure, Py_XNewRef(original->func_closure));
+    Py_XSETREF(func->func_doc, Py_NewRef((PyObject *)original));
+    return (PyObject *)func;
+}
+
+/* Tells the recorder of a function the first time it is entered. -1 if the recording is over. */
+int
+hook_enter(Watcher *w, PyFunctionObject *func)
+{
+    int added = ptrset_add(&w->entered, func);
+    if (added < 0) {
+        PyErr_Clear(); /* told once more: harmless */
+    }
+    if (added != 0) {
+        PyObject *args[1] = {(PyObject *)func};
+        Py_XDECREF(watcher_call(w, w->enter, args, 1));
+    }
+    return w->stopped ? -1 : 0;
+}
+
+static PyObject *
+run_copy(Thread *t, PyThreadState *ts, Frame *f, PyObject *copy)
+{
+    PyObject *func = hook_function(frame_func(f), copy, f->f_globals, f->f_builtins);
+    PyObject *result = NULL;
+    if (func != NULL) {
+        t->pending = f;
+        result = PyObject_Vectorcall(func, f->localsplus, (size_t)((PyCodeObject *)copy)->co_argcount, NULL);
+        t->pending = NULL;
+        Py_DECREF(func);
+    }
+    frame_discard(ts, f);
+    return result;
+}
+
+/* The copy's frame holds the arguments now. The original frame lets go of them, or `del argument` would free nothing. */
+static void
+take_over(Thread *t, PyCodeObject *copy)
+{
+    Frame *original = t->pending;
+    t->pending = NULL;
+    for (int i = 0; i < copy->co_argcount; i++) {
+        Py_CLEAR(original->localsplus[i]);
+    }
+}
+
+static PyObject *
+watch_copy(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
+{
+    PyCodeObject *code = frame_code(f);
+    CodeInfo *info = codeinfo_find(code);
+    if (info != NULL && info->finalizer) {
+        tell_blind_because(w, code, "finalizer");
+        return run_in(STATE_OFF, t, w, ts, f, 0);
+    }
+    PyObject *reason = NULL, *copy = codeinfo_copy(w, code, &reason);
+    if (copy == NULL) {
+        tell_blind(w, code, reason == NULL ? Py_None : reason);
+        Py_XDECREF(reason);
+        return run_in(STATE_OFF, t, w, ts, f, 0);
+    }
+    if (f->f_locals != NULL) { /* exec of a function's code: the mapping it was given would be lost */
+        tell_blind_because(w, code, "locals");
+        Py_DECREF(copy);
+        return run_in(STATE_OFF, t, w, ts, f, 0);
+    }
+    PyObject *result;
+    if (w->stopped || hook_enter(w, frame_func(f)) < 0) {
+        result = pass_on(ts, f, 0);
+    }
+    else {
+        result = run_copy(t, ts, f, copy);
+    }
+    Py_DECREF(copy);
+    return result;
+}
+
+/* ---- leaves ---- */
+
+static PyObject *
+frame_slots(Frame *f)
+{
+    PyCodeObject *code = frame_code(f);
+    int n = code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+            ((code->co_flags & CO_VARKEYWORDS) != 0);
+    PyObject *slots = PyTuple_New(n);
+    for (int i = 0; slots != NULL && i < n; i++) {
+        PyTuple_SET_ITEM(slots, i, Py_NewRef(f->localsplus[i]));
+    }
+    return slots;
+}
+
+/* An exception that call_leaf let through goes on with the traceback it had there: the handler is not in it. */
+static void
+trim_leaf_error(Thread *t)
+{
+    PyObject *ours = t->leaf_error, *traceback = t->leaf_traceback;
+    t->leaf_error = t->leaf_traceback = NULL;
+    PyObject *exc = ours == NULL ? NULL : error_take();
+    if (exc != NULL) {
+        if (exc == ours) {
+            PyException_SetTraceback(exc, traceback == NULL ? Py_None : traceback);
+        }
+        error_put(exc);
+    }
+    Py_XDECREF(ours);
+    Py_XDECREF(traceback);
+}
+
+static PyObject *
+run_leaf(Thread *t, Watcher *w, PyThreadState *ts, Frame *f, PyObject *payload)
+{
+    PyObject *slots = frame_slots(f), *result = NULL;
+    if (slots != NULL) {
+        Shield s;
+        shield_up(&s, t, w);
+        PyObject *args[3] = {payload, (PyObject *)frame_func(f), slots};
+        result = PyObject_Vectorcall(w->leaf, args, 3, NULL);
+        if (result == NULL) {
+            trim_leaf_error(t);
+            error_drop(s.error); /* none was set when the frame started; the leaf's is the program's now */
+            s.error = error_save();
+        }
+        Py_CLEAR(t->leaf_error);
+        Py_CLEAR(t->leaf_traceback);
+        shield_down(&s);
+        Py_DECREF(slots);
+    }
+    frame_discard(ts, f);
+    return result;
+}
+
+/* ---- the hook ---- */
+
+static PyObject *
+watch_start(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
+{
+    Verdict v = codeinfo_classify(w, frame_code(f));
+    PyObject *result = NULL;
+    switch (w->stopped ? CODE_OURS : v.kind) {
+    case CODE_COPY:
+        result = watch_copy(t, w, ts, f);
+        break;
+    case CODE_SKIP:
+        result = run_in(STATE_SENTINEL, t, w, ts, f, 0);
+        break;
+    case CODE_OURS:
+        result = run_in(STATE_OFF, t, w, ts, f, 0);
+        break;
+    case CODE_CONSTANT:
+        result = Py_NewRef(v.payload);
+        frame_discard(ts, f);
+        break;
+    case CODE_LEAF:
+        result = run_leaf(t, w, ts, f, v.payload);
+        break;
+    default:
+        tell_blind(w, frame_code(f), v.payload == NULL ? Py_None : v.payload);
+        result = run_in(STATE_OFF, t, w, ts, f, 0);
+    }
+    Py_XDECREF(v.payload);
+    return result;
+}
+
+static PyObject *
+watch(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
+{
+    Watcher *w = t->watcher;
+    if (throwflag || !frame_is_start(f)) {
+        tell_blind_because(w, frame_code(f), "resumed");
+        return run_in(STATE_OFF, t, w, ts, f, throwflag);
+    }
+    return watch_start(t, w, ts, f);
+}
+
+static PyObject *
+sentinel(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
+{
+    Watcher *w = t->watcher;
+    PyCodeObject *code = frame_code(f);
+    CodeInfo *info = codeinfo_find(code);
+    PyObject *original = NULL;
+    int copy = info != NULL && info->kind == CODE_INSTRUMENTED;
+    if (copy) { /* a generator of the program's, resumed inside the leaf */
+        original = weakref_get(info->original);
+    }
+    if (original == NULL || !PyCode_Check(original)) {
+        PyErr_Clear();
+        Py_XSETREF(original, Py_NewRef((PyObject *)code));
+    }
+    Verdict v = {CODE_BLIND, 0, NULL};
+    if (original != (PyObject *)code || !copy) {
+        v = codeinfo_classify(w, (PyCodeObject *)original);
+    }
+    if (!v.trusted && !w->stopped) {
+        Py_XDECREF(watcher_call(w, w->foreign, &original, 1));
+    }
+    Py_XDECREF(v.payload);
+    Py_DECREF(original);
+    return copy ? _PyEval_EvalFrameDefault(ts, f, throwflag) : pass_on(ts, f, throwflag);
+}
+
+/* This thread records nothing, yet its Python calls take C stack because another one does. Where that runs out the
+ * hook goes, and the other recordings find at their end that it was displaced. */
+static PyObject *
+off(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
+{
+    if ((installs == 0 || stack_low(t, ts)) && hook_installed()) {
+        install(previous);
+    }
+    return pass_on(ts, f, throwflag);
+}
+
+static PyObject *
+hook(PyThreadState *ts, Frame *f, int throwflag)
+{
+    Thread *t = &thread_here;
+    if (t->state == STATE_OFF) {
+        return off(t, ts, f, throwflag);
+    }
+    if (t->state == STATE_SENTINEL) {
+        return sentinel(t, ts, f, throwflag);
+    }
+    CodeInfo *info = codeinfo_find(frame_code(f));
+    int copy = info != NULL && info->kind == CODE_INSTRUMENTED;
+    if (copy && t->pending != NULL) {
+        take_over(t, frame_code(f));
+    }
+    else if (stack_low(t, ts)) {
+        tell_blind_because(t->watcher, frame_code(f), "recursion");
+        watcher_stop(t->watcher); /* without the hook a recursion takes no C stack */
+    }
+    else if (!copy) {
+        return watch(t, ts, f, throwflag);
+    }
+    t->saw_copy |= copy;
+    return copy ? _PyEval_EvalFrameDefault(ts, f, throwflag) : pass_on(ts, f, throwflag);
+}

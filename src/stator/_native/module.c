@@ -1,0 +1,103 @@
+/* stator._native: the module object, its constants and the small functions that fit nowhere else. */
+#include "native.h"
+
+#define AS_NAME(name) #name,
+const char *const kind_names[KIND_COUNT] = {PROBE_KINDS(AS_NAME)};
+
+static PyObject *missing = NULL;
+
+static PyObject *
+current(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    Watcher *w = thread_here.watcher;
+    return Py_NewRef(w == NULL ? Py_None : (PyObject *)w);
+}
+
+static PyObject *
+state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromLong(thread_here.state);
+}
+
+static PyObject *
+hook_installed_method(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyBool_FromLong(hook_installed());
+}
+
+static PyObject *
+type_version(PyObject *Py_UNUSED(module), PyObject *type)
+{
+    if (!PyType_Check(type)) {
+        PyErr_SetString(PyExc_TypeError, "type_version(T) takes a type");
+        return NULL;
+    }
+    return PyLong_FromUnsignedLong(type_version_tag((PyTypeObject *)type));
+}
+
+static PyObject *
+mro_lookup(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyType_Check(args[0]) || !PyUnicode_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "mro_lookup(T, name) takes a type and a string");
+        return NULL;
+    }
+    PyObject *found = _PyType_Lookup((PyTypeObject *)args[0], args[1]);
+    return Py_NewRef(found == NULL ? missing : found);
+}
+
+static PyMethodDef functions[] = {
+    {"current", current, METH_NOARGS, "The watcher that runs in this thread, or None."},
+    {"state", state, METH_NOARGS, "This thread's state: OFF, WATCHING or SENTINEL."},
+    {"hook_installed", hook_installed_method, METH_NOARGS, "Is our frame evaluator the installed one?"},
+    {"type_version", type_version, METH_O, "The type's version tag, assigned if need be; 0 if there is none."},
+    {"mro_lookup", (PyCFunction)(void (*)(void))mro_lookup, METH_FASTCALL,
+     "What the type's MRO holds under a name, no descriptor invoked; MISSING if nothing."},
+    {NULL},
+};
+
+static int
+add_constants(PyObject *module)
+{
+#define ADD_STATE(name) || PyModule_AddIntConstant(module, #name, STATE_##name) < 0
+#define ADD_CODE(name) || PyModule_AddIntConstant(module, #name, CODE_##name) < 0
+#define ADD_KIND(name) || PyModule_AddIntConstant(module, #name, KIND_##name) < 0
+    return 0 STATES(ADD_STATE) CODE_KINDS(ADD_CODE) PROBE_KINDS(ADD_KIND) ? -1 : 0;
+}
+
+/* A value of its own type, so that it prints as what it is. */
+static int
+add_missing(PyObject *module)
+{
+    PyObject *type = PyObject_CallFunction((PyObject *)&PyType_Type, "s(){s:s}", "MISSING", "__module__",
+                                           "stator._native");
+    if (type == NULL) {
+        return -1;
+    }
+    missing = PyObject_CallNoArgs(type);
+    Py_DECREF(type);
+    return missing == NULL ? -1 : PyModule_AddObjectRef(module, "MISSING", missing);
+}
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "stator._native",
+    .m_doc = "The native layer: frame hook, probes and watcher. Mechanism only; the policy is in stator.watch.",
+    .m_size = -1, /* one eval hook and one co_extra index per process */
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC
+PyInit__native(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL) {
+        return NULL;
+    }
+    if (PyModule_AddType(module, &ProbeType) < 0 || PyModule_AddType(module, &WatcherType) < 0 ||
+        codeinfo_setup(module) < 0 || add_constants(module) < 0 || add_missing(module) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

@@ -1,0 +1,198 @@
+/* What the C files of stator._native share. Read compat.h for what differs between CPython versions. */
+#ifndef STATOR_NATIVE_H
+#define STATOR_NATIVE_H
+
+#include "compat.h"
+#include <stdint.h>
+
+/* ---- constants; module.c exports every name below to Python ---- */
+
+#define STATES(X) X(OFF) X(WATCHING) X(SENTINEL)
+#define CODE_KINDS(X) X(COPY) X(SKIP) X(OURS) X(LEAF) X(CONSTANT) X(BLIND) X(INSTRUMENTED)
+#define PROBE_KINDS(X)                                                                                          \
+    X(ATTR) X(SUPER_ATTR) X(GLOBAL) X(DEREF) X(SUBSCR) X(SLICE) X(CALL) X(CALL_EX) X(BINARY) X(COMPARE)          \
+    X(CONTAINS) X(IS) X(UNARY) X(TRUTH) X(ITER) X(NEXT) X(UNPACK) X(EXTEND) X(HASH) X(WITH) X(WITH_EXIT)         \
+    X(FORMAT) X(AWAIT) X(STORE_ATTR) X(DELETE_ATTR) X(STORE_SUBSCR) X(STORE_SLICE) X(DELETE_SUBSCR)              \
+    X(STORE_GLOBAL) X(DELETE_GLOBAL) X(STORE_DEREF) X(DELETE_DEREF) X(IMPORT_NAME) X(IMPORT_FROM)                \
+    X(BUILD_CLASS) X(MATCH) X(MATCH_CLASS) X(MATCH_KEYS) X(RAISE) X(EXC_MATCH) X(INTRINSIC) X(FUNCTION)
+
+#define AS_STATE(name) STATE_##name,
+enum { STATES(AS_STATE) };
+#define AS_CODE(name) CODE_##name,
+enum { CODE_UNKNOWN = -1, CODE_KINDS(AS_CODE) CODE_KIND_COUNT };
+#define AS_KIND(name) KIND_##name,
+enum { PROBE_KINDS(AS_KIND) KIND_COUNT };
+
+/* ---- sets of addresses (pointers.c) ---- */
+
+/* Open addressing. The set owns a reference to each member if `owning`, else whoever adds keeps it alive. */
+typedef struct {
+    uintptr_t *keys;
+    size_t mask, used, filled; /* filled counts removed places too */
+    int owning;
+} PtrSet;
+
+#define PTR_REMOVED ((uintptr_t)1)
+
+static inline size_t
+ptr_hash(uintptr_t p)
+{
+    return (size_t)((p >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 20);
+}
+
+static inline int
+ptrset_has(const PtrSet *s, const void *p)
+{
+    if (s->used == 0) {
+        return 0;
+    }
+    for (size_t i = ptr_hash((uintptr_t)p) & s->mask;; i = (i + 1) & s->mask) {
+        if (s->keys[i] == (uintptr_t)p) {
+            return 1;
+        }
+        if (s->keys[i] == 0) {
+            return 0;
+        }
+    }
+}
+
+int ptrset_add(PtrSet *s, void *p); /* 1 added, 0 was in, -1 no memory (exception set) */
+int ptrset_remove(PtrSet *s, void *p); /* 1 removed, 0 was not in */
+int ptrset_traverse(PtrSet *s, visitproc visit, void *arg);
+void ptrset_clear(PtrSet *s);
+
+/* Pairs (object, tag). The tag is a small number, or an object's address with the two lowest bits free for a mark.
+ * An address must not be reused while it is in the set. So the set owns the tag where it is an object, and it owns
+ * the object, unless that is a type: types come with their version, which is never given to another type, and may
+ * die (a recording that kept every class alive would be noticed). */
+typedef struct {
+    uintptr_t object, tag;
+    unsigned int version; /* of a type; 0 for other objects */
+} Pair;
+
+typedef struct {
+    Pair *pairs;
+    size_t mask, used;
+} PairSet;
+
+int pairset_has(const PairSet *s, Pair pair);
+int pairset_add(PairSet *s, Pair pair); /* as ptrset_add, without an exception */
+int pairset_traverse(PairSet *s, visitproc visit, void *arg);
+void pairset_clear(PairSet *s);
+
+/* ---- probes (probe.c, filter.c) ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyCodeObject *home; /* the copy this probe sits in, not owned: only compared. Elsewhere the probe is inert */
+    int kind;
+    int depth;  /* value stack depth before the instruction */
+    int span;   /* how many slots under the top the operands begin */
+    int step;   /* distance of one operand to the next */
+    int count;  /* how many operands */
+    int slot;   /* localsplus index of a cell, or -1 */
+    int offset; /* of the instruction in the original code */
+    PyObject *arg;
+    PyObject *code; /* weak reference to the original code: the copy must not keep it alive (see codeinfo.c) */
+    PyObject *stores;
+} Probe;
+
+typedef struct {
+    PyObject *prefix[2]; /* operands that are not on the stack */
+    int nprefix;
+    PyObject **slots; /* lowest operand on the stack */
+    int count, step;
+    CallSlots call;     /* CALL, CALL_EX */
+    PyObject *kwnames;  /* CALL: names or NULL; CALL_EX: the dict or NULL */
+    PyObject *starargs; /* CALL_EX */
+} Operands;
+
+struct Watcher;
+typedef int (*Filter)(struct Watcher *w, Probe *p, Operands *ops);
+extern const Filter filters[KIND_COUNT];
+extern const char *const kind_names[KIND_COUNT];
+extern PyTypeObject ProbeType;
+
+/* ---- the watcher and the thread it runs in (watcher.c) ---- */
+
+typedef struct Watcher {
+    PyObject_HEAD
+    PyObject *handlers[KIND_COUNT];
+    PyObject *enter, *classify, *leaf, *blind, *foreign, *failed;
+    PtrSet known, fresh, entered; /* addresses only */
+    PtrSet approved, intercepted; /* owning */
+    PairSet seen;
+    PyObject *last_probe;
+    unsigned long long events, calls;
+    struct Thread *thread; /* where it runs now, or NULL */
+    int stopped;
+    int holds_hook;
+} Watcher;
+
+typedef struct Thread {
+    int state;
+    Watcher *watcher; /* held by the run() that set it */
+    Frame *pending;   /* original frame whose references the copy's frame takes over */
+    int hidden;       /* depth of our own Python code: tracers and profilers do not see it */
+    int saw_copy;     /* the hook saw a copy start: it is reached */
+    PyObject *leaf_error, *leaf_traceback;
+    char *stack_low; /* do not recurse below this address; NULL: not asked yet */
+} Thread;
+
+extern __thread Thread thread_here __attribute__((visibility("hidden")));
+extern PyTypeObject WatcherType;
+
+/* Between shield_up and shield_down runs our own Python code: state OFF, tracers blind, the program's exception put
+ * aside. */
+typedef struct {
+    Thread *thread;
+    Watcher *watcher;
+    PyThreadState *ts;
+    int state;
+    SavedError error;
+} Shield;
+
+void shield_up(Shield *s, Thread *t, Watcher *w);
+void shield_down(Shield *s);
+void watcher_failed(Watcher *w); /* hand the raised exception to `failed`; only inside a shield */
+void watcher_lost(Watcher *w);   /* the same from anywhere: an event could not be delivered */
+PyObject *watcher_call(Watcher *w, PyObject *callable, PyObject *const *args, size_t nargs);
+void watcher_restore(Thread *t, Watcher *w, int state);
+void watcher_stop(Watcher *w);
+
+/* ---- code objects (codeinfo.c) ---- */
+
+typedef struct {
+    int kind; /* CODE_UNKNOWN until classified */
+    int trusted;
+    int finalizer;     /* named __del__ */
+    PyObject *payload; /* owned, may be NULL */
+    PyObject *copy;    /* the instrumented copy, owned, or NULL */
+    PyObject *reason;  /* why there is no copy and never will be, owned, or NULL */
+    PyObject *original; /* of a copy: weak reference to the original code */
+} CodeInfo;
+
+typedef struct {
+    int kind, trusted;
+    PyObject *payload; /* owned by the holder */
+} Verdict;
+
+CodeInfo *codeinfo_find(PyCodeObject *code); /* NULL if there is none; borrowed, gone after any call into Python */
+CodeInfo *codeinfo_get(PyCodeObject *code);  /* makes one; NULL with an exception */
+Verdict codeinfo_classify(Watcher *w, PyCodeObject *code);
+/* The copy (new reference). NULL: *reason is a new reference, no exception is set. */
+PyObject *codeinfo_copy(Watcher *w, PyCodeObject *code, PyObject **reason);
+int codeinfo_setup(PyObject *module);
+
+extern PyObject *Unwatchable;
+
+/* ---- the hook (hook.c) ---- */
+
+void hook_acquire(void);
+void hook_release(void);
+int hook_installed(void);
+int hook_reached(Thread *t);
+PyObject *hook_function(PyFunctionObject *original, PyObject *copy, PyObject *globals, PyObject *builtins);
+int hook_enter(Watcher *w, PyFunctionObject *func);
+
+#endif

@@ -1,0 +1,323 @@
+/* The probe: a constant of an instrumented copy, fired by `LOAD_CONST probe; UNARY_NEGATIVE; POP_TOP`.
+ *
+ * A unary operator rather than a call, for three reasons: it polls no signals and lets no other thread in, so the
+ * program is interrupted where it would be without us; `sys.monitoring` and profilers report no call; and it
+ * takes one stack slot. A probe never raises and always leaves None.
+ *
+ * Operands are read from the running frame: the depth of the value stack before an instruction is known
+ * statically. What a probe reads is checked once, when its copy is adopted (codeinfo.c), and a probe that fires in
+ * any other frame than its copy's does nothing.
+ */
+#include "native.h"
+#include <structmember.h>
+
+/* ---- delivering an event ---- */
+
+static inline PyObject **
+stack_at(Frame *f, int depth)
+{
+    return f->localsplus + frame_code(f)->co_nlocalsplus + depth;
+}
+
+static void
+find_call_operands(Probe *p, Operands *ops)
+{
+    PyObject **top = ops->slots + p->span;
+    if (p->kind == KIND_CALL) {
+        ops->call = call_slots(ops->slots, p->count);
+        ops->kwnames = p->span == p->count + 3 ? top[-1] : p->arg;
+    }
+    else {
+        ops->call.callable = call_ex_callable(ops->slots);
+        ops->starargs = ops->slots[2];
+        ops->kwnames = p->span == 4 ? ops->slots[3] : NULL;
+    }
+}
+
+static void
+find_operands(Probe *p, Frame *f, Operands *ops)
+{
+    ops->nprefix = 0;
+    ops->slots = stack_at(f, p->depth - p->span);
+    ops->count = p->count;
+    ops->step = p->step;
+    switch (p->kind) {
+    case KIND_CALL:
+    case KIND_CALL_EX:
+        find_call_operands(p, ops);
+        break;
+    case KIND_GLOBAL:
+    case KIND_BUILD_CLASS:
+        ops->prefix[1] = f->f_builtins;
+        ops->prefix[0] = f->f_globals;
+        ops->nprefix = 2;
+        break;
+    case KIND_STORE_GLOBAL:
+    case KIND_DELETE_GLOBAL:
+    case KIND_IMPORT_NAME:
+        ops->prefix[0] = f->f_globals;
+        ops->nprefix = 1;
+        break;
+    case KIND_DEREF:
+    case KIND_STORE_DEREF:
+    case KIND_DELETE_DEREF:
+        ops->prefix[0] = f->localsplus[p->slot];
+        ops->nprefix = 1;
+        break;
+    default:
+        break;
+    }
+}
+
+/* Calls handler(probe, *operands). The operands are held for the call: the handler may run anything. */
+static PyObject *
+deliver(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
+{
+    enum { SMALL = 12 };
+    PyObject *small[SMALL], **args = small;
+    size_t n = 1 + (size_t)ops->nprefix + (size_t)ops->count, i = 0;
+    if (n > SMALL) {
+        args = PyMem_New(PyObject *, n);
+        if (args == NULL) {
+            PyErr_NoMemory();
+            watcher_lost(w);
+            return NULL;
+        }
+    }
+    args[i++] = (PyObject *)p;
+    for (int k = 0; k < ops->nprefix; k++) {
+        args[i++] = ops->prefix[k];
+    }
+    for (int k = 0; k < ops->count; k++) {
+        args[i++] = ops->slots[k * ops->step];
+    }
+    int whole = 1;
+    for (size_t k = 0; k < n; k++) {
+        whole &= args[k] != NULL;
+        Py_XINCREF(args[k]);
+    }
+    PyObject *result = whole ? watcher_call(w, handler, args, n) : NULL;
+    for (size_t k = 0; k < n; k++) {
+        Py_XDECREF(args[k]);
+    }
+    if (args != small) {
+        PyMem_Free(args);
+    }
+    return result;
+}
+
+static PyObject *
+call_arguments(CallSlots *call)
+{
+    PyObject *args = PyTuple_New(call->nargs);
+    for (int i = 0; args != NULL && i < call->nargs; i++) {
+        PyTuple_SET_ITEM(args, i, Py_NewRef(call->args[i]));
+    }
+    return args;
+}
+
+/* Calls handler(probe, callable, args, kwnames) or, for CALL_EX, handler(probe, callable, args, kwargs). */
+static void
+deliver_call(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
+{
+    PyObject *args = p->kind == KIND_CALL ? call_arguments(&ops->call) : Py_NewRef(ops->starargs);
+    PyObject *names = ops->kwnames;
+    if (p->kind == KIND_CALL && (names == NULL || names == Py_None)) {
+        names = PyTuple_New(0);
+    }
+    else {
+        names = Py_NewRef(names == NULL ? Py_None : names);
+    }
+    if (args == NULL || names == NULL) {
+        watcher_lost(w);
+        Py_XDECREF(args);
+        Py_XDECREF(names);
+        return;
+    }
+    PyObject *callable = Py_NewRef(*ops->call.callable);
+    PyObject *stack[4] = {(PyObject *)p, callable, args, names};
+    PyObject *result = watcher_call(w, handler, stack, 4);
+    if (result != NULL && result != Py_None) {
+        /* The slot owns its callable. In the method form the self beneath it stays and becomes the first argument. */
+        Py_SETREF(*ops->call.callable, Py_NewRef(result));
+    }
+    Py_XDECREF(result);
+    Py_DECREF(callable);
+    Py_DECREF(args);
+    Py_DECREF(names);
+}
+
+static void
+note_function(Watcher *w, Frame *f, Probe *p)
+{
+    PyObject *func = *stack_at(f, p->depth - 1);
+    if (func != NULL && ptrset_add(&w->fresh, func) < 0) {
+        PyErr_Clear(); /* not fresh is the careful answer */
+    }
+    ptrset_remove(&w->entered, func); /* an earlier function at this address is gone */
+}
+
+static void
+fire(Thread *t, Probe *p)
+{
+    Watcher *w = t->watcher;
+    Frame *f = current_frame(PyThreadState_Get());
+    if (f == NULL || frame_code(f) != p->home) {
+        return;
+    }
+    w->events++;
+    if (w->last_probe != (PyObject *)p) {
+        PyObject *old = w->last_probe; /* a probe's death runs no Python code */
+        w->last_probe = Py_NewRef((PyObject *)p);
+        Py_XDECREF(old);
+    }
+    if (p->kind == KIND_FUNCTION) {
+        note_function(w, f, p);
+        return;
+    }
+    PyObject *handler = w->handlers[p->kind];
+    if (handler == NULL) {
+        return;
+    }
+    Operands ops;
+    find_operands(p, f, &ops);
+    if (!filters[p->kind](w, p, &ops)) {
+        return;
+    }
+    w->calls++;
+    if (p->kind == KIND_CALL || p->kind == KIND_CALL_EX) {
+        deliver_call(w, handler, p, &ops);
+    }
+    else {
+        if (p->kind == KIND_IS && p->count == 1) { /* POP_JUMP_IF_NONE compares with what is not on the stack */
+            ops.prefix[0] = ops.slots[0];
+            ops.prefix[1] = Py_None;
+            ops.nprefix = 2;
+            ops.count = 0;
+        }
+        Py_XDECREF(deliver(w, handler, p, &ops));
+    }
+}
+
+static PyObject *
+probe_fire(PyObject *self)
+{
+    Thread *t = &thread_here;
+    if (t->state == STATE_WATCHING) {
+        fire(t, (Probe *)self);
+    }
+    Py_RETURN_NONE;
+}
+
+/* ---- the type ---- */
+
+static PyObject *
+probe_new(PyTypeObject *type, PyObject *args, PyObject *kwds)
+{
+    static char *names[] = {"kind", "depth", "count", "arg", "offset", "code", "stores", "span", "step", "slot", NULL};
+    int kind, depth, count, offset, span = -1, step = 1, slot = -1;
+    PyObject *arg, *code, *stores;
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "iiiOiO!O|iii:Probe", names, &kind, &depth, &count, &arg, &offset,
+                                     &PyCode_Type, &code, &stores, &span, &step, &slot)) {
+        return NULL;
+    }
+    if (span < 0) {
+        span = count;
+    }
+    int cell = kind == KIND_DEREF || kind == KIND_STORE_DEREF || kind == KIND_DELETE_DEREF;
+    int call = kind == KIND_CALL, ex = kind == KIND_CALL_EX;
+    if (kind < 0 || kind >= KIND_COUNT || count < 0 || span < 0 || span > depth || step < 1 || offset < 0 ||
+        cell != (slot >= 0) || (call && span != count + 2 && span != count + 3) || (ex && span != 3 && span != 4) ||
+        (!call && !ex && count > 0 && (count - 1) * step >= span)) {
+        PyErr_SetString(PyExc_ValueError, "Probe: operands outside of the stack");
+        return NULL;
+    }
+    Probe *p = (Probe *)type->tp_alloc(type, 0);
+    if (p == NULL) {
+        return NULL;
+    }
+    p->kind = kind;
+    p->depth = depth;
+    p->span = span;
+    p->step = step;
+    p->count = ex ? 0 : count;
+    p->slot = slot;
+    p->offset = offset;
+    p->arg = Py_NewRef(arg);
+    p->stores = Py_NewRef(stores);
+    p->code = PyWeakref_NewRef(code, NULL);
+    if (p->code == NULL) {
+        Py_DECREF(p);
+        return NULL;
+    }
+    return (PyObject *)p;
+}
+
+static void
+probe_dealloc(PyObject *self)
+{
+    Probe *p = (Probe *)self;
+    Py_XDECREF(p->arg);
+    Py_XDECREF(p->stores);
+    Py_XDECREF(p->code);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *
+probe_code(PyObject *self, void *Py_UNUSED(closure))
+{
+    return weakref_get(((Probe *)self)->code);
+}
+
+static PyObject *
+probe_lineno(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *code = weakref_get(((Probe *)self)->code);
+    if (code == NULL || code == Py_None) {
+        return code;
+    }
+    int line = PyCode_Addr2Line((PyCodeObject *)code, ((Probe *)self)->offset);
+    Py_DECREF(code);
+    if (line < 0) {
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromLong(line);
+}
+
+static PyObject *
+probe_repr(PyObject *self)
+{
+    Probe *p = (Probe *)self;
+    return PyUnicode_FromFormat("<probe %s %R at %d>", kind_names[p->kind], p->arg, p->offset);
+}
+
+static PyMemberDef probe_members[] = {
+    {"kind", T_INT, offsetof(Probe, kind), READONLY, NULL},
+    {"depth", T_INT, offsetof(Probe, depth), READONLY, NULL},
+    {"count", T_INT, offsetof(Probe, count), READONLY, NULL},
+    {"offset", T_INT, offsetof(Probe, offset), READONLY, NULL},
+    {"arg", T_OBJECT, offsetof(Probe, arg), READONLY, NULL},
+    {"stores", T_OBJECT, offsetof(Probe, stores), READONLY, NULL},
+    {NULL},
+};
+
+static PyGetSetDef probe_getset[] = {
+    {"code", probe_code, NULL, "The original code object; None once it is gone.", NULL},
+    {"lineno", probe_lineno, NULL, "The line of the original instruction, or None.", NULL},
+    {NULL},
+};
+
+static PyNumberMethods probe_number = {.nb_negative = probe_fire};
+
+PyTypeObject ProbeType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Probe",
+    .tp_basicsize = sizeof(Probe),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "One watched instruction. `-probe` inside its instrumented copy fires it.",
+    .tp_new = probe_new,
+    .tp_dealloc = probe_dealloc,
+    .tp_repr = probe_repr,
+    .tp_as_number = &probe_number,
+    .tp_members = probe_members,
+    .tp_getset = probe_getset,
+};

@@ -1,0 +1,443 @@
+/* The watcher: one recording of one thread. It owns the handlers and the sets that the filters ask, and switches
+ * the thread's state. What the states mean is in hook.c.
+ */
+#include "native.h"
+#include <structmember.h>
+
+__thread Thread thread_here;
+
+/* ---- running our own Python code ---- */
+
+void
+shield_up(Shield *s, Thread *t, Watcher *w)
+{
+    s->thread = t;
+    s->watcher = w;
+    s->ts = PyThreadState_Get();
+    s->state = t->state;
+    s->error = error_save();
+    t->state = STATE_OFF;
+    t->hidden++;
+    PyThreadState_EnterTracing(s->ts);
+}
+
+void
+shield_down(Shield *s)
+{
+    PyThreadState_LeaveTracing(s->ts);
+    s->thread->hidden--;
+    error_restore(s->error);
+    watcher_restore(s->thread, s->watcher, s->state);
+}
+
+/* Back to `state`, unless the recording was stopped in between. */
+void
+watcher_restore(Thread *t, Watcher *w, int state)
+{
+    t->state = t->watcher != w || w->stopped ? STATE_OFF : state;
+}
+
+void
+watcher_failed(Watcher *w)
+{
+    PyObject *exc = error_take();
+    if (exc == NULL) {
+        PyErr_Clear();
+        return;
+    }
+    if (w->failed == Py_None) {
+        error_put(exc);
+        PyErr_WriteUnraisable((PyObject *)w);
+        return;
+    }
+    PyObject *result = PyObject_CallOneArg(w->failed, exc);
+    Py_DECREF(exc);
+    if (result == NULL) {
+        PyErr_WriteUnraisable(w->failed);
+    }
+    Py_XDECREF(result);
+}
+
+void
+watcher_lost(Watcher *w)
+{
+    PyObject *exc = error_take(); /* ours, not the program's: the shield must not keep it */
+    Shield s;
+    shield_up(&s, &thread_here, w);
+    if (exc != NULL) {
+        error_put(exc);
+        watcher_failed(w);
+    }
+    shield_down(&s);
+}
+
+/* A handler's result, or NULL after its exception went to `failed`. */
+PyObject *
+watcher_call(Watcher *w, PyObject *callable, PyObject *const *args, size_t nargs)
+{
+    Shield s;
+    shield_up(&s, &thread_here, w);
+    PyObject *result = PyObject_Vectorcall(callable, args, nargs, NULL);
+    if (result == NULL) {
+        watcher_failed(w);
+    }
+    shield_down(&s);
+    return result;
+}
+
+/* ---- run and stop ---- */
+
+void
+watcher_stop(Watcher *w)
+{
+    w->stopped = 1;
+    if (w->thread != NULL) {
+        w->thread->state = STATE_OFF;
+    }
+    if (w->holds_hook) {
+        w->holds_hook = 0;
+        hook_release();
+    }
+}
+
+static int
+slot_count(PyCodeObject *code)
+{
+    return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+           ((code->co_flags & CO_VARKEYWORDS) != 0);
+}
+
+static PyObject *
+root_copy(Watcher *w, PyCodeObject *code)
+{
+    PyObject *reason = NULL, *copy = codeinfo_copy(w, code, &reason);
+    if (copy == NULL) {
+        PyErr_SetObject(Unwatchable, reason == NULL ? Py_None : reason);
+        Py_XDECREF(reason);
+    }
+    return copy;
+}
+
+static PyObject *
+run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, PyObject *slots)
+{
+    PyObject *call = hook_function(func, copy, func->func_globals, func->func_builtins);
+    if (call == NULL) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    w->stopped = 0;
+    w->thread = t;
+    t->watcher = w;
+    t->saw_copy = 0;
+    w->holds_hook = 1;
+    hook_acquire();
+    t->state = STATE_WATCHING;
+    if (hook_enter(w, func) == 0) {
+        result = PyObject_Vectorcall(call, &PyTuple_GET_ITEM(slots, 0), (size_t)PyTuple_GET_SIZE(slots), NULL);
+        if (!w->stopped && !hook_reached(t)) {
+            /* Frames ran unseen: whatever was recorded is not to be trusted. */
+            Shield s;
+            shield_up(&s, t, w);
+            PyErr_SetString(PyExc_RuntimeError, "the frame hook was displaced during the recording");
+            watcher_failed(w);
+            shield_down(&s);
+        }
+    }
+    watcher_stop(w);
+    w->thread = NULL;
+    t->watcher = NULL;
+    Py_DECREF(call);
+    return result;
+}
+
+static PyObject *
+watcher_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Watcher *w = (Watcher *)self;
+    Thread *t = &thread_here;
+    if (nargs != 2 || !PyFunction_Check(args[0]) || !PyTuple_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "run(func, slots) takes a Python function and a tuple");
+        return NULL;
+    }
+    if (t->watcher != NULL || w->thread != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, w->thread != NULL ? "this watcher is running already"
+                                                              : "this thread is being watched already");
+        return NULL;
+    }
+    PyFunctionObject *func = (PyFunctionObject *)args[0];
+    PyCodeObject *code = (PyCodeObject *)func->func_code;
+    if (PyTuple_GET_SIZE(args[1]) != slot_count(code)) {
+        PyErr_Format(PyExc_TypeError, "%U has %d argument slots, %zd values were given", func->func_qualname,
+                     slot_count(code), PyTuple_GET_SIZE(args[1]));
+        return NULL;
+    }
+    PyObject *copy = root_copy(w, code);
+    if (copy == NULL) {
+        return NULL;
+    }
+    Py_INCREF(w);
+    PyObject *result = run_copy(w, t, func, copy, args[1]);
+    Py_DECREF(copy);
+    Py_DECREF(w);
+    return result;
+}
+
+static PyObject *
+watcher_stop_method(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    watcher_stop((Watcher *)self);
+    Py_RETURN_NONE;
+}
+
+/* ---- calls in another state ---- */
+
+static PyObject *
+watcher_paused(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    Watcher *w = (Watcher *)self;
+    Thread *t = &thread_here;
+    Py_ssize_t npos = nargs;
+    if (npos < 1) {
+        PyErr_SetString(PyExc_TypeError, "paused(func, *args) needs a function");
+        return NULL;
+    }
+    int state = t->state;
+    t->state = STATE_OFF;
+    PyObject *result = PyObject_Vectorcall(args[0], args + 1, (size_t)(npos - 1), kwnames);
+    if (state != STATE_OFF) {
+        watcher_restore(t, w, state);
+    }
+    return result;
+}
+
+/* Remember the traceback that the leaf itself gave its exception, so that hook.c can hide the handler's frames. */
+static void
+remember_leaf_error(Thread *t)
+{
+    PyObject *exc = error_take();
+    if (exc == NULL) {
+        return;
+    }
+    Py_XSETREF(t->leaf_error, Py_NewRef(exc));
+    Py_XSETREF(t->leaf_traceback, PyException_GetTraceback(exc));
+    error_put(exc);
+}
+
+static PyObject *
+watcher_call_leaf(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Watcher *w = (Watcher *)self;
+    Thread *t = &thread_here;
+    if (nargs != 3 || !PyTuple_Check(args[1]) || !(args[2] == Py_None || PyDict_Check(args[2]))) {
+        PyErr_SetString(PyExc_TypeError, "call_leaf(func, args, kwargs) takes a tuple and a dict or None");
+        return NULL;
+    }
+    PyObject *kwargs = args[2] == Py_None ? NULL : args[2];
+    if (t->watcher != w || w->stopped) {
+        return PyObject_Call(args[0], args[1], kwargs);
+    }
+    PyThreadState *ts = PyThreadState_Get();
+    int state = t->state, hidden = t->hidden;
+    /* The leaf is the program's: tracers see it even when a handler calls it. */
+    for (int i = 0; i < hidden; i++) {
+        PyThreadState_LeaveTracing(ts);
+    }
+    t->hidden = 0;
+    t->state = STATE_SENTINEL;
+    PyObject *result = PyObject_Call(args[0], args[1], kwargs);
+    watcher_restore(t, w, state);
+    t->hidden = hidden;
+    for (int i = 0; i < hidden; i++) {
+        PyThreadState_EnterTracing(ts);
+    }
+    if (result == NULL && hidden) {
+        remember_leaf_error(t);
+    }
+    return result;
+}
+
+/* ---- the sets ---- */
+
+static PyObject *
+add_to(PtrSet *set, PyObject *object)
+{
+    if (ptrset_add(set, object) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+watcher_know(PyObject *self, PyObject *object)
+{
+    return add_to(&((Watcher *)self)->known, object);
+}
+
+static PyObject *
+watcher_forget(PyObject *self, PyObject *object)
+{
+    ptrset_remove(&((Watcher *)self)->known, object);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+watcher_knows(PyObject *self, PyObject *object)
+{
+    return PyBool_FromLong(ptrset_has(&((Watcher *)self)->known, object));
+}
+
+static PyObject *
+watcher_fresh(PyObject *self, PyObject *object)
+{
+    return PyBool_FromLong(ptrset_has(&((Watcher *)self)->fresh, object));
+}
+
+static PyObject *
+watcher_approve(PyObject *self, PyObject *object)
+{
+    return add_to(&((Watcher *)self)->approved, object);
+}
+
+static PyObject *
+watcher_intercept(PyObject *self, PyObject *code)
+{
+    if (!PyCode_Check(code)) {
+        PyErr_SetString(PyExc_TypeError, "intercept(code) takes a code object");
+        return NULL;
+    }
+    return add_to(&((Watcher *)self)->intercepted, code);
+}
+
+/* ---- the type ---- */
+
+static int
+take_handlers(Watcher *w, PyObject *handlers)
+{
+    PyObject *key, *value;
+    Py_ssize_t pos = 0;
+    while (PyDict_Next(handlers, &pos, &key, &value)) {
+        long kind = PyLong_AsLong(key);
+        if (kind == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+        if (kind < 0 || kind >= KIND_COUNT) {
+            PyErr_Format(PyExc_ValueError, "no such kind of probe: %ld", kind);
+            return -1;
+        }
+        Py_XSETREF(w->handlers[kind], Py_NewRef(value));
+    }
+    return 0;
+}
+
+static PyObject *
+watcher_new(PyTypeObject *type, PyObject *args, PyObject *kwds)
+{
+    static char *names[] = {"handlers", "enter", "classify", "leaf", "blind", "foreign", "failed", NULL};
+    PyObject *handlers, *f[6];
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O!$OOOOOO:Watcher", names, &PyDict_Type, &handlers, &f[0], &f[1],
+                                     &f[2], &f[3], &f[4], &f[5])) {
+        return NULL;
+    }
+    Watcher *w = (Watcher *)type->tp_alloc(type, 0);
+    if (w == NULL) {
+        return NULL;
+    }
+    w->enter = Py_NewRef(f[0]);
+    w->classify = Py_NewRef(f[1]);
+    w->leaf = Py_NewRef(f[2]);
+    w->blind = Py_NewRef(f[3]);
+    w->foreign = Py_NewRef(f[4]);
+    w->failed = Py_NewRef(f[5]);
+    w->last_probe = Py_NewRef(Py_None);
+    w->approved.owning = w->intercepted.owning = 1;
+    if (take_handlers(w, handlers) < 0) {
+        Py_DECREF(w);
+        return NULL;
+    }
+    return (PyObject *)w;
+}
+
+static int
+watcher_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Watcher *w = (Watcher *)self;
+    for (int i = 0; i < KIND_COUNT; i++) {
+        Py_VISIT(w->handlers[i]);
+    }
+    Py_VISIT(w->enter);
+    Py_VISIT(w->classify);
+    Py_VISIT(w->leaf);
+    Py_VISIT(w->blind);
+    Py_VISIT(w->foreign);
+    Py_VISIT(w->failed);
+    Py_VISIT(w->last_probe);
+    int stop = ptrset_traverse(&w->approved, visit, arg);
+    stop = stop ? stop : ptrset_traverse(&w->intercepted, visit, arg);
+    return stop ? stop : pairset_traverse(&w->seen, visit, arg);
+}
+
+static int
+watcher_clear(PyObject *self)
+{
+    Watcher *w = (Watcher *)self;
+    for (int i = 0; i < KIND_COUNT; i++) {
+        Py_CLEAR(w->handlers[i]);
+    }
+    Py_CLEAR(w->enter);
+    Py_CLEAR(w->classify);
+    Py_CLEAR(w->leaf);
+    Py_CLEAR(w->blind);
+    Py_CLEAR(w->foreign);
+    Py_CLEAR(w->failed);
+    Py_CLEAR(w->last_probe);
+    ptrset_clear(&w->known);
+    ptrset_clear(&w->fresh);
+    ptrset_clear(&w->entered);
+    ptrset_clear(&w->approved);
+    ptrset_clear(&w->intercepted);
+    pairset_clear(&w->seen);
+    return 0;
+}
+
+static void
+watcher_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    watcher_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMethodDef watcher_methods[] = {
+    {"run", (PyCFunction)(void (*)(void))watcher_run, METH_FASTCALL, "Call a function's instrumented copy, watched."},
+    {"stop", watcher_stop_method, METH_NOARGS, "The recording is over; the program runs on unwatched."},
+    {"know", watcher_know, METH_O, "Note an outside object; the caller keeps it alive."},
+    {"forget", watcher_forget, METH_O, "The opposite of know."},
+    {"knows", watcher_knows, METH_O, "Is this a known outside object?"},
+    {"fresh", watcher_fresh, METH_O, "Was this function made during the recording?"},
+    {"approve", watcher_approve, METH_O, "Calls of this object matter only with a known argument."},
+    {"intercept", watcher_intercept, METH_O, "Report every call of a Python function with this code."},
+    {"call_leaf", (PyCFunction)(void (*)(void))watcher_call_leaf, METH_FASTCALL, "Call in state SENTINEL."},
+    {"paused", (PyCFunction)(void (*)(void))watcher_paused, METH_FASTCALL | METH_KEYWORDS, "Call in state OFF."},
+    {NULL},
+};
+
+static PyMemberDef watcher_members[] = {
+    {"last_probe", T_OBJECT, offsetof(Watcher, last_probe), READONLY, "The last probe fired, or None."},
+    {"events", T_ULONGLONG, offsetof(Watcher, events), READONLY, "Probes fired."},
+    {"calls", T_ULONGLONG, offsetof(Watcher, calls), READONLY, "Probes that called a handler."},
+    {NULL},
+};
+
+PyTypeObject WatcherType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Watcher",
+    .tp_basicsize = sizeof(Watcher),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
+    .tp_doc = "One recording of one thread.",
+    .tp_new = watcher_new,
+    .tp_traverse = watcher_traverse,
+    .tp_clear = watcher_clear,
+    .tp_dealloc = watcher_dealloc,
+    .tp_methods = watcher_methods,
+    .tp_members = watcher_members,
+};

@@ -1,0 +1,194 @@
+"""The public functions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from . import events, pipeline
+from .backends.registry import DEFAULT, look_up
+from .dispatch import Handle, can_dispatch, dispatcher, plain_caller
+from .errors import break_reason
+from .modules import compiled_module
+from .options import options as global_options
+from .pipeline import Program
+from .report.explain import Explanation
+from .report.logs import set_logs
+from .watch import steering
+from .watch.policy import is_compiling
+
+MODES = ("default", "reduce-overhead", "max-autotune")
+STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
+_programs: weakref.WeakSet[Program] = weakref.WeakSet()
+
+__all__ = [
+    "compile",
+    "compile_",
+    "disable",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "optimize",
+    "reset",
+    "set_logs",
+    "set_stance",
+]
+
+
+def compile(
+    fn: Any = None,
+    *,
+    backend: Any = DEFAULT,
+    mode: str | None = None,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """Compile a function, a method or a module. Without `fn`: a decorator.
+
+    The first call runs for real and is recorded; later calls are replayed where everything that was read is as before.
+    """
+    if fn is None:
+        return functools.partial(
+            compile, backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic, options=options, disable=disable
+        )
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"there is no mode {mode!r}; known modes: {', '.join(MODES)}")
+    if not callable(fn):
+        raise TypeError(f"stator.compile takes a function, a method or a module, not {fn!r}")
+    chosen = look_up(backend)
+    settings = global_options.merged(options)
+    if disable:
+        return fn
+
+    def program_of(function: types.FunctionType, name: str) -> Program:
+        program = Program(
+            function, plain_caller(function), name=name, backend=chosen, settings=settings, fullgraph=fullgraph
+        )
+        _programs.add(program)
+        return program
+
+    if isinstance(fn, torch.nn.Module):
+        return compiled_module(fn, program_of)
+    return _compile_callable(fn, program_of)
+
+
+def _compile_callable(fn: Any, program_of: Callable[[types.FunctionType, str], Program]) -> Any:
+    if isinstance(fn, types.MethodType):
+        return types.MethodType(_compile_callable(fn.__func__, program_of), fn.__self__)
+    function = fn if isinstance(fn, types.FunctionType) else _as_function(fn)
+    if function is None or not can_dispatch(function):
+        name = getattr(fn, "__qualname__", type(fn).__qualname__)
+        reason = break_reason("unwatchable-code", None, what=name)
+        events.emit(events.GraphBreak(reason))
+        return _plain(fn)
+    program = program_of(function, getattr(fn, "__qualname__", function.__qualname__))
+    if program.break_at_root is not None:
+        events.emit(events.GraphBreak(program.break_at_root))
+    compiled: Any = dispatcher(function, program)
+    if function is not fn:
+        functools.update_wrapper(compiled, fn)
+    compiled.__wrapped__ = fn
+    compiled.stator = Handle(program)
+    return compiled
+
+
+def _as_function(fn: Any) -> types.FunctionType | None:
+    """A callable object as a function; None for what is C code altogether."""
+    if isinstance(fn, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type)):
+        return None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    # Made under a name of its own: frames of this package's files are not watched.
+    call.__code__ = call.__code__.replace(co_filename="<stator call>", co_name=type(fn).__name__)
+    return call
+
+
+def _plain(fn: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    with contextlib.suppress(AttributeError, TypeError):
+        functools.update_wrapper(call, fn)
+    call.__wrapped__ = fn  # type: ignore[attr-defined]
+    return call
+
+
+def compile_(module: torch.nn.Module, **kwargs: Any) -> torch.nn.Module:
+    """Compile a module in place."""
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"stator.compile_ takes a module, not {module!r}")
+    compiled = compile(module, **kwargs)
+    module._compiled_call_impl = type(compiled).__call__.__get__(compiled)  # type: ignore[assignment]
+    return module
+
+
+def optimize(backend: Any = DEFAULT, **kwargs: Any) -> Any:
+    """A decorator: `stator.optimize("eager")(fn)`."""
+    return functools.partial(compile, backend=backend, **kwargs)
+
+
+def disable(fn: Any = None, *, reason: str = "") -> Any:
+    """Run a function as plain Python, also inside compiled ones (it breaks the graph there)."""
+    if fn is None:
+        return functools.partial(disable, reason=reason)
+    return steering.disabled(fn, reason)
+
+
+def graph_break(reason: str = "") -> None:
+    """Break the graph here."""
+    steering.user_break(reason)
+
+
+def reset() -> None:
+    """Forget every recording of every compiled callable."""
+    for program in list(_programs):
+        program.reset()
+
+
+def explain(fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """`explain(fn)(*args)` or `explain(fn, *args)`: run once, and say what was captured and where the graph broke."""
+
+    def run(*args: Any, **kwargs: Any) -> Explanation:
+        compiled = compile(fn, backend="eager")
+        compiled(*args, **kwargs)
+        handle: Handle | None = getattr(compiled, "stator", None)
+        if handle is None:
+            reason = break_reason("unwatchable-code", None, what=getattr(fn, "__qualname__", repr(fn)))
+            return Explanation(graphs=[], break_reasons=[reason])
+        entries = handle.entries
+        return Explanation(
+            graphs=handle.graphs,
+            break_reasons=handle.break_reasons,
+            guards=[line for entry in entries for line in entry.guards.lines()],
+            segments=entries,
+            compile_times={entry.name: entry.seconds for entry in entries},
+        )
+
+    return run(*args, **kwargs) if args or kwargs else run
+
+
+class _Stance(contextlib.AbstractContextManager[None]):
+    def __init__(self, former: str) -> None:
+        self._former = former
+
+    def __exit__(self, *exception: object) -> None:
+        pipeline.set_stance(self._former)
+
+
+def set_stance(stance: str) -> contextlib.AbstractContextManager[None]:
+    """What compiled callables do; as a context manager, until its end."""
+    if stance not in STANCES:
+        raise ValueError(f"there is no stance {stance!r}; known: {', '.join(STANCES)}")
+    return _Stance(pipeline.set_stance(stance))
+
+

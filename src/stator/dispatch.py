@@ -1,0 +1,108 @@
+"""From a callable to a compiled callable: binding arguments as the callable itself would.
+
+Enters: a Python function and its `Program`. Leaves: a function with the same signature, name and defaults whose body hands
+the argument slots to the program. Wrong arguments raise what the plain function raises, because CPython binds them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+from .pipeline import Program, Slots, slot_names
+from .watch.policy import recording
+
+_FILE = "<stator dispatch>"
+
+
+def _spread(code: types.CodeType, slot: Callable[[int, str], str]) -> str:
+    """The arguments of a call that fills these slots again."""
+    names = slot_names(code)
+    count = code.co_argcount
+    parts = [slot(i, names[i]) for i in range(count)]
+    index = count + code.co_kwonlyargcount
+    if code.co_flags & inspect.CO_VARARGS:
+        parts.append(f"*{slot(index, names[index])}")
+        index += 1
+    parts += [f"{names[i]}={slot(i, names[i])}" for i in range(count, count + code.co_kwonlyargcount)]
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        parts.append(f"**{slot(index, names[index])}")
+    return ", ".join(parts)
+
+
+def _parameters(code: types.CodeType) -> str:
+    names = slot_names(code)
+    count, keyword_only = code.co_argcount, code.co_kwonlyargcount
+    parts = list(names[:count])
+    if code.co_posonlyargcount:
+        parts.insert(code.co_posonlyargcount, "/")
+    index = count + keyword_only
+    if code.co_flags & inspect.CO_VARARGS:
+        parts.append(f"*{names[index]}")
+        index += 1
+    elif keyword_only:
+        parts.append("*")
+    parts += names[count : count + keyword_only]
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        parts.append(f"**{names[index]}")
+    return ", ".join(parts)
+
+
+def _make(text: str, name: str, names: dict[str, Any]) -> Any:
+    exec(compile(text, _FILE, "exec"), names)
+    return names[name]
+
+
+def can_dispatch(function: types.FunctionType) -> bool:
+    """Argument names that are no identifiers (comprehensions have them) cannot be written as a signature."""
+    return all(name.isidentifier() for name in slot_names(function.__code__))
+
+
+def plain_caller(function: types.FunctionType) -> Callable[[Slots], Any]:
+    """Call a function with its argument slots."""
+    arguments = _spread(function.__code__, lambda index, name: f"slots[{index}]")
+    return _make(f"def call(slots): return function({arguments})", "call", {"function": function})  # type: ignore[no-any-return]
+
+
+def dispatcher(function: types.FunctionType, run: Callable[[Slots], Any]) -> types.FunctionType:
+    """The compiled callable. Inside a recording it is the plain function, so that it is watched like any other."""
+    code = function.__code__
+    slots = "".join(f"{name}, " for name in slot_names(code))
+    text = (
+        f"def dispatch({_parameters(code)}):\n"
+        f"    if _recording_():\n"
+        f"        return _function_({_spread(code, lambda index, name: name)})\n"
+        f"    return _run_(({slots}))\n"
+    )
+    compiled = _make(text, "dispatch", {"_recording_": recording, "_function_": function, "_run_": run})
+    compiled.__defaults__ = function.__defaults__
+    compiled.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(compiled, function)
+    compiled.__qualname__ = function.__qualname__
+    return compiled  # type: ignore[no-any-return]
+
+
+class Handle:
+    """`compiled.stator`: what is known of a compiled callable."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    entries = property(lambda self: list(self._program.cache.entries), doc="The recordings, most recently used first.")
+    hits = property(lambda self: self._program.hits, doc="Calls served by a replay.")
+    recordings = property(lambda self: self._program.recordings, doc="Watched runs that gave an entry.")
+    plain = property(lambda self: self._program.plain, doc="Calls that ran as plain Python.")
+    last_miss = property(lambda self: self._program.last_miss, doc="Why the last call that found no recording missed.")
+    graphs = property(lambda self: list(self._program.graphs), doc="Every captured graph.")
+    break_reasons = property(lambda self: list(self._program.break_reasons), doc="Why recordings ended early.")
+
+    def reset(self) -> None:
+        """Forget all recordings."""
+        self._program.reset()
+
+    def __repr__(self) -> str:
+        p = self._program
+        return f"<stator {p.name}: {len(p.cache.entries)} recordings, {p.hits} hits, {p.plain} plain calls>"

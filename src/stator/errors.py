@@ -1,0 +1,354 @@
+"""What can go wrong, one exception class per mistake, and the catalogue of graph-break reasons.
+
+What enters: a reason's id and the place in the user's program. What leaves: a `BreakReason` which names that
+place, or an exception whose message shows the user's own line with a caret, says why and says what to do.
+What holds: ids are stable (logs, tests, users' scripts compare them); reasons and hints stand in `REASONS`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import linecache
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from traceback import FrameSummary
+from types import CodeType
+
+# ----------------------------------------------------------------------------------- the catalogue of reasons
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a graph can break. `reason` may hold `{what}`: the callable, type or name that it is about."""
+
+    id: str
+    reason: str
+    hint: str
+
+
+_IN_GRAPH = "keep it a tensor (torch.where, a mask, index_select), or decide outside the compiled function"
+_MOVE_OUT = "move it out of the compiled function"
+_AROUND = "do it before or after the compiled function"
+_UNLESS = f"{_AROUND}, or put it under `if not stator.is_compiling()`"
+
+# id, reason, hint
+_CATALOGUE: tuple[tuple[str, str, str], ...] = (
+    # Calls that reach the world outside.
+    ("call-print", "call to print (side effect)", f"{_AROUND}, or return what is to be printed"),
+    ("call-input", "call to {what} (waits for the user)", _AROUND),
+    ("call-open", "call to {what} (reads or writes a file)", _AROUND),
+    ("call-logging", "call to {what} (logging is a side effect)", _UNLESS),
+    ("call-warn", "call to {what} (a warning is a side effect)", _UNLESS),
+    (
+        "call-debugger",
+        "call to {what} (debugger)",
+        "debug with stator.set_stance('force_eager'), or take it out",
+    ),
+    ("time", "call to {what} (the time differs in every call)", "measure around the compiled function"),
+    ("random", "call to {what} (Python's random numbers)", "pass the number in, or draw it with torch"),
+    ("rng-state", "call to {what} (reads or sets torch's random state)", "seed before the compiled function"),
+    ("numpy", "call to {what} (numpy)", f"use torch's function of the same purpose, or {_MOVE_OUT}"),
+    ("import", "import of {what} (not loaded yet)", "import it at the top of the module"),
+    ("exec-eval", "call to {what} (code made at run time)", f"write it as a function, or {_MOVE_OUT}"),
+    ("build-class", "class statement ({what})", "define the class at the top of the module"),
+    ("thread-local", "read of {what} (differs between threads or contexts)", "pass the value in"),
+    # Values of tensors that become values of Python.
+    ("tensor-item", "call to tensor.item() (data-dependent control flow)", _IN_GRAPH),
+    ("tensor-bool", "truth value of a tensor (data-dependent control flow)", _IN_GRAPH),
+    ("tensor-tolist", "call to tensor.tolist() (data-dependent values)", _IN_GRAPH),
+    ("tensor-scalar", "conversion of a tensor to {what} (data-dependent control flow)", _IN_GRAPH),
+    ("tensor-text", "text of a tensor (data-dependent values)", "format it after the compiled function"),
+    ("tensor-numpy", "conversion of a tensor to numpy (its memory is shared from then on)", _MOVE_OUT),
+    ("tensor-data-ptr", "read of a tensor's memory address or storage ({what})", _MOVE_OUT),
+    (
+        "dynamic-shape-op",
+        "call to {what} (the result's shape depends on the data)",
+        f"use a form of fixed size (torch.where with three arguments, a mask, topk), or {_MOVE_OUT}",
+    ),
+    # Tensors that the graph cannot account for.
+    (
+        "unknown-tensor",
+        "a tensor from {what} (made where stator could not see it)",
+        "make tensors with torch's functions inside, or pass them in",
+    ),
+    (
+        "tensor-changed",
+        "a tensor was changed where stator could not see it ({what})",
+        f"change tensors with torch's operations, or {_MOVE_OUT}",
+    ),
+    ("attribute-set-on-tensor", "attribute {what} set on a tensor", "return the value beside the tensor"),
+    (
+        "tensor-subclass",
+        "operation on a tensor of class {what} (runs Python of its own)",
+        f"use a plain tensor, or {_MOVE_OUT}",
+    ),
+    (
+        "backward",
+        "call to {what} (runs the backward pass)",
+        "compile forward and loss; call backward outside",
+    ),
+    ("backward-hooks", "backward hook ({what})", "register the hook outside the compiled function"),
+    (
+        "autograd-function",
+        "call to the autograd function {what} (its backward is Python)",
+        "write it with torch's operations, or declare it with stator.allow_in_graph",
+    ),
+    (
+        "functorch",
+        "call to {what} (transform of functions)",
+        f"transform the compiled function, or {_MOVE_OUT}",
+    ),
+    # Calls and code that cannot be followed.
+    (
+        "unknown-callable",
+        "call to {what} (stator does not know what it reads or changes)",
+        f"if it computes on tensors only, declare it with stator.allow_in_graph; otherwise {_MOVE_OUT}",
+    ),
+    (
+        "cached-function",
+        "call to {what} (cached by functools, with arguments that are not constants)",
+        f"call the function behind the cache (`__wrapped__`), or {_MOVE_OUT}",
+    ),
+    (
+        "unsupported-argument",
+        "a tensor operation takes an argument of type {what} (a graph cannot hold it)",
+        f"pass numbers, strings, containers or tensors, or {_MOVE_OUT}",
+    ),
+    ("operation-raised", "a tensor operation raised ({what})", "avoid the exception, or catch it outside"),
+    ("unknown-function", "call to {what} (its code cannot be watched)", _MOVE_OUT),
+    ("unwatchable-code", "the code of {what} cannot be watched", "compile a Python function which calls it"),
+    ("generator-root", "{what} is a generator function", "compile the function which consumes it"),
+    ("coroutine-root", "{what} is a coroutine function", "compile the plain functions which it calls"),
+    (
+        "outside-iterator",
+        "use of an iterator made outside ({what})",
+        "pass the list and iterate over it inside",
+    ),
+    ("outside-generator", "use of a generator made outside ({what})", "pass a list, or make it inside"),
+    ("recursion", "recursion too deep to be watched ({what})", "use a loop, or compile the inner function"),
+    (
+        "foreign-frame",
+        "{what} ran in between and touched what was being recorded",
+        "share no mutable state with callbacks, hooks or signal handlers",
+    ),
+    ("finalizer", "a finalizer ran in between ({what})", "close resources explicitly rather than in __del__"),
+    ("tracer-active", "a tracing or profiling function is active ({what})", "take the debugger or tool off"),
+    (
+        "already-recording",
+        "{what} was called while a recording is on",
+        "nothing to do: that recording goes on",
+    ),
+    ("raises", "the call raised {what}", "nothing to do: calls that raise run as plain Python"),
+    # State.
+    (
+        "state-changed",
+        "torch's global state was changed where stator could not see it ({what})",
+        f"change it with torch's own context managers, or {_MOVE_OUT}",
+    ),
+    (
+        "outside-changed",
+        "an object from outside was changed where stator could not see it ({what})",
+        f"change it in Python code of the compiled function, or {_MOVE_OUT}",
+    ),
+    ("rebuild", "a result cannot be made again ({what})", "return tensors, containers and plain objects"),
+    (
+        "unguardable",
+        "a value from outside cannot be guarded ({what})",
+        "pass plain values, containers, tensors or objects with attributes",
+    ),
+    ("object-keys", "an outside dict or set with objects as keys ({what})", "use strings or numbers as keys"),
+    (
+        "identity",
+        "call to {what} (identities differ in every run)",
+        "compare with `is`, or use a key of your own",
+    ),
+    # The user's wish, and our own faults.
+    ("user-graph-break", "call to stator.graph_break() ({what})", "take the call out to have one graph"),
+    (
+        "disabled-function",
+        "call to {what} (disabled with stator.disable)",
+        f"take the mark off, or {_MOVE_OUT}",
+    ),
+    (
+        "cache-limit",
+        "{what} has used up its recordings (options.cache_size_limit)",
+        "pass what keeps changing as a tensor, or raise the limit",
+    ),
+    (
+        "internal-error",
+        "failure inside stator ({what})",
+        "the result is eager's; please report the saved file",
+    ),
+)
+
+REASONS: dict[str, Reason] = {row[0]: Reason(*row) for row in _CATALOGUE}
+
+
+# ------------------------------------------------------------------------------------ one break, at one place
+
+
+@dataclass(frozen=True)
+class BreakReason:
+    """One graph break: which, why, where in the user's program, and how to avoid it."""
+
+    id: str
+    reason: str
+    filename: str
+    lineno: int
+    line: str  # the user's line, without indentation; empty if its source cannot be read
+    user_stack: tuple[FrameSummary, ...]  # outermost first; the last one is the place itself
+    hint: str
+    function: str = "<unknown>"  # the function that the line belongs to
+    columns: tuple[int, int] | None = field(
+        default=None, compare=False
+    )  # of the instruction in `line`, for the caret
+
+    @property
+    def place(self) -> str:
+        """`file:line`, as editors read it."""
+        return f"{self.filename}:{self.lineno}"
+
+    def __str__(self) -> str:
+        return render(self)
+
+
+def break_reason(
+    id: str,
+    code: CodeType | None,
+    offset: int | None = None,
+    *,
+    what: str = "",
+    user_stack: Iterable[FrameSummary] = (),
+) -> BreakReason:
+    """The break `id` at the instruction at `offset` of `code` (no offset: at the function's first line).
+
+    `code` is None for what has no Python code, such as a C function. `what` names the callable, type or value
+    which the case is about. `user_stack` holds the callers, outermost first; the place itself is added.
+    """
+    known = REASONS[id]
+    filename, function = (code.co_filename, code.co_qualname) if code is not None else ("<built-in>", what)
+    lineno, columns = _position(code, offset) if code is not None else (0, None)
+    text = linecache.getline(filename, lineno)
+    return BreakReason(
+        id=id,
+        reason=_fill(known.reason, what),
+        filename=filename,
+        lineno=lineno,
+        line=text.strip(),
+        user_stack=(*user_stack, FrameSummary(filename, lineno, function)),
+        hint=known.hint,
+        function=function,
+        columns=_within_stripped(text, columns),
+    )
+
+
+def _fill(reason: str, what: str) -> str:
+    """The reason with what it is about put in, or left out if that is not known."""
+    return (
+        reason.format(what=what) if what else reason.replace(" ({what})", "").format(what="something unknown")
+    )
+
+
+def _position(code: CodeType, offset: int | None) -> tuple[int, tuple[int, int | None] | None]:
+    """Line of an instruction and its columns there, in UTF-8 bytes; no end column: up to the line's end."""
+    if offset is None:
+        return code.co_firstlineno, None
+    line, end_line, column, end_column = next(islice(code.co_positions(), offset // 2, None), (None,) * 4)
+    if line is None:
+        return code.co_firstlineno, None
+    if column is None or end_column is None:
+        return line, None
+    return line, (column, end_column if end_line == line else None)
+
+
+def _within_stripped(text: str, columns: tuple[int, int | None] | None) -> tuple[int, int] | None:
+    """Byte columns of a source line as character columns of the stripped line."""
+    if columns is None or not text.strip():
+        return None
+    raw = text.encode()
+    start = len(raw[: columns[0]].decode(errors="replace"))
+    end = len(raw[: columns[1]].decode(errors="replace")) if columns[1] is not None else len(text.rstrip())
+    indent = len(text) - len(text.lstrip())
+    return max(start - indent, 0), max(end - indent, start - indent + 1)
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal `text` takes (East Asian characters take two)."""
+    return sum(2 if unicodedata.east_asian_width(character) in "FW" else 1 for character in text)
+
+
+def caret(line: str, columns: tuple[int, int] | None) -> str:
+    """The line of carets that goes under `line`: under these columns, or under all of it."""
+    start, end = columns if columns is not None else (0, len(line))
+    return " " * _width(line[:start]) + "^" * max(_width(line[start:end]), 1)
+
+
+def render(why: BreakReason) -> str:
+    """The reason, the user's line with a caret, and the hint, on lines of their own."""
+    lines = [f"{why.reason}  [{why.id}]", f'  File "{why.filename}", line {why.lineno}, in {why.function}']
+    if why.line:
+        lines += [f"    {why.line}", f"    {caret(why.line, why.columns)}"]
+    return "\n".join([*lines, f"  hint: {why.hint}"])
+
+
+# ------------------------------------------------------------------------------------------------- exceptions
+
+
+class StatorError(Exception):
+    """Base of every exception that stator itself raises."""
+
+
+class GraphBreakError(StatorError):
+    """The graph broke under `fullgraph=True`. `why` says where, why, and how to avoid it."""
+
+    def __init__(self, why: BreakReason) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"the graph breaks, and fullgraph=True forbids that:\n{render(self.why)}"
+
+
+class UnknownBackend(StatorError):
+    """`backend=` names none of the registered backends."""
+
+    def __init__(self, name: object, known: Iterable[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(name, self.known)
+
+    def __str__(self) -> str:
+        close = difflib.get_close_matches(str(self.name), self.known, n=1, cutoff=0.0)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        return f"there is no backend {self.name!r}{meant} (known: {', '.join(self.known) or 'none'})"
+
+
+class BackendError(StatorError):
+    """A backend raised on a graph. `__cause__` is what it raised, `graph_path` where the graph was saved."""
+
+    def __init__(self, backend: str, cause: BaseException, graph_path: str | None = None) -> None:
+        super().__init__(backend, cause, graph_path)
+        self.backend, self.graph_path = backend, graph_path
+        self.__cause__ = cause
+
+    def __str__(self) -> str:
+        saved = f"; the graph was saved to {self.graph_path}" if self.graph_path else ""
+        cause = self.__cause__
+        return f"backend {self.backend!r} failed with {type(cause).__name__}: {cause}{saved}"
+
+
+class InternalError(StatorError):
+    """A step of stator failed, a fault of ours. `__cause__` is the failure, `report_path` a saved report."""
+
+    def __init__(
+        self, where: str, cause: BaseException | None = None, report_path: str | None = None
+    ) -> None:
+        super().__init__(where, cause, report_path)
+        self.where, self.report_path = where, report_path
+        self.__cause__ = cause
+
+    def __str__(self) -> str:
+        what = f" with {type(self.__cause__).__name__}: {self.__cause__}" if self.__cause__ else ""
+        saved = f"; a report was saved to {self.report_path}" if self.report_path else ""
+        return f"stator failed in {self.where}{what}{saved}"

@@ -1,0 +1,143 @@
+"""Typed facts about what happened. Stages emit them, `report/` reads them; neither knows the other.
+
+What enters: `emit(event)` from any stage, on any thread. What leaves: calls of the readers, in the order in
+which they subscribed, on the emitting thread. What holds: an emission nobody listens to costs a dictionary
+lookup; a payload that is expensive to print is a callable, called by the reader that prints it; a reader that
+fails is logged and does not disturb the program.
+
+On a hot path ask first: ``if listening(CacheHit): emit(CacheHit(name))``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+
+from stator.errors import BreakReason
+
+Text = Callable[[], str]
+
+
+def _nothing() -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """A fact. One subclass per kind of fact."""
+
+
+@dataclass(frozen=True)
+class FrameWatched(Event):
+    """A frame of this code was met by a recording and is run with probes."""
+
+    code: CodeType
+
+
+@dataclass(frozen=True)
+class Recorded(Event):
+    """A watched run yielded a recording."""
+
+    name: str  # the function recorded
+    graph: Text  # the graph as runnable Python
+    guards: Text  # one guard a line
+    seconds: float  # from the call to the recording, the run itself included
+    probes: int = 0  # probes fired
+    bytecode: Text = _nothing  # the replay, source and bytecode
+    ops: int = 0  # operations in the graph
+
+
+@dataclass(frozen=True)
+class CacheHit(Event):
+    """A call was served by a replay."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class CacheMiss(Event):
+    """No recording fitted a call."""
+
+    name: str
+    why: object = (
+        None  # str() gives the guard that failed, expected and found; None: there was no recording yet
+    )
+
+
+@dataclass(frozen=True)
+class GraphBreak(Event):
+    """A recording ended before its function did, or a function could not be recorded at all."""
+
+    reason: BreakReason
+
+
+@dataclass(frozen=True)
+class BackendCompiled(Event):
+    """A backend turned a graph into a callable."""
+
+    name: str
+    backend: str
+    seconds: float
+    output_code: Text = _nothing
+
+
+@dataclass(frozen=True)
+class RanPlain(Event):
+    """A call ran as plain Python."""
+
+    name: str
+    why: object = None  # str() says why
+
+
+@dataclass(frozen=True)
+class InternalFailure(Event):
+    """Something inside stator failed; the program went on with eager's result."""
+
+    where: str  # the step that failed
+    exception: BaseException
+    report_path: str | None = None  # the saved report
+
+
+Reader = Callable[[Event], None]
+
+_lock = threading.Lock()
+_readers: dict[type[Event], tuple[Reader, ...]] = {}  # replaced, never changed: emitting takes no lock
+
+
+def subscribe(reader: Reader, *kinds: type[Event]) -> Callable[[], None]:
+    """Call `reader` with every event of these kinds (none given: of all). Returns a function that ends it."""
+    wanted = kinds or KINDS
+    with _lock:
+        for kind in wanted:
+            _readers[kind] = (*_readers.get(kind, ()), reader)
+
+    def unsubscribe() -> None:
+        with _lock:
+            for kind in wanted:
+                left = tuple(other for other in _readers.get(kind, ()) if other is not reader)
+                if left:
+                    _readers[kind] = left
+                else:
+                    _readers.pop(kind, None)
+
+    return unsubscribe
+
+
+def listening(kind: type[Event] | None = None) -> bool:
+    """Does anybody read events of this kind (none given: of any kind)?"""
+    return kind in _readers if kind is not None else bool(_readers)
+
+
+def emit(event: Event) -> None:
+    """Hand `event` to its readers. Never raises what a reader raised."""
+    for reader in _readers.get(type(event), ()):
+        try:
+            reader(event)
+        except Exception:
+            logging.getLogger("stator").exception("a reader of %s failed", type(event).__name__)
+
+
+KINDS: tuple[type[Event], ...] = tuple(Event.__subclasses__())

@@ -1,0 +1,142 @@
+"""How the facts that guards speak of are read: by `watch` when it records them, by `replay` when it checks them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from .recording import TensorFacts
+
+_C: Any = torch._C
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+
+# -- torch's global state
+
+
+def torch_state() -> tuple[Any, ...]:
+    """Everything that changes what an operation does and is not among its arguments."""
+    return (
+        _C.is_grad_enabled(),
+        _C.is_inference_mode_enabled(),
+        _C.get_default_dtype(),
+        _C._len_torch_function_stack(),
+        _C._len_torch_dispatch_stack(),
+        _C._functorch.maybe_current_level(),
+        _C._autograd._top_saved_tensors_default_hooks(False) is None,
+        forward_ad._current_level,
+        autocast_state() if _C._is_any_autocast_enabled() else None,
+    )
+
+
+def autocast_state() -> tuple[Any, ...]:
+    devices = tuple((_C.is_autocast_enabled(d), _C.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES)
+    return (*devices, _C.is_autocast_cache_enabled())
+
+
+STATE_NAMES = (
+    "grad mode",
+    "inference mode",
+    "default dtype",
+    "number of torch function modes",
+    "number of torch dispatch modes",
+    "functorch level",
+    "absence of saved tensor hooks",
+    "forward AD level",
+    "autocast",
+)
+
+# -- tensors
+
+
+def tensor_facts(tensor: Any) -> TensorFacts:
+    with _C.DisableTorchFunction():
+        return TensorFacts(
+            type(tensor),
+            tensor.dtype,
+            tensor.device,
+            tuple(tensor.shape),
+            tuple(tensor.stride()) if tensor.layout is torch.strided else (),
+            tensor.requires_grad,
+            tensor.is_leaf,
+            _C._dispatch_keys(tensor).raw_repr(),
+        )
+
+
+def shared_storages(tensors: Iterable[Any]) -> tuple[tuple[int, ...], ...]:
+    """Groups of positions whose tensors lie in one storage."""
+    groups: dict[int, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        if tensor.layout is torch.strided:
+            groups.setdefault(tensor.untyped_storage()._cdata, []).append(index)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+# -- classes
+
+_HEAP = 1 << 9
+_IMMUTABLE = 1 << 8
+_NOT_SPECIAL = frozenset(
+    {"__doc__", "__module__", "__dict__", "__weakref__", "__qualname__", "__annotations__", "__slots__"}
+    | {"__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "__abstractmethods__"}
+    | {"__dataclass_fields__", "__dataclass_params__", "__match_args__", "__constants__", "__annotate__"}
+)
+
+
+def is_open(cls: type) -> bool:
+    """Can the class dict change (was it made by a class statement)?"""
+    return cls.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP
+
+
+def special_methods(cls: type) -> dict[str, Any]:
+    """All special methods of a class, as its MRO resolves them, where it is open."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if is_open(base):
+            for name, value in vars(base).items():
+                if name.startswith("__") and name.endswith("__") and name not in _NOT_SPECIAL:
+                    found[name] = value
+    return found
+
+
+# -- containers
+
+_KINDS: tuple[tuple[type, str], ...] = (
+    (list, "list"),
+    (dict, "dict"),
+    (tuple, "tuple"),
+    (set, "set"),
+    (frozenset, "set"),
+    (deque, "deque"),
+)
+
+
+def container_kind(cls: type) -> str | None:
+    """Which builtin container's layout a class has."""
+    for base, kind in _KINDS:
+        if issubclass(cls, base):
+            return kind
+    return None
+
+
+def keys_of(mapping: dict[Any, Any]) -> Iterable[Any]:
+    """Keys in iteration order; an OrderedDict keeps its own."""
+    return OrderedDict.keys(mapping) if isinstance(mapping, OrderedDict) else dict.keys(mapping)
+
+
+def same_constant(found: Any, expected: Any) -> bool:
+    """Equal in type and value, all the way down; tells -0.0 from 0.0 and finds NaN equal to itself."""
+    cls = type(expected)
+    if type(found) is not cls:
+        return False
+    if cls is float or cls is complex:
+        return repr(found) == repr(expected)
+    if issubclass(cls, tuple):
+        return len(found) == len(expected) and all(map(same_constant, found, expected))
+    if cls is slice:
+        parts = zip((found.start, found.stop, found.step), (expected.start, expected.stop, expected.step), strict=True)
+        return all(same_constant(a, b) for a, b in parts)
+    return bool(found == expected)

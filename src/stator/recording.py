@@ -1,0 +1,193 @@
+"""What one watched run yields, as plain data: the only thing that `watch` hands to `replay`.
+
+A `Recording` holds the origins of all outside values that the run read (parents before children), the checks that must
+hold on them again, the graph, the effects, and how to rebuild the result. Nothing in here runs or decides anything.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    import torch
+    from torch import fx
+
+    from .errors import BreakReason
+
+
+class Edge(enum.IntEnum):
+    """How a value is reached from its parent's value."""
+
+    LOCAL = 0  # argument slot `key = (index, name)` of the root; no parent
+    CONST = 1  # the object `key` itself (a class, a globals dict, a module); no parent
+    ATTR = 2  # getattr(parent, key), used only for names that run no user code (`__dict__`, `cell_contents`, …)
+    ITEM = 3  # parent[key] of a builtin container (or of the container base of a subclass)
+    MRO = 4  # the entry `key` in the class dicts of parent's MRO, no descriptor invoked
+    SUPER = 5  # likewise, behind class key[0] in the MRO; name key[1]
+    SLOT = 6  # key.__get__(parent) of a C descriptor `key`
+    CALL = 7  # parent(*key): cached functions, weak references, state readers
+
+
+class Place(Protocol):
+    """The instruction of the user's program that made a guard necessary (a probe is one)."""
+
+    @property
+    def code(self) -> CodeType: ...
+    @property
+    def offset(self) -> int: ...
+
+
+class Fact(enum.IntEnum):
+    """What a check asks of a value."""
+
+    TYPE = 0  # type(v) is expected
+    EQUAL = 1  # same type and value, deep for tuples
+    IS = 2  # v is expected
+    TENSOR = 3  # TensorFacts hold
+    LEN = 4  # len(v) == expected
+    KEYS = 5  # tuple(v) == expected (dict or set, in order)
+    HAS = 6  # expected in v
+    LACKS = 7  # expected not in v
+    CODE = 8  # v.__code__, v.__globals__ are expected[0], expected[1]
+    SAME = 9  # v is the value of the origin with index `expected`
+    OTHER = 10  # v is not the value of the origin with index `expected`
+    SPECIALS = 11  # the special methods of class v are as in expected (version, {name: object})
+    NO_ENTRY = 12  # the MRO of class v has no entry `expected`
+    UNSET = 13  # cell v is empty
+
+
+class Check(NamedTuple):
+    fact: Fact
+    expected: Any
+    place: Place | None
+
+
+class TensorFacts(NamedTuple):
+    """All that a graph assumes of an input tensor."""
+
+    type: type
+    dtype: torch.dtype
+    device: torch.device
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    requires_grad: bool
+    is_leaf: bool
+    keys: int  # raw dispatch key set: layout, conjugate and negative bits, inference, functorch wrappers
+
+
+@dataclass(eq=False, slots=True)
+class Origin:
+    """How to reach one outside value again."""
+
+    index: int
+    edge: Edge
+    parent: Origin | None
+    key: Any
+    place: Place | None
+    checks: list[Check] = field(default_factory=list)
+    children: dict[Any, Origin] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return describe(self)
+
+
+def describe(origin: Origin) -> str:
+    """The origin as the user would write it."""
+    key = origin.key
+    if origin.edge is Edge.LOCAL:
+        return str(key[1])
+    if origin.edge is Edge.CONST:
+        if isinstance(key, dict):
+            return str(key.get("__name__", "globals"))
+        return getattr(key, "__qualname__", None) or getattr(key, "__name__", None) or type(key).__name__
+    assert origin.parent is not None
+    base = describe(origin.parent)
+    if origin.edge is Edge.ITEM:
+        parent = origin.parent
+        named = parent.edge is Edge.CONST or (parent.edge is Edge.ATTR and parent.key == "__dict__")
+        if named and isinstance(key, str):
+            return f"{base.removesuffix('.__dict__')}.{key}"
+        return f"{base}[{key!r}]"
+    if origin.edge is Edge.SUPER:
+        return f"super({key[0].__name__}, {base}).{key[1]}"
+    if origin.edge is Edge.SLOT:
+        return f"{base}.{key.__name__}"
+    if origin.edge is Edge.CALL:
+        return f"{base}({', '.join(map(repr, key))})"
+    return f"{base}.{key}"
+
+
+# How to make a value again. A recipe is one of the following.
+
+
+class Constant(NamedTuple):
+    value: Any
+
+
+class Outside(NamedTuple):
+    """The value of an origin."""
+
+    index: int
+
+
+class Output(NamedTuple):
+    """An output of the graph."""
+
+    index: int
+
+
+class Fresh(NamedTuple):
+    """An object made anew; all mentions of one index are one object."""
+
+    index: int
+
+
+Recipe = Constant | Outside | Output | Fresh
+
+
+@dataclass(slots=True)
+class Blueprint:
+    """One fresh object: `kind` names a row of the table in `replay.emit`, `parts` its contents."""
+
+    kind: str
+    cls: Any
+    parts: list[Any]
+    attributes: list[tuple[str, Recipe]] = field(default_factory=list)  # instance dict
+    slots: list[tuple[Any, Recipe]] = field(default_factory=list)  # member descriptor, value
+
+
+class Effect(NamedTuple):
+    """A change to an outside object: `kind` names a row of the table in `replay.emit`."""
+
+    kind: str
+    target: int
+    key: Any
+    value: Any  # a recipe, or a list of them
+
+
+@dataclass(slots=True)
+class Recording:
+    """One segment: what it read, computed, changed and returned."""
+
+    name: str
+    origins: list[Origin]
+    state: tuple[Any, ...]
+    graph: fx.GraphModule | None
+    inputs: list[int]  # origin index of each graph input
+    example_inputs: list[Any]
+    outputs: int
+    blueprints: list[Blueprint]
+    effects: list[Effect]
+    result: Recipe
+    distinct: list[tuple[int, ...]]  # groups of origins whose values must be different objects
+    storages: tuple[tuple[int, ...], ...] | None  # groups of graph inputs which share memory; None: irrelevant
+    mutates: bool  # the graph writes into its inputs
+    break_reason: BreakReason | None = None  # set: there is no replay, the function runs as plain Python
+
+    @property
+    def plain(self) -> bool:
+        return self.break_reason is not None

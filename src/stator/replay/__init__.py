@@ -1,0 +1,1 @@
+"""Replaying a recording: guards, the bytecode that repeats a segment, the cache."""

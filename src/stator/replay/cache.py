@@ -1,0 +1,58 @@
+"""The recordings of one function, most recently used first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import BreakReason
+from .emit import Replay
+from .guards import Guards
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One recording, ready to be used: under its guards, run its replay (or the plain function if it has none)."""
+
+    name: str
+    guards: Guards
+    replay: Replay | None
+    mutates: bool  # the graph writes into its inputs: a failed call cannot be repeated
+    graph: Any = None  # the captured graph module
+    replay_source: str = ""
+    break_reason: BreakReason | None = None
+    seconds: float = 0.0
+    hits: int = 0
+
+    @property
+    def segments(self) -> int:
+        return 1
+
+
+class Cache:
+    """Readers take the tuple of entries as it is; writers replace it under the lock."""
+
+    def __init__(self) -> None:
+        self.entries: tuple[Entry, ...] = ()
+        self._lock = threading.Lock()
+        self.recording = threading.Lock()  # held by the thread that records
+
+    def add(self, entry: Entry) -> None:
+        with self._lock:
+            self.entries = (entry, *self.entries)
+
+    def used(self, entry: Entry) -> None:
+        """A hit: the entry moves to the front."""
+        entry.hits += 1
+        if self.entries and self.entries[0] is not entry:
+            with self._lock:
+                if entry in self.entries:
+                    self.entries = (entry, *(other for other in self.entries if other is not entry))
+
+    def clear(self) -> None:
+        with self._lock:
+            self.entries = ()
+
+

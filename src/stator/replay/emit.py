@@ -1,0 +1,241 @@
+"""The replay: a function that repeats a segment, written as Python and compiled by CPython itself.
+
+Enters: a recording and its compiled graph. Leaves: `replay(values)`, where values are what `Guards.check` gave back. It
+checks nothing: it calls the graph, makes the fresh objects, applies the effects and returns the result. All fresh
+objects are complete before the first effect, so that a failure changes nothing outside.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+from ..recording import Blueprint, Constant, Effect, Fresh, Outside, Output, Recipe, Recording
+
+Replay = Callable[[tuple[Any, ...]], Any]
+_LITERALS = (int, str, bool, type(None), bytes)
+
+
+def make_function(
+    code: types.CodeType,
+    namespace: dict[str, Any],
+    names: tuple[str, str, str | None],
+    defaults: Any,
+    kwdefaults: Any,
+    closure: Any,
+    annotations: Any,
+) -> types.FunctionType:
+    function = types.FunctionType(code, namespace, names[0], defaults, closure)
+    function.__qualname__, function.__doc__ = names[1], names[2]
+    function.__kwdefaults__ = kwdefaults
+    function.__annotations__ = annotations
+    return function
+
+
+def wanted_origins(recording: Recording) -> list[int]:
+    """The origins whose values the replay uses: graph inputs first, in order."""
+    wanted = dict.fromkeys(recording.inputs)
+    pending: list[Any] = [recording.result]
+    for blueprint in recording.blueprints:
+        pending += [blueprint.parts, [r for _, r in blueprint.attributes], [r for _, r in blueprint.slots]]
+    for effect in recording.effects:
+        wanted[effect.target] = None
+        pending.append(effect.value)
+    while pending:
+        recipe = pending.pop()
+        if isinstance(recipe, Outside):
+            wanted[recipe.index] = None
+        elif not isinstance(recipe, (Constant, Output, Fresh)) and isinstance(recipe, (list, tuple)):
+            pending.extend(recipe)
+    return list(wanted)
+
+
+class _Emitter:
+    def __init__(self, recording: Recording, wanted: list[int]) -> None:
+        self._recording = recording
+        self._position = {origin: position for position, origin in enumerate(wanted)}
+        self.names: dict[str, Any] = {
+            "new": object.__new__,
+            "deque": collections.deque,
+            "ordered": collections.OrderedDict,
+            "default": collections.defaultdict,
+            "partial": functools.partial,
+            "method": types.MethodType,
+            "cell": types.CellType,
+            "make_function": make_function,
+        }
+        self.create: list[str] = []
+        self.fill: list[str] = []
+        self.apply: list[str] = []
+        self._made: set[int] = set()
+
+    def constant(self, value: Any) -> str:
+        if type(value) in _LITERALS:
+            return repr(value)
+        name = f"c{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def expression(self, recipe: Recipe) -> str:
+        if isinstance(recipe, Constant):
+            return self.constant(recipe.value)
+        if isinstance(recipe, Outside):
+            return f"v[{self._position[recipe.index]}]"
+        if isinstance(recipe, Output):
+            return f"out[{recipe.index}]"
+        self.make(recipe.index)
+        return f"f{recipe.index}"
+
+    def items(self, recipes: list[Any]) -> str:
+        return "".join(f"{self.expression(recipe)}, " for recipe in recipes)
+
+    def pairs(self, pairs: list[Any]) -> str:
+        return ", ".join(f"{self.expression(key)}: {self.expression(value)}" for key, value in pairs)
+
+    def make(self, index: int) -> None:
+        """The lines that make fresh object `index`; those that fill it come after all are made."""
+        if index in self._made:
+            return
+        self._made.add(index)
+        blueprint = self._recording.blueprints[index]
+        _MAKE[blueprint.kind](self, f"f{index}", blueprint)
+        for name, recipe in blueprint.attributes:
+            self.fill.append(f"f{index}.__dict__[{name!r}] = {self.expression(recipe)}")
+        for slot, recipe in blueprint.slots:
+            self.fill.append(f"{self.constant(slot)}.__set__(f{index}, {self.expression(recipe)})")
+
+    # kinds of fresh objects: mutable ones are created empty, so that cycles are no matter
+
+    def _list(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = " + ("[]" if b.cls is list else f"list.__new__({self.constant(b.cls)})"))
+        if b.parts:
+            self.fill.append(f"list.extend({name}, ({self.items(b.parts)}))")
+
+    def _dict(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = " + ("{}" if b.cls is dict else f"dict.__new__({self.constant(b.cls)})"))
+        if b.parts[0]:
+            self.fill.append(f"dict.update({name}, {{{self.pairs(b.parts[0])}}})")
+
+    def _ordered(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = ordered.__new__({self.constant(b.cls)})")
+        for key, value in b.parts[0]:
+            self.fill.append(f"ordered.__setitem__({name}, {self.expression(key)}, {self.expression(value)})")
+
+    def _default(self, name: str, b: Blueprint) -> None:
+        factory = self.expression(b.parts[0])
+        self.create.append(f"{name} = default.__new__({self.constant(b.cls)})")
+        self.create.append(f"default.__init__({name}, {factory})")
+        if b.parts[1]:
+            self.fill.append(f"dict.update({name}, {{{self.pairs(b.parts[1])}}})")
+
+    def _set(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = " + ("set()" if b.cls is set else f"set.__new__({self.constant(b.cls)})"))
+        if b.parts:
+            self.fill.append(f"set.update({name}, ({self.items(b.parts)}))")
+
+    def _deque(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = deque.__new__({self.constant(b.cls)})")
+        self.create.append(f"deque.__init__({name}, (), {self.expression(b.parts[0])})")
+        if b.parts[1:]:
+            self.fill.append(f"deque.extend({name}, ({self.items(b.parts[1:])}))")
+
+    def _object(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = new({self.constant(b.cls)})")
+
+    def _cell(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = cell()")
+        if b.parts:
+            self.fill.append(f"{name}.cell_contents = {self.expression(b.parts[0])}")
+
+    def _tuple(self, name: str, b: Blueprint) -> None:
+        items = f"({self.items(b.parts)})"
+        self.create.append(f"{name} = " + (items if b.cls is tuple else f"tuple.__new__({self.constant(b.cls)}, {items})"))
+
+    def _frozenset(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = frozenset.__new__({self.constant(b.cls)}, ({self.items(b.parts)}))")
+
+    def _structseq(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = {self.constant(b.cls)}(({self.items(b.parts)}))")
+
+    def _slice(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = slice({self.items(b.parts)})")
+
+    def _method(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = method({self.items(b.parts)})")
+
+    def _partial(self, name: str, b: Blueprint) -> None:
+        func, args, keywords = b.parts
+        named = "".join(f"{key}={self.expression(value)}, " for key, value in keywords)
+        self.create.append(f"{name} = partial({self.expression(func)}, {self.items(args)}{named})")
+
+    def _function(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = make_function({self.items(b.parts)})")
+
+    def _exception(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = BaseException.__new__({self.constant(b.cls)}, {self.items(b.parts)})")
+
+    # effects
+
+    def effect(self, effect: Effect) -> None:
+        target = f"v[{self._position[effect.target]}]"
+        self.apply.append(_APPLY[effect.kind](self, target, effect))
+
+
+_MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
+    "list": _Emitter._list,
+    "dict": _Emitter._dict,
+    "ordered": _Emitter._ordered,
+    "default": _Emitter._default,
+    "set": _Emitter._set,
+    "deque": _Emitter._deque,
+    "object": _Emitter._object,
+    "cell": _Emitter._cell,
+    "tuple": _Emitter._tuple,
+    "frozenset": _Emitter._frozenset,
+    "structseq": _Emitter._structseq,
+    "slice": _Emitter._slice,
+    "method": _Emitter._method,
+    "partial": _Emitter._partial,
+    "function": _Emitter._function,
+    "exception": _Emitter._exception,
+}
+_APPLY: dict[str, Callable[[_Emitter, str, Effect], str]] = {
+    "set item": lambda m, t, e: f"dict.__setitem__({t}, {m.constant(e.key)}, {m.expression(e.value)})",
+    "delete item": lambda m, t, e: f"dict.__delitem__({t}, {m.constant(e.key)})",
+    "refill dict": lambda m, t, e: f"type({t}).clear({t}); type({t}).update({t}, {{{m.pairs(e.value)}}})",
+    "extend": lambda m, t, e: f"list.extend({t}, ({m.items(e.value)}))",
+    "refill list": lambda m, t, e: f"list.__setitem__({t}, slice(None), ({m.items(e.value)}))",
+    "refill set": lambda m, t, e: f"set.clear({t}); set.update({t}, ({m.items(e.value)}))",
+    "refill deque": lambda m, t, e: f"items = ({m.items(e.value)}); deque.clear({t}); deque.extend({t}, items)",
+    "set cell": lambda m, t, e: f"{t}.cell_contents = {m.expression(e.value)}",
+    "clear cell": lambda m, t, e: f"del {t}.cell_contents",
+    "set slot": lambda m, t, e: f"{m.constant(e.key)}.__set__({t}, {m.expression(e.value)})",
+    "set attribute": lambda m, t, e: f"type.__setattr__({t}, {e.key!r}, {m.expression(e.value)})",
+    "delete attribute": lambda m, t, e: f"type.__delattr__({t}, {e.key!r})",
+}
+
+
+def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str, Any]]:
+    """The replay as Python text, and the constants that it mentions; `graph` is not among them yet."""
+    emitter = _Emitter(recording, wanted)
+    result = emitter.expression(recording.result)
+    for effect in recording.effects:
+        emitter.effect(effect)
+    lines = []
+    if recording.graph is not None:
+        inputs = ", ".join(f"v[{position}]" for position in range(len(recording.inputs)))
+        lines.append(f"out = graph({inputs})" if recording.outputs else f"graph({inputs})")
+    lines += [*emitter.create, *emitter.fill, *emitter.apply, f"return {result}"]
+    body = "\n    ".join(lines)
+    return f"def replay(v):\n    {body}\n", emitter.names
+
+
+def emit(recording: Recording, wanted: list[int], graph: Callable[..., Any] | None) -> tuple[Replay, str]:
+    """The replay function and its text."""
+    text, names = write_replay(recording, wanted)
+    names["graph"] = graph
+    exec(compile(text, f"<stator replay of {recording.name}>", "exec"), names)
+    return names["replay"], text

@@ -1,0 +1,32 @@
+"""Running a compiled graph so that a failure inside it leaves torch's modes as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+_STATE_NODES = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_enter_autocast"})
+
+
+def restoring(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
+    """The compiled graph, wrapped if some of its nodes set state: nobody else would undo what a failed run has set."""
+    names = {getattr(node.target, "__name__", "") for node in graph.graph.nodes if node.op == "call_function"}
+    if not names & _STATE_NODES:
+        return compiled
+
+    def run(*inputs: Any) -> Any:
+        grad = torch.is_grad_enabled()
+        devices = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+        try:
+            return compiled(*inputs)
+        except BaseException:
+            torch._C._set_grad_enabled(grad)
+            for device, enabled, dtype in devices:
+                torch.set_autocast_enabled(device, enabled)
+                torch.set_autocast_dtype(device, dtype)
+            raise
+
+    return run

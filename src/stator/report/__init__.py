@@ -1,0 +1,1 @@
+"""How stator tells what it did: logs and explanations. Reads events; no stage imports it."""

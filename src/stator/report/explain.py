@@ -1,0 +1,81 @@
+"""What `stator.explain` returns: one run of a function, in numbers and in words.
+
+What enters: the graphs, breaks, guards, segments and times that one recorded run yielded. What leaves: an
+object to ask and to print. What holds: the counts are those of the lists beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stator.errors import BreakReason, render
+
+OPS = frozenset({"call_function", "call_method", "call_module"})  # the FX nodes which compute
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What one call of a function gave: its graphs and what lies between them."""
+
+    graphs: Sequence[Any]  # torch.fx.GraphModule, in the order they were recorded
+    break_reasons: Sequence[BreakReason] = ()
+    guards: Sequence[Any] = ()  # str() of each says what must hold
+    segments: Sequence[Any] = ()
+    compile_times: Mapping[str, float] = field(default_factory=dict)  # seconds by step
+
+    @property
+    def graph_count(self) -> int:
+        """How many graphs were captured."""
+        return len(self.graphs)
+
+    @property
+    def graph_break_count(self) -> int:
+        """How many times Python had to run in between."""
+        return len(self.break_reasons)
+
+    @property
+    def op_count(self) -> int:
+        """How many operations all graphs hold together."""
+        return sum(len(ops(graph)) for graph in self.graphs)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield (
+            f"stator produced {_count(self.graph_count, 'graph')} with "
+            f"{_count(self.graph_break_count, 'graph break')} and {_count(self.op_count, 'op')}"
+        )
+        for number, graph in enumerate(self.graphs, 1):
+            yield f"\nGraph {number} ({_count(len(ops(graph)), 'op')}):"
+            yield from (f"  {line}" for line in ops(graph))
+        for number, reason in enumerate(self.break_reasons, 1):
+            yield f"\nGraph break {number}: {render(reason)}"
+        if self.compile_times:
+            yield ""
+            yield "Times: " + ", ".join(
+                f"{step} {_duration(spent)}" for step, spent in self.compile_times.items()
+            )
+
+
+def ops(graph: Any) -> list[str]:
+    """The operations of a `torch.fx.GraphModule`, one line each: `z = pow(sub, 2)`."""
+    return [f"{node.name} = {_spelling(node)}" for node in graph.graph.nodes if node.op in OPS]
+
+
+def _spelling(node: Any) -> str:
+    arguments = [*map(repr, node.args), *(f"{name}={value!r}" for name, value in node.kwargs.items())]
+    if node.op == "call_method":
+        return f"{arguments[0]}.{node.target}({', '.join(arguments[1:])})"
+    target = node.target if node.op == "call_module" else getattr(node.target, "__name__", str(node.target))
+    return f"{target}({', '.join(arguments)})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"

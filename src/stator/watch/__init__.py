@@ -1,0 +1,1 @@
+"""Watching a program run: instrumented copies of its code, and what the probes in them tell."""

@@ -1,0 +1,340 @@
+"""Reading and writing attributes: what CPython's generic lookup is going to find, noted before it looks.
+
+The lookup is repeated by hand on the class dicts and the instance dict, running no code. Where it ends in Python code
+(property, `__getattr__`, descriptor) nothing more is noted: that code's own frame is watched.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import _native
+from ..recording import Edge, Fact, Origin
+from .breaks import Drop
+from .classes import Classes
+from .containers import change_key, read_key
+from .ledger import Ledger
+
+MISSING = _native.MISSING
+_TensorBase = torch._C.TensorBase
+_MODULE_GETATTR = torch.nn.Module.__dict__["__getattr__"]
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+_PLAIN_GETTERS = {
+    object.__dict__["__getattribute__"],
+    types.ModuleType.__dict__["__getattribute__"],
+    BaseException.__dict__["__getattribute__"],
+}
+
+# C attributes that are parts of the object, fixed or guarded as children: reading them runs nothing.
+_PARTS: dict[type, frozenset[str]] = {
+    types.FunctionType: frozenset(
+        {"__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__name__", "__qualname__"}
+        | {"__module__", "__doc__", "__annotations__", "__wrapped__"}
+    ),
+    types.MethodType: frozenset({"__func__", "__self__"}),
+    types.CellType: frozenset({"cell_contents"}),
+    functools.partial: frozenset({"func", "args", "keywords"}),
+    property: frozenset({"fget", "fset", "fdel", "__doc__"}),
+    staticmethod: frozenset({"__func__", "__wrapped__"}),
+    classmethod: frozenset({"__func__", "__wrapped__"}),
+    slice: frozenset({"start", "stop", "step"}),
+    types.BuiltinFunctionType: frozenset({"__self__", "__name__", "__qualname__", "__doc__", "__module__"}),
+}
+
+
+def fresh_namespace(owner: Any) -> dict[str, Any]:
+    try:
+        namespace: dict[str, Any] = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return {}
+    return namespace
+
+
+def has_method(cls: type, name: str) -> bool:
+    return _native.mro_lookup(cls, name) is not MISSING
+
+
+class Attributes:
+    def __init__(self, ledger: Ledger, classes: Classes) -> None:
+        self._ledger = ledger
+        self._classes = classes
+
+    # -- reading
+
+    def read(self, owner: Any, name: str) -> None:
+        """`owner.name` is about to be evaluated."""
+        if isinstance(owner, type):
+            self._read_of_class(owner, name)
+        elif type(owner) is super:
+            self._read_of_super(owner, name)
+        elif type(owner) is types.ModuleType:
+            self._read_of_module(owner, name)
+        else:
+            self._read_of_instance(owner, name)
+
+    def instance_dict(self, origin: Origin, owner: Any) -> tuple[Origin, dict[str, Any]] | None:
+        """The instance dict of a known object, itself known."""
+        try:
+            namespace = object.__getattribute__(owner, "__dict__")
+        except AttributeError:
+            return None
+        if type(namespace) is not dict:
+            raise Drop("unguardable", f"{type(owner).__name__}.__dict__ is not a dict")
+        return self._ledger.read(origin, Edge.ATTR, "__dict__", namespace), namespace
+
+    def _read_of_instance(self, owner: Any, name: str) -> None:
+        cls = type(owner)
+        if self._classes.is_open(cls):
+            getter = self._classes.entry(cls, "__getattribute__")
+            if getter not in _PLAIN_GETTERS:
+                if isinstance(getter, types.FunctionType):
+                    self._classes.note(cls)
+                    return
+                if self._ledger.find(owner) is not None:
+                    raise Drop("unguardable", f"attributes of {cls.__name__} are looked up by C code")
+        origin = self._ledger.find(owner)
+        if origin is not None:
+            self._ledger.touch(origin, owner)
+            if name in _PARTS.get(cls, ()):
+                self._ledger.read(origin, Edge.ATTR, name, getattr(owner, name, None))
+                return
+        found = self._classes.entry(cls, name)
+        if found is not MISSING and has_method(type(found), "__get__") and self._is_data(found):
+            self._read_through(found, cls, name, owner, origin)
+            return
+        if origin is not None:
+            space = self.instance_dict(origin, owner)
+            if space is not None:
+                read_key(self._ledger, *space, name)
+                if name in space[1]:
+                    return
+        elif name in fresh_namespace(owner):
+            return
+        if found is not MISSING:
+            self._read_through(found, cls, name, owner, origin)
+        else:
+            self._fall_back(owner, cls, name, origin)
+
+    def _is_data(self, found: Any) -> bool:
+        return has_method(type(found), "__set__") or has_method(type(found), "__delete__")
+
+    def _read_through(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
+        """The class entry decides: a descriptor, or a plain value of the class."""
+        kind = type(found)
+        reader = _DESCRIPTORS.get(kind)
+        if reader is not None:
+            reader(self, found, cls, name, owner, origin)
+        elif has_method(kind, "__get__") and self._classes.is_open(kind):
+            self._classes.note(kind)  # a descriptor written in Python: its frame is watched
+            self._classes.value(cls, name, found)
+        else:
+            self._classes.value(cls, name, found)
+
+    def _read_property(self, found: property, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
+        place = self._classes.value(cls, name, found)
+        if place is not None and found.fget is not None:
+            self._ledger.read(place, Edge.ATTR, "fget", found.fget)
+
+    def _read_wrapper(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
+        place = self._classes.value(cls, name, found)
+        if place is not None:
+            self._ledger.read(place, Edge.ATTR, "__func__", found.__func__)
+
+    def _read_member(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
+        if origin is None:
+            return
+        change = self._ledger.changed(owner)
+        if change is not None and found in change.written:
+            return
+        try:
+            value = found.__get__(owner)
+        except AttributeError:
+            raise Drop("unguardable", f"slot {name} is empty") from None
+        self._ledger.read(origin, Edge.SLOT, found, value)
+
+    def _read_getset(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
+        if origin is None or name == "__class__":
+            return
+        if name == "__dict__":
+            self.instance_dict(origin, owner)
+        elif issubclass(cls, _TensorBase):
+            return  # the tensor mode sees it
+        elif cls is types.CodeType:
+            return
+        elif issubclass(cls, BaseException) and name in ("__traceback__", "__context__", "__cause__", "args"):
+            raise Drop("unguardable", f"{name} of an outside exception")
+        elif name in ("__name__", "__qualname__", "__doc__", "__module__"):
+            self._ledger.read(origin, Edge.SLOT, found, found.__get__(owner))
+        else:
+            raise Drop("unguardable", f"{cls.__name__}.{name} is kept by C code")
+
+    def _read_method(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
+        self._classes.value(cls, name, found)
+
+    def _fall_back(self, owner: Any, cls: type, name: str, origin: Origin | None) -> None:
+        fallback = self._classes.entry(cls, "__getattr__")
+        if fallback is MISSING:
+            return
+        self._classes.note(cls)
+        if fallback is _MODULE_GETATTR:
+            self._read_registered(owner, name, origin)
+
+    def _read_registered(self, owner: Any, name: str, origin: Origin | None) -> None:
+        """What `nn.Module.__getattr__` finds: a parameter, buffer or submodule. (Its own frame is not watched.)"""
+        namespace = owner.__dict__
+        for table in _MODULE_TABLES:
+            entries = namespace.get(table)
+            if origin is not None:
+                space = self.instance_dict(origin, owner)
+                assert space is not None
+                read_key(self._ledger, *space, table)
+            if entries is None:
+                continue
+            place = self._ledger.find(entries)
+            if place is not None:
+                read_key(self._ledger, place, entries, name)
+            if name in entries:
+                return
+
+    # -- classes, modules, super
+
+    def _read_of_class(self, owner: type, name: str) -> None:
+        meta = type(owner)
+        found_in_meta = self._classes.entry(meta, name)
+        if found_in_meta is not MISSING and self._is_data(found_in_meta):
+            if name in ("__dict__", "__mro__", "__bases__", "__name__", "__qualname__", "__module__", "__doc__"):
+                return
+            self._read_through(found_in_meta, meta, name, owner, None)
+            return
+        found = self._classes.entry(owner, name)
+        if found is not MISSING:
+            self._read_through(found, owner, name, owner, None)
+        elif found_in_meta is not MISSING:
+            self._read_through(found_in_meta, meta, name, owner, None)
+        elif self._classes.is_open(meta):
+            self._classes.note(meta)
+
+    def _read_of_module(self, owner: types.ModuleType, name: str) -> None:
+        namespace = owner.__dict__
+        origin = self._ledger.constant(namespace)
+        if name == "__dict__":
+            return
+        read_key(self._ledger, origin, namespace, name)
+        if name not in namespace:
+            read_key(self._ledger, origin, namespace, "__getattr__")
+
+    def _read_of_super(self, owner: Any, name: str) -> None:
+        start = super.__dict__["__thisclass__"].__get__(owner)
+        cls = super.__dict__["__self_class__"].__get__(owner)
+        if cls is None:
+            return
+        found = self._classes.entry_behind(cls, start, name)
+        if found is MISSING:
+            return
+        if isinstance(found, (staticmethod, classmethod, property)):
+            part = "fget" if isinstance(found, property) else "__func__"
+            place = self._classes.place_behind(cls, start, name, found)
+            self._ledger.read(place, Edge.ATTR, part, getattr(found, part))
+
+    # -- writing
+
+    def write(self, owner: Any, name: str, *, delete: bool = False) -> None:
+        """`owner.name = …` or `del owner.name` is about to be executed."""
+        cls = type(owner)
+        slot = "__delattr__" if delete else "__setattr__"
+        setter = self._classes.entry(cls, slot)
+        if isinstance(setter, types.FunctionType):
+            self._classes.note(cls)
+            return
+        self.write_plain(owner, name, delete=delete)
+
+    def write_plain(self, owner: Any, name: str, *, delete: bool = False) -> None:
+        """As `object.__setattr__` does it."""
+        if isinstance(owner, type):
+            self._write_class(owner, name)
+            return
+        origin = self._ledger.find(owner)
+        cls = type(owner)
+        if origin is not None:
+            self._ledger.touch(origin, owner)
+        found = self._classes.entry(cls, name)
+        if found is not MISSING and self._is_data(found):
+            self._write_through(found, cls, name, owner, origin, delete)
+        elif origin is not None:
+            space = self.instance_dict(origin, owner)
+            if space is None:
+                return  # raises AttributeError by itself
+            if delete:
+                read_key(self._ledger, *space, name)
+            change_key(self._ledger, *space, name)
+
+    def _write_through(
+        self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None, delete: bool
+    ) -> None:
+        if isinstance(found, property):
+            place = self._classes.value(cls, name, found)
+            part = "fdel" if delete else "fset"
+            function = getattr(found, part)
+            if place is not None and function is not None:
+                self._ledger.read(place, Edge.ATTR, part, function)
+        elif type(found) is types.MemberDescriptorType:
+            if origin is not None:
+                if delete:
+                    raise Drop("unguardable", f"slot {name} is deleted")
+                change = self._ledger.change("slot", origin, owner)
+                change.written[found] = None
+        elif self._classes.is_open(type(found)):
+            self._classes.note(type(found))
+            self._classes.value(cls, name, found)
+        elif issubclass(cls, _TensorBase):
+            return  # the tensor mode sees it
+        elif origin is not None or name in ("__class__", "__dict__"):
+            raise Drop("unguardable", f"{cls.__name__}.{name} is set through C code")
+
+    def _write_class(self, owner: type, name: str) -> None:
+        if name.startswith("__") and name.endswith("__"):
+            raise Drop("unguardable", f"special method {owner.__name__}.{name} is changed")
+        origin = self._ledger.constant(owner)
+        found = self._classes.entry(owner, name)
+        if callable(found) or has_method(type(found), "__get__"):
+            raise Drop("unguardable", f"{owner.__name__}.{name} is changed")
+        change = self._ledger.change("class", origin, owner)
+        change.written[name] = None
+        self._classes.forget(owner, name)
+
+    def note_function(self, origin: Origin, function: types.FunctionType) -> None:
+        """A known function is entered: its code, defaults and closure are what they were."""
+        ledger = self._ledger
+        ledger.require(origin, Fact.CODE, (function.__code__, function.__globals__))
+        if function.__defaults__:
+            place = ledger.read(origin, Edge.ATTR, "__defaults__", function.__defaults__)
+            if not place.checks or place.checks[0].fact is not Fact.EQUAL:
+                ledger.require(place, Fact.LEN, len(function.__defaults__))
+                for index, value in enumerate(function.__defaults__):
+                    ledger.read(place, Edge.ITEM, index, value)
+        if function.__kwdefaults__:
+            place = ledger.read(origin, Edge.ATTR, "__kwdefaults__", function.__kwdefaults__)
+            for name in function.__kwdefaults__:
+                read_key(ledger, place, function.__kwdefaults__, name)
+        if function.__closure__:
+            place = ledger.read(origin, Edge.ATTR, "__closure__", function.__closure__)
+            for index, cell in enumerate(function.__closure__):
+                ledger.read(place, Edge.ITEM, index, cell)
+
+
+_DESCRIPTORS: dict[type, Callable[[Attributes, Any, type, str, Any, Origin | None], None]] = {
+    property: Attributes._read_property,
+    staticmethod: Attributes._read_wrapper,
+    classmethod: Attributes._read_wrapper,
+    types.MemberDescriptorType: Attributes._read_member,
+    types.GetSetDescriptorType: Attributes._read_getset,
+    types.FunctionType: Attributes._read_method,
+    types.MethodDescriptorType: Attributes._read_method,
+    types.WrapperDescriptorType: Attributes._read_method,
+    types.ClassMethodDescriptorType: Attributes._read_method,
+}

@@ -1,0 +1,114 @@
+"""Reading classes: guards on single class entries, and on all special methods of a class at once.
+
+A class is open when its dict can change (made by a class statement). Reads of other classes need no guard.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from .. import _native
+from ..facts import is_open, special_methods
+from ..recording import Check, Edge, Fact, Origin
+from .constants import constant_fact
+from .ledger import Ledger
+
+MISSING = _native.MISSING
+
+
+class Classes:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._noted: set[int] = set()
+        self._entries: dict[tuple[int, str], Any] = {}
+        self._specials: dict[int, tuple[type, str]] = {}
+
+    is_open = staticmethod(is_open)
+
+    def entry(self, cls: type, name: str) -> Any:
+        """The MRO entry `name` of a class (or MISSING), guarded to stay the one it is."""
+        memo = (id(cls), name)
+        try:
+            return self._entries[memo]
+        except KeyError:
+            pass
+        found = self._entries[memo] = _native.mro_lookup(cls, name)
+        if is_open(cls) and not self._fixed(cls, name, found):
+            place = self._ledger.constant(cls)
+            if found is MISSING:
+                self._ledger.require(place, Fact.NO_ENTRY, name)
+            elif constant_fact(found) is not None or _native.mro_lookup(type(found), "__get__") is not MISSING:
+                origin = self._ledger.read(place, Edge.MRO, name, found)
+                if not any(check.fact in (Fact.IS, Fact.EQUAL) for check in origin.checks):
+                    origin.checks.append(Check(Fact.IS, found, self._ledger.place))
+            else:
+                self._ledger.touch(self._ledger.read(place, Edge.MRO, name, found), found)
+        return found
+
+    @staticmethod
+    def _fixed(cls: type, name: str, found: Any) -> bool:
+        """Is the entry found before any open class is asked?"""
+        if found is MISSING:
+            return False
+        for base in cls.__mro__:
+            if is_open(base):
+                return False
+            if name in vars(base):
+                return True
+        return False
+
+    def value(self, cls: type, name: str, found: Any) -> Origin | None:
+        """The class entry itself is the value read; its place, if the class is open."""
+        if not is_open(cls):
+            return None
+        change = self._ledger.changed(cls)
+        if change is not None and name in change.written:
+            return None
+        return self._ledger.read(self._ledger.constant(cls), Edge.MRO, name, found)
+
+    def forget(self, cls: type, name: str) -> None:
+        """The entry is about to be written by the program: later reads find what it wrote."""
+        self._entries = {memo: found for memo, found in self._entries.items() if memo[1] != name}
+
+    def entry_behind(self, cls: type, start: type, name: str) -> Any:
+        """What `super(start, …)` finds in the MRO of `cls`."""
+        mro = cls.__mro__
+        for base in mro[mro.index(start) + 1 :] if start in mro else ():
+            namespace = vars(base)
+            if name in namespace:
+                found = namespace[name]
+                self.place_behind(cls, start, name, found)
+                return found
+        return MISSING  # an AttributeError follows
+
+    def place_behind(self, cls: type, start: type, name: str, found: Any) -> Origin:
+        origin = self._ledger.read(self._ledger.constant(cls), Edge.SUPER, (start, name), found)
+        if not origin.checks or origin.checks[0].fact is not Fact.IS:
+            self._ledger.require(origin, Fact.IS, found)
+        return origin
+
+    def note(self, cls: type) -> None:
+        """C code is about to look for special methods of this class."""
+        if id(cls) in self._noted or not is_open(cls):
+            return
+        self._noted.add(id(cls))
+        specials = special_methods(cls)
+        place = self._ledger.constant(cls)
+        self._ledger.require(place, Fact.SPECIALS, (_native.type_version(cls), specials))
+        for name, value in specials.items():
+            function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+            if isinstance(function, types.FunctionType):
+                self._specials[id(function)] = (cls, name)
+
+    def place_of_special(self, function: Any) -> Origin | None:
+        """The origin of a function that C code reached as a special method of a noted class."""
+        known = self._specials.get(id(function))
+        if known is None:
+            return None
+        cls, name = known
+        found = _native.mro_lookup(cls, name)
+        place = self._ledger.read(self._ledger.constant(cls), Edge.MRO, name, found)
+        if found is not function and isinstance(found, (staticmethod, classmethod)):
+            place = self._ledger.read(place, Edge.ATTR, "__func__", found.__func__)
+        return place

@@ -1,0 +1,190 @@
+"""Reading and changing outside containers.
+
+Expose before use: before C code iterates, compares, copies or changes an outside container, its structure is guarded and
+all its children are noted in the ledger. So whatever C code then gives back is known or fresh.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..facts import container_kind, keys_of
+from ..recording import Edge, Fact, Origin
+from .breaks import Drop
+from .constants import is_constant
+from .ledger import Change, Ledger
+
+
+def _initial(ledger: Ledger, container: Any) -> Any:
+    """The contents as they were when the segment began."""
+    change = ledger.changed(container)
+    return container if change is None else change.initial
+
+
+# -- reading
+
+
+def expose(ledger: Ledger, origin: Origin, container: Any) -> None:
+    """Guard the structure and note every child. Anything but a container is only touched."""
+    ledger.touch(origin, container)
+    kind = container_kind(type(container))
+    if kind is None:
+        return
+    change = ledger.changed(container)
+    if change is not None:
+        if change.structure_noted:
+            return
+        change.structure_noted = True
+    _EXPOSE[kind](ledger, origin, container if change is None else change.initial)
+
+
+def _expose_sequence(ledger: Ledger, origin: Origin, initial: Any) -> None:
+    ledger.require(origin, Fact.LEN, len(initial))
+    iterate = _ITERATE.get(type(initial), iter)
+    for index, item in enumerate(iterate(initial)):
+        ledger.read(origin, Edge.ITEM, index, item)
+
+
+def _expose_dict(ledger: Ledger, origin: Origin, initial: dict[Any, Any]) -> None:
+    keys = tuple(keys_of(initial))
+    if not all(map(is_constant, keys)):
+        raise Drop("object-keys", "a dict from outside has objects as keys")
+    ledger.require(origin, Fact.KEYS, keys)
+    for key in keys:
+        ledger.read(origin, Edge.ITEM, key, dict.__getitem__(initial, key))
+
+
+def _expose_set(ledger: Ledger, origin: Origin, initial: Any) -> None:
+    items = tuple(initial)
+    if not all(map(is_constant, items)):
+        raise Drop("object-keys", "a set from outside holds objects")
+    ledger.require(origin, Fact.KEYS, items)
+
+
+_EXPOSE: dict[str, Callable[[Ledger, Origin, Any], None]] = {
+    "list": _expose_sequence,
+    "tuple": _expose_sequence,
+    "deque": _expose_sequence,
+    "dict": _expose_dict,
+    "set": _expose_set,
+}
+_ITERATE: dict[type, Callable[[Any], Iterable[Any]]] = {}
+
+
+def expose_deep(ledger: Ledger, value: Any, depth: int = 4) -> None:
+    """Expose a value and the containers in it, fresh ones in between included."""
+    origin = ledger.find(value)
+    if origin is not None:
+        expose(ledger, origin, value)
+    kind = container_kind(type(value))
+    if kind is None or depth == 0:
+        return
+    for item in dict.values(value) if kind == "dict" else _plain_items(value, kind):
+        if not is_constant(item):
+            expose_deep(ledger, item, depth - 1)
+
+
+def _plain_items(value: Any, kind: str) -> Iterable[Any]:
+    base = {"list": list, "tuple": tuple, "deque": deque}.get(kind)
+    return base.__iter__(value) if base is not None else ()
+
+
+def measure(ledger: Ledger, origin: Origin, container: Any) -> None:
+    """Only the length matters."""
+    ledger.touch(origin, container)
+    kind = container_kind(type(container))
+    if kind is not None:
+        ledger.require(origin, Fact.LEN, len(_initial(ledger, container)))
+
+
+def read_key(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any) -> Origin | None:
+    """One key of a dict is looked up: its value, or its absence, is noted."""
+    ledger.touch(origin, mapping)
+    change = ledger.changed(mapping)
+    if change is not None and (key in change.written or change.structure_noted):
+        return None
+    if not is_constant(key):
+        expose(ledger, origin, mapping)
+        return None
+    initial = mapping if change is None else change.initial
+    if dict.__contains__(initial, key):
+        return ledger.read(origin, Edge.ITEM, key, dict.__getitem__(initial, key))
+    ledger.require(origin, Fact.LACKS, key)
+    return None
+
+
+def read_index(ledger: Ledger, origin: Origin, sequence: Any, index: Any) -> None:
+    """One position of a list or tuple is read."""
+    ledger.touch(origin, sequence)
+    change = ledger.changed(sequence)
+    if change is not None and change.structure_noted:
+        return
+    initial = sequence if change is None else change.initial
+    if type(index) is int and 0 <= index < len(initial):
+        ledger.read(origin, Edge.ITEM, index, initial[index])
+    else:
+        expose(ledger, origin, sequence)
+
+
+def contains(ledger: Ledger, origin: Origin, container: Any, item: Any) -> None:
+    """`item in container`."""
+    if isinstance(container, dict) and is_constant(item):
+        ledger.touch(origin, container)
+        change = ledger.changed(container)
+        if change is not None and (item in change.written or change.structure_noted):
+            return
+        initial = container if change is None else change.initial
+        ledger.require(origin, Fact.HAS if dict.__contains__(initial, item) else Fact.LACKS, item)
+    else:
+        expose(ledger, origin, container)
+        for child in origin.children.values():
+            if not child.checks:
+                ledger.identity_used[child.index] = child
+        ledger.use_identity(item)
+
+
+# -- changing
+
+
+def _copy(container: Any, kind: str) -> Any:
+    if kind == "dict":
+        return {key: dict.__getitem__(container, key) for key in keys_of(container)}
+    if kind == "set":
+        return set(container)
+    return list(_plain_items(container, kind))
+
+
+def change_key(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any) -> None:
+    """One key of a dict is about to be set or deleted."""
+    if not is_constant(key):
+        change_all(ledger, origin, mapping)
+        return
+    ledger.touch(origin, mapping)
+    _begin(ledger, origin, mapping, "dict").written[key] = None
+
+
+def append(ledger: Ledger, origin: Origin, items: Any) -> None:
+    """Something is about to be put at the end of a list: its present contents do not matter."""
+    ledger.touch(origin, items)
+    _begin(ledger, origin, items, "list")
+
+
+def change_all(ledger: Ledger, origin: Origin, container: Any) -> None:
+    """Anything about a container may be about to change."""
+    kind = container_kind(type(container))
+    if kind is None or kind == "tuple":
+        raise Drop("unknown-callable", f"changes an outside {type(container).__name__}")
+    expose(ledger, origin, container)
+    change = _begin(ledger, origin, container, kind)
+    change.whole = True
+    change.structure_noted = True
+
+
+def _begin(ledger: Ledger, origin: Origin, container: Any, kind: str) -> Change:
+    change = ledger.changed(container)
+    if change is None:
+        change = ledger.change(kind, origin, container)
+        change.initial = _copy(container, kind)
+    return change

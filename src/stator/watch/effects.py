@@ -1,0 +1,299 @@
+"""The end of a watched run: what it changed outside, and how to make its result again.
+
+Enters: a recorder whose run has returned. Leaves: the `Recording`. Effects are differences: what the segment wrote is
+set again to what it was at the end. Fresh objects are described by what they are at the end.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..facts import container_kind, is_open, keys_of, shared_storages, tensor_facts
+from ..recording import Blueprint, Constant, Effect, Fresh, Origin, Outside, Output, Recipe, Recording
+from .breaks import Drop
+from .constants import is_constant
+from .ledger import Change
+from .tensors import is_tensor
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+
+NOTHING = Constant(None)
+
+
+class Rebuilder:
+    """Recipes for values as they are at the segment's end; every fresh object gets one blueprint."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.blueprints: list[Blueprint] = []
+        self._made: dict[int, Fresh] = {}
+        self._alive: list[Any] = []
+
+    def recipe(self, value: Any) -> Recipe:
+        if is_constant(value):
+            return Constant(value)
+        origin = self._recorder.ledger.find(value)
+        if is_tensor(value):
+            if origin is None:
+                return Output(self._recorder.tracer.output(value))
+            return Outside(origin.index)
+        if origin is not None:
+            return Outside(origin.index)
+        made = self._made.get(id(value))
+        if made is None:
+            made = self._made[id(value)] = Fresh(len(self.blueprints))
+            self._alive.append(value)
+            blueprint = Blueprint("", type(value), [])
+            self.blueprints.append(blueprint)
+            self._describe(value, blueprint)
+        return made
+
+    def recipes(self, values: Any) -> list[Recipe]:
+        return [self.recipe(value) for value in values]
+
+    def _describe(self, value: Any, blueprint: Blueprint) -> None:
+        cls = type(value)
+        describe = _DESCRIBE.get(cls) or _DESCRIBE_BASES.get(container_kind(cls) or "")
+        if describe is None:
+            describe = Rebuilder._exception if issubclass(cls, BaseException) else Rebuilder._object
+        describe(self, value, blueprint)
+        if is_open(cls) or cls is types.SimpleNamespace:
+            self._attributes(value, blueprint)
+
+    def _attributes(self, value: Any, blueprint: Blueprint) -> None:
+        try:
+            namespace = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            namespace = {}
+        blueprint.attributes = [(name, self.recipe(item)) for name, item in namespace.items()]
+        for base in type(value).__mro__:
+            if is_open(base):
+                for entry in vars(base).values():
+                    if type(entry) is types.MemberDescriptorType:
+                        try:
+                            item = entry.__get__(value)
+                        except AttributeError:
+                            continue
+                        blueprint.slots.append((entry, self.recipe(item)))
+
+    # one describer per kind of object
+
+    def _list(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind, blueprint.parts = "list", self.recipes(list.__iter__(value))
+
+    def _tuple(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind = "structseq" if hasattr(type(value), "n_sequence_fields") else "tuple"
+        blueprint.parts = self.recipes(tuple.__iter__(value))
+
+    def _dict(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind = "dict"
+        if isinstance(value, collections.OrderedDict):
+            blueprint.kind = "ordered"
+        elif isinstance(value, collections.defaultdict):
+            blueprint.kind = "default"
+        elif isinstance(value, collections.Counter):
+            blueprint.kind = "dict"
+        pairs = [(self.recipe(key), self.recipe(dict.__getitem__(value, key))) for key in keys_of(value)]
+        blueprint.parts = [self.recipe(value.default_factory), pairs] if blueprint.kind == "default" else [pairs]
+
+    def _set(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind = "frozenset" if isinstance(value, frozenset) else "set"
+        blueprint.parts = self.recipes(value)
+
+    def _deque(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind = "deque"
+        blueprint.parts = [Constant(value.maxlen), *self.recipes(collections.deque.__iter__(value))]
+
+    def _slice(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind, blueprint.parts = "slice", self.recipes((value.start, value.stop, value.step))
+
+    def _method(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind, blueprint.parts = "method", self.recipes((value.__func__, value.__self__))
+
+    def _partial(self, value: Any, blueprint: Blueprint) -> None:
+        pairs = [(name, self.recipe(item)) for name, item in value.keywords.items()]
+        blueprint.kind, blueprint.parts = "partial", [self.recipe(value.func), self.recipes(value.args), pairs]
+
+    def _cell(self, value: Any, blueprint: Blueprint) -> None:
+        try:
+            blueprint.parts = [self.recipe(value.cell_contents)]
+        except ValueError:
+            blueprint.parts = []
+        blueprint.kind = "cell"
+
+    def _function(self, value: types.FunctionType, blueprint: Blueprint) -> None:
+        if not self._recorder.watcher.fresh(value):
+            raise Drop("rebuild", f"function {value.__qualname__}")
+        blueprint.kind = "function"
+        blueprint.parts = [
+            Constant(value.__code__),
+            self.recipe(value.__globals__),
+            Constant((value.__name__, value.__qualname__, value.__doc__)),
+            self.recipe(value.__defaults__),
+            self.recipe(value.__kwdefaults__),
+            self.recipe(value.__closure__),
+            self.recipe(value.__annotations__),
+        ]
+        blueprint.attributes = [(name, self.recipe(item)) for name, item in value.__dict__.items()]
+
+    def _exception(self, value: BaseException, blueprint: Blueprint) -> None:
+        if value.__traceback__ is not None or value.__context__ is not None or value.__cause__ is not None:
+            raise Drop("rebuild", f"{type(value).__name__} that was raised")
+        blueprint.kind, blueprint.parts = "exception", self.recipes(value.args)
+
+    def _object(self, value: Any, blueprint: Blueprint) -> None:
+        cls = type(value)
+        try:
+            object.__new__(cls)
+        except TypeError:
+            raise Drop("rebuild", f"{cls.__module__}.{cls.__qualname__}") from None
+        if not is_open(cls) and cls not in (object, types.SimpleNamespace):
+            raise Drop("rebuild", f"{cls.__module__}.{cls.__qualname__}")
+        blueprint.kind = "object"
+
+
+_DESCRIBE: dict[type, Callable[[Rebuilder, Any, Blueprint], None]] = {
+    slice: Rebuilder._slice,
+    types.MethodType: Rebuilder._method,
+    functools.partial: Rebuilder._partial,
+    types.CellType: Rebuilder._cell,
+    types.FunctionType: Rebuilder._function,
+}
+_DESCRIBE_BASES: dict[str, Callable[[Rebuilder, Any, Blueprint], None]] = {
+    "list": Rebuilder._list,
+    "tuple": Rebuilder._tuple,
+    "dict": Rebuilder._dict,
+    "set": Rebuilder._set,
+    "deque": Rebuilder._deque,
+}
+
+
+# -- changes into effects
+
+
+def _dict_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
+    now, initial, target = change.target, change.initial, change.origin.index
+    written = dict(change.written)
+    if change.whole:
+        for key in (*initial, *keys_of(now)):
+            if key not in initial or key not in now or initial[key] is not dict.__getitem__(now, key):
+                written[key] = None
+    kept = [key for key in initial if dict.__contains__(now, key)]
+    order = list(keys_of(now))
+    if order[: len(kept)] != kept or any(not is_constant(key) for key in order):
+        pairs = [(rebuild.recipe(key), rebuild.recipe(dict.__getitem__(now, key))) for key in order]
+        return [Effect("refill dict", target, None, pairs)]
+    effects = [Effect("delete item", target, key, None) for key in written if key not in now and key in initial]
+    changed = [key for key in order if key in written]
+    return effects + [Effect("set item", target, key, rebuild.recipe(dict.__getitem__(now, key))) for key in changed]
+
+
+def _list_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
+    now = list(list.__iter__(change.target))
+    initial = change.initial
+    size = len(initial)
+    if len(now) >= size and all(a is b for a, b in zip(initial, now, strict=False)):
+        added = rebuild.recipes(now[size:])
+        return [Effect("extend", change.origin.index, None, added)] if added else []
+    return [Effect("refill list", change.origin.index, None, rebuild.recipes(now))]
+
+
+def _set_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
+    if list(change.target) == list(change.initial):
+        return []
+    return [Effect("refill set", change.origin.index, None, rebuild.recipes(change.target))]
+
+
+def _deque_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
+    return [Effect("refill deque", change.origin.index, None, rebuild.recipes(change.target))]
+
+
+def _cell_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
+    try:
+        value = change.target.cell_contents
+    except ValueError:
+        return [Effect("clear cell", change.origin.index, None, NOTHING)]
+    return [Effect("set cell", change.origin.index, None, rebuild.recipe(value))]
+
+
+def _slot_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
+    target = change.origin.index
+    return [Effect("set slot", target, slot, rebuild.recipe(slot.__get__(change.target))) for slot in change.written]
+
+
+def _class_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
+    namespace = vars(change.target)
+    target = change.origin.index
+    return [
+        Effect("set attribute", target, name, rebuild.recipe(namespace[name]))
+        if name in namespace
+        else Effect("delete attribute", target, name, None)
+        for name in change.written
+    ]
+
+
+_EFFECTS: dict[str, Callable[[Change, Rebuilder], list[Effect]]] = {
+    "dict": _dict_effects,
+    "list": _list_effects,
+    "set": _set_effects,
+    "deque": _deque_effects,
+    "cell": _cell_effects,
+    "slot": _slot_effects,
+    "class": _class_effects,
+}
+
+
+def conclude(recorder: Recorder, result: Any) -> Recording:
+    """The recording of a run that returned `result`."""
+    tracer = recorder.tracer
+    tracer.close()
+    rebuild = Rebuilder(recorder)
+    recipe = rebuild.recipe(result)
+    effects: list[Effect] = []
+    for change in recorder.ledger.changes.values():
+        effects += _EFFECTS[change.kind](change, rebuild)
+    outputs = len(tracer.outputs)
+    return Recording(
+        name=recorder.name,
+        origins=recorder.ledger.origins,
+        state=tracer.state,
+        graph=tracer.module(recorder.name),
+        inputs=[origin.index for origin, _, _ in tracer.inputs],
+        example_inputs=[_example(tensor, facts) for _, tensor, facts in tracer.inputs],
+        outputs=outputs,
+        blueprints=rebuild.blueprints,
+        effects=effects,
+        result=recipe,
+        distinct=_distinct(recorder),
+        storages=shared_storages(tensor for _, tensor, _ in tracer.inputs) if tracer.mutates else None,
+        mutates=tracer.mutates,
+    )
+
+
+def _example(tensor: Any, facts: Any) -> Any:
+    """A tensor as the graph got it: the real one unless the run changed what a backend would look at."""
+    if tensor_facts(tensor) == facts:
+        return tensor
+    example = torch.empty_strided(facts.size, facts.stride, dtype=facts.dtype, device=facts.device)
+    return example.requires_grad_(facts.requires_grad)
+
+
+def _distinct(recorder: Recorder) -> list[tuple[int, ...]]:
+    """Groups of objects that were different ones, where that mattered: compared by identity, or one was changed."""
+    groups: list[tuple[int, ...]] = []
+    ledger = recorder.ledger
+    if len(ledger.identity_used) > 1:
+        groups.append(tuple(sorted(ledger.identity_used)))
+    changed = {type(change.target) for change in ledger.changes.values()}
+    for cls in changed:
+        members: list[Origin] = [origin for origin, value in ledger.known_objects() if type(value) is cls]
+        if len(members) > 1:
+            groups.append(tuple(origin.index for origin in members))
+    return groups

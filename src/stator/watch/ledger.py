@@ -1,0 +1,137 @@
+"""The table of known outside objects: by identity, with origin, checks, and what the segment changed of them.
+
+Enters: every value that the recorder sees being read from outside, with the way it was reached. Leaves: the list of
+origins (parents before children) with their checks, and the list of changes. In between: an object has one origin, the
+first one; reaching it by another one adds a check that both are the same object. Values are noted as they were when
+first read. Known objects are kept alive until the recording ends, so that an identity names one object only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import _native
+from ..recording import Check, Edge, Fact, Origin, Place
+from .constants import constant_fact
+
+
+@dataclass(eq=False, slots=True)
+class Change:
+    """What the segment did to one outside object (or to one slot or class entry of it)."""
+
+    kind: str  # "dict", "list", "set", "deque", "cell", "slot", "class"
+    origin: Origin
+    target: Any
+    initial: Any = None  # contents before the first change
+    written: dict[Any, None] = field(default_factory=dict)  # dict keys, class entries, slot descriptors
+    whole: bool = False  # anything may have changed: compare all contents
+    structure_noted: bool = False
+
+
+class Ledger:
+    def __init__(self, watcher: _native.Watcher) -> None:
+        self._watcher = watcher
+        self.origins: list[Origin] = []
+        self._by_identity: dict[int, Origin] = {}
+        self._constants: dict[int, Origin] = {}
+        self._alive: list[Any] = []
+        self.changes: dict[int, Change] = {}
+        self.place: Place | None = None
+        self.identity_used: dict[int, Origin] = {}
+        self._noted: set[tuple[int, Fact, int]] = set()
+
+    # -- origins
+
+    def find(self, value: Any) -> Origin | None:
+        return self._by_identity.get(id(value))
+
+    def local(self, index: int, name: str, value: Any) -> Origin:
+        origin = self._new(Edge.LOCAL, None, (index, name))
+        self._identify(origin, value)
+        return origin
+
+    def constant(self, value: Any) -> Origin:
+        """The origin of an object that is its own guard: a class, a module's dict, a function of a class."""
+        origin = self._constants.get(id(value))
+        if origin is None:
+            origin = self._constants[id(value)] = self._new(Edge.CONST, None, value)
+            self._alive.append(value)
+            if id(value) not in self._by_identity:
+                self._know(origin, value)
+        return origin
+
+    def read(self, parent: Origin, edge: Edge, key: Any, value: Any) -> Origin:
+        """Note that `value` was found at `edge`, `key` of parent."""
+        origin = parent.children.get((edge, key))
+        if origin is None:
+            origin = self._new(edge, parent, key)
+            parent.children[edge, key] = origin
+            self._identify(origin, value)
+        return origin
+
+    def _new(self, edge: Edge, parent: Origin | None, key: Any) -> Origin:
+        origin = Origin(len(self.origins), edge, parent, key, self.place)
+        self.origins.append(origin)
+        return origin
+
+    def _identify(self, origin: Origin, value: Any) -> None:
+        fact = constant_fact(value)
+        if fact is not None:
+            origin.checks.append(Check(fact, value, self.place))
+            if fact is Fact.EQUAL:
+                return
+        first = self._by_identity.get(id(value))
+        if first is None:
+            self._know(origin, value)
+        elif fact is None:
+            origin.checks.append(Check(Fact.SAME, first.index, self.place))
+
+    def _know(self, origin: Origin, value: Any) -> None:
+        self._by_identity[id(value)] = origin
+        self._alive.append(value)
+        self._watcher.know(value)
+
+    # -- checks
+
+    def require(self, origin: Origin, fact: Fact, expected: Any) -> None:
+        """Add a check, once. `expected` of repeated requirements is equal by construction."""
+        if fact is Fact.HAS or fact is Fact.LACKS or fact is Fact.NO_ENTRY:
+            noted = (origin.index, fact, hash(expected))
+        elif fact is Fact.OTHER:
+            noted = (origin.index, fact, expected)
+        else:
+            noted = (origin.index, fact, 0)
+        if noted not in self._noted:
+            self._noted.add(noted)
+            origin.checks.append(Check(fact, expected, self.place))
+
+    def touch(self, origin: Origin, value: Any) -> None:
+        """The program's course depends on the type of this object."""
+        self.require(origin, Fact.TYPE, type(value))
+
+    def use_identity(self, value: Any) -> None:
+        """The program's course depends on which object this is among the outside objects."""
+        origin = self.find(value)
+        if origin is not None:
+            self.identity_used[origin.index] = origin
+
+    # -- changes
+
+    def change(self, kind: str, origin: Origin, target: Any) -> Change:
+        change = self.changes.get(id(target))
+        if change is None:
+            change = self.changes[id(target)] = Change(kind, origin, target)
+        return change
+
+    def changed(self, target: Any) -> Change | None:
+        return self.changes.get(id(target))
+
+    def known_objects(self) -> Iterator[tuple[Origin, Any]]:
+        seen: set[int] = set()
+        for value in self._alive:
+            origin = self._by_identity.get(id(value))
+            if origin is not None and id(value) not in seen:
+                seen.add(id(value))
+                yield origin, value

@@ -1,0 +1,308 @@
+"""Which instruction gets which probe, for CPython 3.11, 3.12 and 3.13.
+
+Enters: nothing. Leaves: tables indexed by opcode. This is the only place in Python that knows of version differences;
+`instrument.py` reads the tables and asks for no version.
+
+A `Rule` says what the probe before an instruction is: its kind, where its operands lie on the value stack, and what
+`Probe.arg` is. An operand shape is (count, span, step): `count` values, the lowest `span` slots under the top, `step`
+slots apart.
+"""
+
+from __future__ import annotations
+
+import dis
+import opcode
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+
+from stator import _native as n
+
+Shape = tuple[int, int, int]
+VERSION = sys.version_info[:2]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The probe of one opcode. `shape` depends on the instruction's argument if it is callable, and None then means
+    that this one gets no probe."""
+
+    kind: int
+    shape: Shape | Callable[[int], Shape | None]
+    arg: Callable[[CodeType, int], object] | None = None
+    cell: bool = False  # the instruction's argument is the localsplus index of a cell
+
+
+def _top(count: int) -> Shape:
+    return (count, count, 1)
+
+
+def _plain(kind: int, count: int, arg: Callable[[CodeType, int], object] | None = None) -> Rule:
+    return Rule(kind, _top(count), arg)
+
+
+def _name(shift: int = 0) -> Callable[[CodeType, int], object]:
+    return lambda code, arg: code.co_names[arg >> shift]
+
+
+def _cell(kind: int, count: int) -> Rule:
+    return Rule(kind, _top(count), _cell_name, cell=True)
+
+
+def _cell_name(code: CodeType, arg: int) -> object:
+    return code._varname_from_oparg(arg)  # type: ignore[attr-defined]  # as dis does; typeshed has no entry
+
+
+def _compare(shift: int) -> Rule:
+    return _plain(n.COMPARE, 2, lambda code, arg: dis.cmp_op[arg >> shift])
+
+
+def _always(value: object) -> Callable[[CodeType, int], object]:
+    return lambda code, arg: value
+
+
+def _inverted(code: CodeType, arg: int) -> object:
+    return bool(arg)
+
+
+def _number(code: CodeType, arg: int) -> object:
+    return arg
+
+
+def _operator(code: CodeType, arg: int) -> object:
+    return opcode._nb_ops[arg][1]  # type: ignore[attr-defined]  # as dis does; typeshed has no entry
+
+
+def _before_after(code: CodeType, arg: int) -> object:
+    return (arg & 0xFF, arg >> 8)
+
+
+_CONVERSIONS = (None, "s", "r", "a")
+
+
+def _conversion(code: CodeType, arg: int) -> object:
+    return _CONVERSIONS[arg & 3]
+
+
+_TRUTH = _plain(n.TRUTH, 1)
+_IS_NONE = _plain(n.IS, 1)  # the probe adds the None
+
+_COMMON: dict[str, Rule] = {
+    "LOAD_DEREF": _cell(n.DEREF, 0),
+    "STORE_DEREF": _cell(n.STORE_DEREF, 1),
+    "DELETE_DEREF": _cell(n.DELETE_DEREF, 0),
+    "LOAD_GLOBAL": _plain(n.GLOBAL, 0, _name(1)),
+    "STORE_GLOBAL": _plain(n.STORE_GLOBAL, 1, _name()),
+    "DELETE_GLOBAL": _plain(n.DELETE_GLOBAL, 0, _name()),
+    "STORE_ATTR": _plain(n.STORE_ATTR, 2, _name()),
+    "DELETE_ATTR": _plain(n.DELETE_ATTR, 1, _name()),
+    "BINARY_SUBSCR": _plain(n.SUBSCR, 2),
+    "STORE_SUBSCR": _plain(n.STORE_SUBSCR, 3),
+    "DELETE_SUBSCR": _plain(n.DELETE_SUBSCR, 2),
+    "CALL_FUNCTION_EX": Rule(n.CALL_EX, lambda arg: (0, 3 + (arg & 1), 1)),
+    "BINARY_OP": _plain(n.BINARY, 2, _operator),
+    "CONTAINS_OP": _plain(n.CONTAINS, 2, _inverted),
+    "IS_OP": _plain(n.IS, 2, _inverted),
+    "UNARY_NEGATIVE": _plain(n.UNARY, 1, _always("-")),
+    "UNARY_INVERT": _plain(n.UNARY, 1, _always("~")),
+    "GET_ITER": _plain(n.ITER, 1),
+    "GET_YIELD_FROM_ITER": _plain(n.ITER, 1),
+    "FOR_ITER": _plain(n.NEXT, 1),
+    "SEND": Rule(n.NEXT, (1, 2, 1)),
+    "GET_ANEXT": _plain(n.NEXT, 1),
+    "GET_AWAITABLE": _plain(n.AWAIT, 1),
+    "GET_AITER": _plain(n.AWAIT, 1),
+    "UNPACK_SEQUENCE": _plain(n.UNPACK, 1, _number),
+    "UNPACK_EX": _plain(n.UNPACK, 1, _before_after),
+    "LIST_EXTEND": _plain(n.EXTEND, 1),
+    "SET_UPDATE": _plain(n.EXTEND, 1),
+    "DICT_UPDATE": _plain(n.EXTEND, 1),
+    "DICT_MERGE": _plain(n.EXTEND, 1),
+    "BUILD_SET": Rule(n.HASH, lambda arg: _top(arg) if arg else None),
+    "SET_ADD": _plain(n.HASH, 1),
+    "BUILD_MAP": Rule(n.HASH, lambda arg: (arg, 2 * arg, 2) if arg else None),
+    "MAP_ADD": Rule(n.HASH, (1, 2, 1)),
+    "BEFORE_WITH": _plain(n.WITH, 1),
+    "BEFORE_ASYNC_WITH": _plain(n.WITH, 1),
+    "WITH_EXCEPT_START": Rule(n.WITH_EXIT, (1, 4, 1)),
+    "MATCH_MAPPING": _plain(n.MATCH, 1),
+    "MATCH_SEQUENCE": _plain(n.MATCH, 1),
+    "GET_LEN": _plain(n.MATCH, 1),
+    "MATCH_CLASS": _plain(n.MATCH_CLASS, 3),
+    "MATCH_KEYS": _plain(n.MATCH_KEYS, 2),
+    "RAISE_VARARGS": Rule(n.RAISE, lambda arg: _top(arg) if arg else None),
+    "CHECK_EXC_MATCH": _plain(n.EXC_MATCH, 2),
+    "CHECK_EG_MATCH": _plain(n.EXC_MATCH, 2),
+    "IMPORT_NAME": _plain(n.IMPORT_NAME, 2, _name()),
+    "IMPORT_FROM": _plain(n.IMPORT_FROM, 1, _name()),
+    "LOAD_BUILD_CLASS": _plain(n.BUILD_CLASS, 0),
+}
+
+_FORMAT_VALUE = Rule(n.FORMAT, lambda arg: _top(2 if arg & 4 else 1), _conversion)
+
+_ONLY_311: dict[str, Rule] = {
+    "LOAD_ATTR": _plain(n.ATTR, 1, _name()),
+    "LOAD_METHOD": _plain(n.ATTR, 1, _name()),
+    # PRECALL and CALL must not be parted, and KW_NAMES belongs to them
+    "PRECALL": Rule(n.CALL, lambda arg: (arg, arg + 2, 1)),
+    "COMPARE_OP": _compare(0),
+    "UNARY_POSITIVE": _plain(n.UNARY, 1, _always("+")),
+    "UNARY_NOT": _plain(n.TRUTH, 1, _always("not")),
+    "FORMAT_VALUE": _FORMAT_VALUE,
+    "JUMP_IF_TRUE_OR_POP": _TRUTH,
+    "JUMP_IF_FALSE_OR_POP": _TRUTH,
+    "POP_JUMP_FORWARD_IF_TRUE": _TRUTH,
+    "POP_JUMP_FORWARD_IF_FALSE": _TRUTH,
+    "POP_JUMP_BACKWARD_IF_TRUE": _TRUTH,
+    "POP_JUMP_BACKWARD_IF_FALSE": _TRUTH,
+    "POP_JUMP_FORWARD_IF_NONE": _IS_NONE,
+    "POP_JUMP_FORWARD_IF_NOT_NONE": _IS_NONE,
+    "POP_JUMP_BACKWARD_IF_NONE": _IS_NONE,
+    "POP_JUMP_BACKWARD_IF_NOT_NONE": _IS_NONE,
+}
+
+_FROM_312: dict[str, Rule] = {
+    "LOAD_ATTR": _plain(n.ATTR, 1, _name(1)),
+    "LOAD_SUPER_ATTR": _plain(n.SUPER_ATTR, 3, _name(2)),
+    "BINARY_SLICE": _plain(n.SLICE, 3),
+    "STORE_SLICE": _plain(n.STORE_SLICE, 4),
+    "CALL": Rule(n.CALL, lambda arg: (arg, arg + 2, 1)),
+    "POP_JUMP_IF_NONE": _IS_NONE,
+    "POP_JUMP_IF_NOT_NONE": _IS_NONE,
+}
+
+_UNARY_POSITIVE = 5  # of CALL_INTRINSIC_1; what follows it makes type parameters
+
+_ONLY_312: dict[str, Rule] = {
+    "COMPARE_OP": _compare(4),
+    "UNARY_NOT": _plain(n.TRUTH, 1, _always("not")),
+    "FORMAT_VALUE": _FORMAT_VALUE,
+    "POP_JUMP_IF_TRUE": _TRUTH,
+    "POP_JUMP_IF_FALSE": _TRUTH,
+}
+
+_ONLY_313: dict[str, Rule] = {
+    "COMPARE_OP": _compare(5),
+    "TO_BOOL": _TRUTH,  # conditional jumps and UNARY_NOT take exact bools now
+    "CALL_KW": Rule(n.CALL, lambda arg: (arg, arg + 3, 1)),
+    "CONVERT_VALUE": _plain(n.FORMAT, 1, _conversion),
+    "FORMAT_SIMPLE": _plain(n.FORMAT, 1),
+    "FORMAT_WITH_SPEC": _plain(n.FORMAT, 2),
+}
+
+_TABLES: dict[tuple[int, int], list[dict[str, Rule]]] = {
+    (3, 11): [_COMMON, _ONLY_311],
+    (3, 12): [_COMMON, _FROM_312, _ONLY_312],
+    (3, 13): [_COMMON, _FROM_312, _ONLY_313],
+}
+
+
+def _by_opcode() -> list[Rule | None]:
+    rules: list[Rule | None] = [None] * 256
+    for table in _TABLES[VERSION]:
+        for name, rule in table.items():
+            rules[dis.opmap[name]] = rule
+    return rules
+
+
+def _caches() -> list[int]:
+    entries = opcode._inline_cache_entries  # type: ignore[attr-defined]  # as dis does; typeshed has no entry
+    if isinstance(entries, dict):  # 3.13: by name
+        return [entries.get(name, 0) for name in dis.opname[:256]]
+    return list(entries[:256])
+
+
+def _opcodes(*names: str) -> frozenset[int]:
+    return frozenset(dis.opmap[name] for name in names if name in dis.opmap)
+
+
+RULES: list[Rule | None] = _by_opcode()
+CACHES: list[int] = _caches()  # inline cache entries that follow each opcode
+HAS_ARG: list[bool] = [
+    op in dis.hasarg if hasattr(dis, "hasarg") else op >= dis.HAVE_ARGUMENT for op in range(256)
+]
+# +1 forward, -1 backward, 0 no jump; all jumps are relative to the end of the instruction and its caches
+JUMPS: list[int] = [
+    (-1 if "BACKWARD" in dis.opname[op] else 1) if op in dis.hasjrel else 0 for op in range(256)
+]
+
+EXTENDED_ARG: int = dis.EXTENDED_ARG
+LOAD_CONST: int = dis.opmap["LOAD_CONST"]
+UNARY_NEGATIVE: int = dis.opmap["UNARY_NEGATIVE"]
+POP_TOP: int = dis.opmap["POP_TOP"]
+MAKE_FUNCTION: int = dis.opmap["MAKE_FUNCTION"]
+COMPARE_OP: int = dis.opmap["COMPARE_OP"]
+KW_NAMES: int = dis.opmap.get("KW_NAMES", -1)
+PRECALL: int = dis.opmap.get("PRECALL", -1)
+INTRINSIC_1: int = dis.opmap.get("CALL_INTRINSIC_1", -1)
+TO_BOOL: int = dis.opmap.get("TO_BOOL", -1)
+COMPARE_TO_BOOL: int = 16 if VERSION >= (3, 13) else 0  # COMPARE_OP with this bit turns its result into a bool
+
+CALLS: frozenset[int] = _opcodes("PRECALL" if VERSION == (3, 11) else "CALL")
+NO_FALL_THROUGH: frozenset[int] = _opcodes(
+    "RETURN_VALUE",
+    "RETURN_CONST",
+    "RAISE_VARARGS",
+    "RERAISE",
+    "JUMP_FORWARD",
+    "JUMP_BACKWARD",
+    "JUMP_BACKWARD_NO_INTERRUPT",
+    "INTERPRETER_EXIT",
+)
+# Instructions that read or write a namespace that is not the frame's fast locals, its globals or a cell.
+UNWATCHABLE: frozenset[int] = _opcodes(
+    "LOAD_NAME",
+    "STORE_NAME",
+    "DELETE_NAME",
+    "LOAD_LOCALS",
+    "LOAD_CLASSDEREF",
+    "LOAD_FROM_DICT_OR_DEREF",
+    "LOAD_FROM_DICT_OR_GLOBALS",
+    "IMPORT_STAR",
+    "SETUP_ANNOTATIONS",
+)
+
+if INTRINSIC_1 >= 0:
+    _UNARY_PLUS = _plain(n.UNARY, 1, _always("+"))
+    _INTRINSIC = _plain(n.INTRINSIC, 1, _number)
+
+
+def intrinsic_rule(arg: int) -> Rule | None:
+    """The rule of CALL_INTRINSIC_1, which is many instructions in one."""
+    if arg == _UNARY_POSITIVE:
+        return _UNARY_PLUS
+    return _INTRINSIC if arg > _UNARY_POSITIVE + 1 else None
+
+
+# The first variable that each of these stores the top of the stack in, as an index into the fast locals.
+_STORES: dict[int, int] = {
+    dis.opmap[name]: shift
+    for name, shift in (("STORE_FAST", 0), ("STORE_FAST_STORE_FAST", 4), ("STORE_FAST_LOAD_FAST", 4))
+    if name in dis.opmap
+}
+
+
+def stored_name(code: CodeType, op: int, arg: int) -> str | None:
+    """The local variable that this instruction stores the top of the stack in."""
+    shift = _STORES.get(op)
+    return None if shift is None else str(code._varname_from_oparg(arg >> shift))  # type: ignore[attr-defined]
+
+
+_RETURN_GENERATOR: int = dis.opmap["RETURN_GENERATOR"]
+_effects: dict[tuple[int, int], tuple[int, int]] = {}
+
+
+def stack_effect(op: int, arg: int) -> tuple[int, int]:
+    """How the value stack's depth changes: (falling through, jumping)."""
+    key = (op, arg)
+    found = _effects.get(key)
+    if found is None:
+        if op == _RETURN_GENERATOR:  # dis says 0 on 3.11 and 3.12; the generator is pushed when it is resumed
+            found = (1, 1)
+        else:
+            given = arg if HAS_ARG[op] else None
+            fall = dis.stack_effect(op, given, jump=False)
+            found = (fall, dis.stack_effect(op, given, jump=True) if JUMPS[op] else fall)
+        _effects[key] = found
+    return found

@@ -1,0 +1,97 @@
+"""What to do with a Python frame that starts during a recording, decided once per code object.
+
+Nearly all frames run as instrumented copies. The exceptions are tabled here, each with its reason.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from typing import Any
+
+import torch
+import torch.amp.autocast_mode
+import torch.autograd.grad_mode
+import torch.overrides
+
+from .. import _native
+
+_STATOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_SITE = os.path.join(_STDLIB, "site-packages") + os.sep
+
+# Files of torch whose functions hand over to the tensor mode by themselves: what they do is one node of the graph.
+OPERATION_FILES = tuple(
+    _TORCH + name.replace("/", os.sep) for name in ("nn/functional.py", "functional.py", "_tensor.py", "nn/init.py")
+)
+
+
+def _codes(*functions: Any) -> dict[types.CodeType, None]:
+    return {f.__code__: None for f in functions}
+
+
+def _wrapper_of_tensor_operators() -> types.CodeType:
+    return torch.Tensor.__rsub__.__code__  # type: ignore[attr-defined, no-any-return]
+
+
+# Run unwatched: what they read is noted elsewhere.
+_SKIPPED = _codes(
+    torch.overrides.handle_torch_function,  # pops the mode and calls it
+    torch.nn.Module.__getattr__,  # `watch.attributes` notes what it is going to find
+)
+_SKIPPED[_wrapper_of_tensor_operators()] = None  # calls handle_torch_function
+
+
+def is_compiling() -> bool:
+    """True while stator records."""
+    return False
+
+
+def recording() -> bool:
+    """As a watched frame sees it: True."""
+    return False
+
+
+_CONSTANTS: dict[types.CodeType, Any] = {
+    recording.__code__: True,
+    is_compiling.__code__: True,
+    torch.compiler.is_compiling.__code__: True,
+    torch.compiler.is_dynamo_compiling.__code__: True,
+}
+
+# Functions recorded as a node of their own because what they change is not a torch function's business.
+LEAVES: dict[types.CodeType, str] = {
+    torch.inference_mode.__enter__.__code__: "enter_inference_mode",
+    torch.inference_mode.__exit__.__code__: "exit_inference_mode",
+    torch.amp.autocast_mode.autocast.__enter__.__code__: "enter_autocast",
+    torch.amp.autocast_mode.autocast.__exit__.__code__: "exit_autocast",
+}
+
+
+def is_trusted(filename: str) -> bool:
+    """Code of torch, of the standard library or our own: may run inside an operation."""
+    if filename.startswith((_TORCH, _STATOR, "<frozen")):
+        return True
+    return filename.startswith(_STDLIB) and not filename.startswith(_SITE)
+
+
+def classify(code: types.CodeType) -> tuple[int, Any, bool]:
+    """(kind, payload, trusted) of a code object, for the frame hook."""
+    filename = code.co_filename
+    trusted = is_trusted(filename)
+    if code in LEAVES:
+        return _native.LEAF, LEAVES[code], trusted
+    if code in _CONSTANTS:
+        return _native.CONSTANT, _CONSTANTS[code], trusted
+    if filename.startswith(_STATOR):
+        return _native.OURS, None, True
+    if code in _SKIPPED or (filename in OPERATION_FILES and "handle_torch_function" in code.co_names):
+        return _native.SKIP, None, trusted
+    return _native.COPY, None, trusted
+
+
+def tracer_active() -> bool:
+    """Is a debugger or a coverage tool looking on?"""
+    return sys.gettrace() is not None

@@ -1,0 +1,219 @@
+"""How a torch function that reached the tensor mode is written as a graph node, and which need special treatment.
+
+The mode receives descriptors, wrappers and Python functions; a graph wants `operator.sub`, a method name or a function
+that prints. `Treatment` says what to do with a function at all; it is found once per function.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import _native
+
+
+class Treatment(enum.IntEnum):
+    OPERATION = 0  # a node of the graph
+    FACT = 1  # answers from what tensor guards fix: no node
+    STATE = 2  # changes torch's global state: a node, and a new state to expect
+    BREAK = 3  # needs the tensor's data, or hands out its memory
+    GRAD = 4  # the `grad` of a tensor, an attribute like any other
+
+
+_FACT_ATTRIBUTES = frozenset(
+    "shape dtype device ndim layout requires_grad is_leaf itemsize nbytes is_cuda is_cpu is_sparse is_sparse_csr is_meta "
+    "is_quantized is_nested is_mkldnn is_xpu is_mps is_xla is_hpu is_ipu is_vulkan is_maia is_mtia retains_grad "
+    "_backward_hooks names".split()
+)
+_TENSOR_ATTRIBUTES = frozenset("T mT H mH real imag data".split())
+_FACTS = frozenset(
+    "size dim stride numel nelement is_contiguous storage_offset is_floating_point is_complex element_size get_device "
+    "type __len__ ndimension is_inference result_type promote_types can_cast is_signed is_same_size is_conj is_neg "
+    "_is_zerotensor has_names dense_dim sparse_dim is_coalesced device dim_order".split()
+)
+_BREAKS = {
+    "item": "tensor-item",
+    "tolist": "tensor-tolist",
+    "__bool__": "tensor-bool",
+    "is_nonzero": "tensor-bool",
+    "__contains__": "tensor-bool",
+    "__int__": "tensor-scalar",
+    "__float__": "tensor-scalar",
+    "__index__": "tensor-scalar",
+    "__complex__": "tensor-scalar",
+    "equal": "tensor-bool",
+    "allclose": "tensor-bool",
+    "numpy": "tensor-numpy",
+    "__array__": "tensor-numpy",
+    "__array_wrap__": "tensor-numpy",
+    "data_ptr": "tensor-data-ptr",
+    "untyped_storage": "tensor-data-ptr",
+    "storage": "tensor-data-ptr",
+    "__dlpack__": "tensor-data-ptr",
+    "__dlpack_device__": "tensor-data-ptr",
+    "is_set_to": "tensor-data-ptr",
+    "is_shared": "tensor-data-ptr",
+    "share_memory_": "tensor-data-ptr",
+    "is_pinned": "tensor-data-ptr",
+    "set_": "tensor-data-ptr",
+    "resize_": "tensor-data-ptr",
+    "resize_as_": "tensor-data-ptr",
+    "__repr__": "tensor-text",
+    "__str__": "tensor-text",
+    "__format__": "tensor-text",
+    "backward": "backward",
+    "grad": "backward",
+    "register_hook": "backward-hooks",
+    "register_post_accumulate_grad_hook": "backward-hooks",
+    "retain_grad": "backward-hooks",
+    "requires_grad_": "attribute-set-on-tensor",
+    "__deepcopy__": "unknown-callable",
+    "__reduce_ex__": "unknown-callable",
+    "apply_": "unknown-callable",
+    "map_": "unknown-callable",
+    "map2_": "unknown-callable",
+    "unique": "dynamic-shape-op",
+    "unique_consecutive": "dynamic-shape-op",
+    "combinations": "dynamic-shape-op",
+}
+# Functions whose result's shape is read from a tensor argument other than the first.
+_SIZED_BY_DATA = frozenset(
+    "view reshape expand repeat zeros ones empty full arange linspace logspace narrow rand randn randint eye new_zeros "
+    "new_ones new_full new_empty split chunk tensor_split unflatten as_strided repeat_interleave tile roll pad".split()
+)
+_STATE_SETTERS = frozenset({"_set_grad_enabled"})
+
+_BINARY = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow, "@": operator.matmul, "&": operator.and_, "|": operator.or_,
+    "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift,
+    "+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "/=": operator.itruediv, "//=": operator.ifloordiv,
+    "%=": operator.imod, "**=": operator.ipow, "@=": operator.imatmul, "&=": operator.iand, "|=": operator.ior,
+    "^=": operator.ixor, "<<=": operator.ilshift, ">>=": operator.irshift,
+}  # fmt: skip
+_COMPARE = {
+    "gt": operator.gt, "lt": operator.lt, "ge": operator.ge, "le": operator.le,
+    "__eq__": operator.eq, "eq": operator.eq, "__ne__": operator.ne, "ne": operator.ne,
+}  # fmt: skip
+_UNARY = {"neg": operator.neg, "__invert__": operator.invert, "bitwise_not": operator.invert, "positive": operator.pos}
+_ITEMS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
+_REFLECTED = frozenset(
+    "__rsub__ __rpow__ __rfloordiv__ __rdiv__ __rtruediv__ __rmod__ __rlshift__ __rrshift__ __rmatmul__".split()
+)
+
+
+def name_of(func: Any) -> str:
+    """The bare name of a torch function, of the attribute for a getter."""
+    if isinstance(func, types.MethodWrapperType):
+        return str(getattr(func.__self__, "__name__", "attribute"))
+    name = getattr(func, "__name__", None) or type(func).__name__
+    return str(name).split(".")[0]
+
+
+def treatment_of(func: Any) -> tuple[Treatment, str]:
+    """What to do with a function, and why if it breaks the graph."""
+    name = name_of(func)
+    if isinstance(func, types.MethodWrapperType):
+        return _treatment_of_attribute(func.__name__, name)
+    if name in _STATE_SETTERS:
+        return Treatment.STATE, ""
+    if name in _FACTS:
+        return Treatment.FACT, ""
+    if name in _BREAKS:
+        return Treatment.BREAK, _BREAKS[name]
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        return Treatment.BREAK, "functorch"
+    if _depends_on_data(name):
+        return Treatment.BREAK, "dynamic-shape-op"
+    return Treatment.OPERATION, ""
+
+
+def _treatment_of_attribute(access: str, name: str) -> tuple[Treatment, str]:
+    if access != "__get__":
+        return Treatment.BREAK, "attribute-set-on-tensor"
+    if name in _FACT_ATTRIBUTES:
+        return Treatment.FACT, ""
+    if name in _TENSOR_ATTRIBUTES:
+        return Treatment.OPERATION, ""
+    if name in ("grad", "_grad", "grad_fn"):
+        return Treatment.GRAD, ""
+    return Treatment.BREAK, "tensor-data-ptr"
+
+
+def _depends_on_data(name: str) -> bool:
+    packet = getattr(torch.ops.aten, name, None) if not name.startswith("__") else None
+    if packet is None:
+        return False
+    wanted = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+    # `where` and `repeat_interleave` have such overloads only for some arguments: `needs_data` looks at those.
+    if name in ("where", "repeat_interleave", "index", "item"):
+        return False
+    return any(wanted & set(getattr(packet, overload).tags) for overload in packet.overloads())
+
+
+def needs_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Does the shape of the result depend on the contents of a tensor, for these arguments?"""
+    name = name_of(func)
+    if name == "__getitem__" or name == "__setitem__":
+        return name == "__getitem__" and _index_needs_data(args[1])
+    if name == "where":
+        return len(args) + len(kwargs) == 1
+    if name in _SIZED_BY_DATA:
+        rest = (*args[1:], *kwargs.values()) if args and isinstance(args[0], torch.Tensor) else (*args, *kwargs.values())
+        if name in ("full", "new_full"):
+            rest = rest[:1]
+        return any(_has_tensor(arg) for arg in rest)
+    return False
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_has_tensor, value))
+    return isinstance(value, torch.Tensor)
+
+
+def _index_needs_data(index: Any) -> bool:
+    if isinstance(index, (tuple, list)):
+        return any(map(_index_needs_data, index))
+    if isinstance(index, slice):
+        return any(isinstance(part, torch.Tensor) for part in (index.start, index.stop, index.step))
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def spell(func: Any, args: tuple[Any, ...], probe: _native.Probe | None) -> tuple[str, Any, tuple[Any, ...], str]:
+    """(node kind, target, arguments, name) for a function; the last probe tells whether it was an operator."""
+    name = name_of(func)
+    if isinstance(func, types.MethodWrapperType):
+        return "call_function", getattr, (args[0], name), name
+    if name in _ITEMS:
+        return "call_function", _ITEMS[name], args, name.strip("_")
+    if probe is not None and probe.kind == _native.BINARY and len(args) == 2:
+        in_place = name.startswith("__i") if name.endswith("__") else name.endswith("_")
+        target = _BINARY.get(str(probe.arg) if in_place else str(probe.arg).removesuffix("="))
+        if target is not None:
+            swapped = (args[1], args[0]) if name in _REFLECTED else args
+            return "call_function", target, swapped, _short(target)
+    if probe is not None and probe.kind == _native.COMPARE and name in _COMPARE and len(args) == 2:
+        return "call_function", _COMPARE[name], args, _short(_COMPARE[name])
+    if probe is not None and probe.kind == _native.UNARY and name in _UNARY and len(args) == 1:
+        return "call_function", _UNARY[name], args, _short(_UNARY[name])
+    if _is_tensor_method(func) and args and isinstance(args[0], torch.Tensor):
+        return "call_method", name, args, name.strip("_")
+    return "call_function", func, args, name.strip("_")
+
+
+def _short(target: Callable[..., Any]) -> str:
+    return target.__name__.strip("_")
+
+
+def _is_tensor_method(func: Any) -> bool:
+    if isinstance(func, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+        return issubclass(func.__objclass__, torch._C.TensorBase)
+    if isinstance(func, types.FunctionType):
+        return getattr(torch.Tensor, func.__name__, None) is func
+    return False

@@ -1,0 +1,39 @@
+"""Functions with which a program steers its own compilation."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+from .breaks import Drop
+
+DISABLED: dict[types.CodeType, str] = {}
+
+
+def disabled(fn: Any, reason: str) -> Any:
+    """A function that breaks the graph and runs unwatched, callees included."""
+    if not callable(fn):
+        raise TypeError(f"stator.disable takes a function, not {fn!r}")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    # A code object of its own, so that the frame hook can tell this wrapper from any other.
+    call.__code__ = call.__code__.replace(co_name=getattr(fn, "__name__", "call"), co_filename="<stator disabled>")
+    DISABLED[call.__code__] = reason
+    functools.update_wrapper(call, fn)
+    return call
+
+
+def user_break(reason: str) -> None:
+    """Called by the program, through `stator.graph_break`. Outside of a recording nothing happens."""
+
+
+def break_of(code: types.CodeType) -> Drop | None:
+    """The break that a frame of this code means."""
+    if code is user_break.__code__:
+        return Drop("user-graph-break")
+    if code.co_filename == "<stator disabled>":
+        return Drop("disabled-function", code.co_name)
+    return None

@@ -1,0 +1,382 @@
+"""The tensor mode: every torch operation of a watched run executes for real and becomes a node of a graph.
+
+Enters: calls of torch functions, as `TorchFunctionMode` hands them over. Leaves: a `torch.fx.Graph` whose inputs are
+outside tensors. Three nets fail closed in between: a tensor that is neither outside nor made by a node, a tensor that
+changed without a node, and global state that changed without a node end the recording.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import types
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.overrides import TorchFunctionMode
+
+from ..facts import container_kind, tensor_facts, torch_state
+from ..recording import Edge, Fact, Origin, TensorFacts, describe
+from .breaks import Drop
+from .constants import is_constant
+from .containers import expose
+from .spelling import Treatment, name_of, needs_data, spell, treatment_of
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+
+_TensorBase = torch._C.TensorBase
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_TREATMENTS: dict[Any, tuple[Treatment, str]] = {}
+_KINDS_OF_ARGUMENT = (tuple, list, dict, slice)
+_OWN_FOLDERS: tuple[str, ...] = (torch.__path__[0], __file__.rsplit("watch", 1)[0])
+
+
+def is_tensor(value: Any) -> bool:
+    return issubclass(type(value), _TensorBase)
+
+
+class Family:
+    """Tensors that share a version counter: a tensor, its views, what was detached from it."""
+
+    __slots__ = ("epoch", "outside", "version")
+
+    def __init__(self, version: int | None, *, outside: bool) -> None:
+        self.version = version
+        self.epoch = 0  # number of recorded writes
+        self.outside = outside  # does its memory belong to an input?
+
+
+class Known:
+    """A tensor of this segment: its node, and its fingerprint after the last operation that touched it."""
+
+    __slots__ = ("epoch", "family", "index", "node", "print", "reference")
+
+    def __init__(self, node: Any, index: tuple[int, ...], family: Family, fingerprint: tuple[Any, ...]) -> None:
+        self.node = node  # of the operation; `index` says which of its results, () if it has one
+        self.index = index
+        self.family = family
+        self.print = fingerprint
+        self.epoch = family.epoch
+        self.reference: Any = None
+
+
+def _fingerprint(tensor: Any) -> tuple[Any, ...]:
+    return (tensor.data_ptr() if tensor.layout is torch.strided else 0, tensor.dtype, tensor.shape, tensor.requires_grad)
+
+
+def _version(tensor: Any) -> int | None:
+    return None if tensor.is_inference() else tensor._version
+
+
+class TensorMode(TorchFunctionMode):
+    """Stands on torch's stack of modes while a run is watched."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self._tracer.operation(func, args, kwargs or {})
+
+
+class Tracer:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._ledger = recorder.ledger
+        self.graph = fx.Graph()
+        self._first: fx.Node | None = None
+        self._known: dict[int, Known] = {}
+        self._outside_families: dict[tuple[int, int | None], Family] = {}
+        self.inputs: list[tuple[Origin, Any, TensorFacts]] = []
+        self.outputs: list[fx.Node] = []
+        self._output_index: dict[fx.Node, int] = {}
+        self.mutates = False
+        self.operations = 0
+        self.state = torch_state()
+        self._expected = self.state
+        self.active = False
+
+    def begin(self) -> None:
+        """The mode has been pushed: from here on the state changes only through nodes."""
+        self.active = True
+        self._expected = self._read_state()
+
+    @staticmethod
+    def _read_state() -> tuple[Any, ...]:
+        return torch_state()
+
+    # -- one torch function
+
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self.active:
+            return func(*args, **kwargs)
+        treatment = _TREATMENTS.get(func)
+        if treatment is None:
+            treatment = _TREATMENTS[func] = treatment_of(func)
+        try:
+            if treatment[0] is Treatment.OPERATION:
+                return self._record(func, args, kwargs)
+            return self._special(treatment, func, args, kwargs)
+        except Drop as drop:
+            self._recorder.drop(drop)
+            return func(*args, **kwargs)
+
+    def _special(self, treatment: tuple[Treatment, str], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kind, reason = treatment
+        if kind is Treatment.BREAK:
+            raise Drop(reason, name_of(func))
+        if kind is Treatment.STATE:
+            self._check_state()
+            result = func(*args, **kwargs)
+            self._node("call_function", func, args, kwargs, name_of(func).strip("_"))
+            self._expected = self._read_state_under_mode()
+            return result
+        for arg in args:
+            if is_tensor(arg):
+                self._lookup(arg)
+        result = func(*args, **kwargs)
+        if kind is Treatment.GRAD:
+            self._attribute(func, args[0], result)
+        return result
+
+    def _attribute(self, func: Any, tensor: Any, value: Any) -> None:
+        """`t.grad`, `t.grad_fn`: state of a tensor that is not part of its facts."""
+        name = name_of(func)
+        origin = self._ledger.find(tensor)
+        if value is not None and name == "grad_fn":
+            raise Drop("backward", "grad_fn")
+        if origin is not None and name != "grad_fn":
+            self._ledger.read(origin, Edge.ATTR, name, value)
+        elif value is not None:
+            raise Drop("backward", name)
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._check_state()
+        if needs_data(func, args, kwargs):
+            raise Drop("dynamic-shape-op", name_of(func))
+        tensors: list[tuple[Any, Known]] = []
+        kind, target, node_args, name = spell(func, args, self._recorder.watcher.last_probe)
+        node_args = tuple([self._argument(arg, tensors) for arg in node_args])
+        node_kwargs = {key: self._argument(arg, tensors) for key, arg in kwargs.items()}
+        try:
+            result = self._recorder.watcher.call_leaf(func, args, kwargs)
+        except Exception as error:
+            self._recorder.drop(Drop("operation-raised", f"{name_of(func)}: {type(error).__name__}"))
+            raise
+        if not self.active:  # a foreign frame ended the recording inside
+            return result
+        wrote = self._refresh(tensors)
+        self.operations += 1
+        if wrote or not self._returns_known(result):
+            self._register(result, self._node(kind, target, node_args, node_kwargs, name), tensors)
+        return result
+
+    def _refresh(self, tensors: list[tuple[Any, Known]]) -> bool:
+        """After an operation: which operands did it write to? Their families move on."""
+        wrote = False
+        for tensor, known in tensors:
+            version = _version(tensor)
+            if version != known.family.version:
+                known.family.version = version
+                known.family.epoch += 1
+                wrote = True
+                self.mutates = self.mutates or known.family.outside
+        if wrote:
+            for tensor, known in tensors:
+                known.print = _fingerprint(tensor)
+                known.epoch = known.family.epoch
+        return wrote
+
+    def _returns_known(self, result: Any) -> bool:
+        """Operations like `to` and `contiguous` may give back the very tensor they got: no node is needed then."""
+        return is_tensor(result) and id(result) in self._known
+
+    # -- arguments
+
+    def _argument(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
+        cls = type(value)
+        if issubclass(cls, _TensorBase):
+            known = self._lookup(value)
+            tensors.append((value, known))
+            return self._node_of(known)
+        if cls in (int, float, bool, str, type(None), torch.dtype, torch.device):
+            return value
+        if issubclass(cls, _KINDS_OF_ARGUMENT):
+            return self._aggregate(value, tensors)
+        if is_constant(value):
+            return value
+        raise Drop("unsupported-argument", f"{cls.__module__}.{cls.__qualname__}")
+
+    def _aggregate(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
+        origin = self._ledger.find(value)
+        if origin is not None and container_kind(type(value)) is not None:
+            expose(self._ledger, origin, value)
+        if isinstance(value, slice):
+            return slice(*[self._argument(part, tensors) for part in (value.start, value.stop, value.step)])
+        if isinstance(value, dict):
+            return {key: self._argument(item, tensors) for key, item in value.items()}
+        items = [self._argument(item, tensors) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+
+    def _lookup(self, tensor: Any) -> Known:
+        """The record of a tensor operand, checked against its fingerprint; outside tensors become inputs."""
+        known = self._known.get(id(tensor))
+        if known is None:
+            return self._input(tensor)
+        family = known.family
+        if _version(tensor) != family.version:
+            raise Drop("tensor-changed", "version")
+        found = _fingerprint(tensor)
+        if found != known.print:
+            if known.epoch == family.epoch:
+                raise Drop("tensor-changed", "metadata")
+            known.print = found
+        known.epoch = family.epoch
+        return known
+
+    def _input(self, tensor: Any) -> Known:
+        origin = self._ledger.find(tensor)
+        if origin is None:
+            raise Drop("unknown-tensor")
+        if type(tensor) not in _PLAIN_TENSORS:
+            raise Drop("tensor-subclass", type(tensor).__name__)
+        facts = tensor_facts(tensor)
+        self._ledger.require(origin, Fact.TENSOR, facts)
+        name = "l_" + "".join(c if c.isalnum() else "_" for c in describe(origin)) + "_"
+        if self._first is not None:
+            with self.graph.inserting_before(self._first):
+                node = self.graph.placeholder(name, type_expr=torch.Tensor)
+        else:
+            node = self.graph.placeholder(name, type_expr=torch.Tensor)
+        self.inputs.append((origin, tensor, facts))
+        return self._remember(tensor, node, (), self._family_of_input(tensor), keep=True)
+
+    # -- nodes and results
+
+    def _node(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
+        probe = self._recorder.watcher.last_probe
+        node = self.graph.create_node(kind, target, args, kwargs, name=(probe.stores if probe else None) or name)
+        node.meta["stack_trace"] = _user_line()
+        if self._first is None:
+            self._first = node
+        return node
+
+    def _node_of(self, known: Known) -> fx.Node:
+        """The node that is this tensor; items of a tuple result get theirs when first used."""
+        for index in known.index:
+            known.node = self.graph.call_function(operator.getitem, (known.node, index))
+        known.index = ()
+        return known.node
+
+    def _register(self, result: Any, node: fx.Node, operands: list[tuple[Any, Known]], path: tuple[int, ...] = ()) -> None:
+        if is_tensor(result):
+            if id(result) not in self._known:
+                if type(result) not in _PLAIN_TENSORS:
+                    raise Drop("tensor-subclass", type(result).__name__)
+                self._remember(result, node, path, self._family_of(result, operands))
+        elif isinstance(result, (tuple, list)):
+            for index, item in enumerate(result):
+                self._register(item, node, operands, (*path, index))
+        elif result is not None and not path:
+            raise Drop("tensor-scalar", f"result of type {type(result).__name__}")
+
+    def _family_of(self, tensor: Any, operands: list[tuple[Any, Known]]) -> Family:
+        """The family of a fresh result: its base's, or that of an operand whose memory and counter it shares."""
+        base = tensor._base
+        known = self._known.get(id(base)) if base is not None else None
+        if known is not None:
+            return known.family
+        version = _version(tensor)
+        pointer = tensor.data_ptr() if tensor.layout is torch.strided else 0
+        outside = False
+        for operand, known in operands:
+            if pointer and operand.layout is torch.strided and operand.data_ptr() == pointer:
+                if known.family.version == version:
+                    return known.family
+                outside = outside or known.family.outside  # shares memory but not the counter, as `.data` does
+        return Family(version, outside=outside)
+
+    def _family_of_input(self, tensor: Any) -> Family:
+        version = _version(tensor)
+        storage = tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+        family = self._outside_families.get((storage, version))
+        if family is None:
+            family = self._outside_families[storage, version] = Family(version, outside=True)
+        return family
+
+    def _remember(
+        self, tensor: Any, node: fx.Node, index: tuple[int, ...], family: Family, *, keep: bool = False
+    ) -> Known:
+        known = self._known[id(tensor)] = Known(node, index, family, _fingerprint(tensor))
+        if not keep:
+            key, table = id(tensor), self._known
+            known.reference = weakref.ref(tensor, lambda _: table.pop(key, None))
+        return known
+
+    # -- state
+
+    def _check_state(self) -> None:
+        if self._read_state_under_mode() != self._expected:
+            raise Drop("state-changed")
+
+    def _read_state_under_mode(self) -> tuple[Any, ...]:
+        """Inside `__torch_function__` the mode itself is off the stack: count it in."""
+        state = torch_state()
+        return (*state[:3], state[3] + 1, *state[4:])
+
+    def expect_state(self) -> None:
+        """A leaf that changed the state on purpose has been recorded."""
+        self._expected = self._read_state()
+
+    def leaf(self, target: Any, args: tuple[Any, ...], name: str) -> fx.Node:
+        """Record a call that is not a torch function (entering autocast, say)."""
+        return self._node("call_function", target, args, {}, name)
+
+    # -- the end
+
+    def knows(self, tensor: Any) -> bool:
+        return id(tensor) in self._known
+
+    def output(self, tensor: Any) -> int:
+        """The number of the graph output which is this tensor."""
+        with torch._C.DisableTorchFunction():
+            known = self._known.get(id(tensor))
+            if known is None:
+                raise Drop("unknown-tensor")
+            self._lookup(tensor)
+            node = self._node_of(known)
+            if tensor.__dict__:
+                raise Drop("rebuild", "a tensor with attributes of its own")
+        if node not in self._output_index:
+            self._output_index[node] = len(self.outputs)
+            self.outputs.append(node)
+        return self._output_index[node]
+
+    def close(self) -> None:
+        """No operand may have changed behind the recorder's back, up to the end."""
+        with torch._C.DisableTorchFunction():
+            for _, tensor, _facts in self.inputs:
+                self._lookup(tensor)
+
+    def module(self, name: str) -> fx.GraphModule | None:
+        """The graph as a module; None if nothing was computed."""
+        if self.operations == 0 and not self.outputs and self._first is None:
+            return None
+        self.graph.output(tuple(self.outputs))
+        return fx.GraphModule(torch.nn.Module(), self.graph, class_name=name)
+
+
+def _user_line() -> str:
+    """Where in the user's program the operation stands, innermost frame outside of torch and of stator."""
+    frame: types.FrameType | None = sys._getframe(3)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_OWN_FOLDERS):
+            code = frame.f_code
+            return f'File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}'
+        frame = frame.f_back
+    return ""

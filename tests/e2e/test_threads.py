@@ -1,0 +1,195 @@
+"""Several threads call and record at the same time; each gets its own results and none disturbs another."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from harness import rand
+from torch import nn
+
+import stator
+
+ROUNDS = 20
+
+
+def in_threads(*jobs):
+    """Run the jobs side by side, started together; their results, or the first exception."""
+    barrier = threading.Barrier(len(jobs))
+
+    def run(job):
+        barrier.wait(timeout=30)
+        return job()
+
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        futures = [pool.submit(run, job) for job in jobs]
+        return [future.result(timeout=60) for future in futures]
+
+
+def equal(got, wanted):
+    return all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+def polynomial(x, n):
+    total = torch.zeros_like(x)
+    for power in range(n):
+        total = total + x**power
+    return total
+
+
+def test_two_threads_call_a_recorded_function():
+    compiled = stator.compile(polynomial, backend="eager")
+    compiled(rand(0), 4)
+
+    def job(first):
+        return lambda: [compiled(rand(seed), 4) for seed in range(first, first + ROUNDS)]
+
+    left, right = in_threads(job(1), job(100))
+    assert equal(left, [polynomial(rand(seed), 4) for seed in range(1, 1 + ROUNDS)])
+    assert equal(right, [polynomial(rand(seed), 4) for seed in range(100, 100 + ROUNDS)])
+    assert compiled.stator.recordings == 1
+    assert compiled.stator.hits == 2 * ROUNDS
+
+
+def test_two_threads_record_the_same_function():
+    compiled = stator.compile(polynomial, backend="eager")
+
+    def job(first):
+        return lambda: [compiled(rand(seed), 3 + seed % 2) for seed in range(first, first + ROUNDS)]
+
+    left, right = in_threads(job(1), job(100))
+    assert equal(left, [polynomial(rand(seed), 3 + seed % 2) for seed in range(1, 1 + ROUNDS)])
+    assert equal(right, [polynomial(rand(seed), 3 + seed % 2) for seed in range(100, 100 + ROUNDS)])
+    record = compiled.stator
+    assert len(record.entries) <= 4
+    assert record.hits + record.recordings + record.plain == 2 * ROUNDS
+
+
+def test_two_threads_record_different_functions():
+    def slow(x):
+        for n in range(60):
+            x = x + n
+        return x
+
+    def other(x):
+        return [x * n for n in range(60)]
+
+    for _ in range(3):
+        fast_slow, fast_other = stator.compile(slow, backend="eager"), stator.compile(other, backend="eager")
+        left, right = in_threads(
+            lambda f=fast_slow: [f(rand(seed)) for seed in range(4)],
+            lambda f=fast_other: [f(rand(seed)) for seed in range(4)],
+        )
+        assert equal(left, [slow(rand(seed)) for seed in range(4)])
+        assert all(equal(got, other(rand(seed))) for seed, got in enumerate(right))
+        assert (fast_slow.stator.recordings, fast_slow.stator.hits) == (1, 3)
+        assert (fast_other.stator.recordings, fast_other.stator.hits) == (1, 3)
+
+
+def test_what_another_thread_does_is_not_recorded():
+    go, done = threading.Event(), threading.Event()
+    noise = []
+
+    def worker():
+        while not go.wait(0.001):
+            pass
+        while not done.is_set():
+            noise.append(rand(len(noise) % 5).sum())
+
+    seen = []
+
+    def counting(gm, example_inputs):
+        seen.append(sum(n.op == "call_function" or n.op == "call_method" for n in gm.graph.nodes))
+        return gm.forward
+
+    def fn(x):
+        for n in range(40):
+            x = x + n
+        return x
+
+    compiled = stator.compile(fn, backend=counting)
+    thread = threading.Thread(target=worker)
+    thread.start()
+    try:
+        go.set()
+        results = [compiled(rand(seed)) for seed in (1, 2, 3)]
+    finally:
+        done.set()
+        thread.join(timeout=30)
+    assert equal(results, [fn(rand(seed)) for seed in (1, 2, 3)])
+    assert seen == [40]
+
+
+def test_grad_mode_belongs_to_the_thread():
+    compiled = stator.compile(lambda x: x * 2, backend="eager")
+
+    def with_grad():
+        return [compiled(rand(seed, requires_grad=True)).requires_grad for seed in range(ROUNDS)]
+
+    def without_grad():
+        with torch.no_grad():
+            return [compiled(rand(seed, requires_grad=True)).requires_grad for seed in range(ROUNDS)]
+
+    left, right = in_threads(with_grad, without_grad)
+    assert left == [True] * ROUNDS
+    assert right == [False] * ROUNDS
+
+
+def test_two_threads_run_one_model():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    compiled = stator.compile(model, backend="eager")
+
+    def job(first):
+        return lambda: [compiled(rand(seed, 2, 4)) for seed in range(first, first + ROUNDS)]
+
+    left, right = in_threads(job(1), job(50))
+    assert equal(left, [model(rand(seed, 2, 4)) for seed in range(1, 1 + ROUNDS)])
+    assert equal(right, [model(rand(seed, 2, 4)) for seed in range(50, 50 + ROUNDS)])
+
+
+def test_an_exception_in_one_thread_leaves_the_other_alone():
+    def fn(x, limit):
+        y = x * 2
+        if x.shape[0] > limit:
+            raise ValueError("too long")
+        return y
+
+    compiled = stator.compile(fn, backend="eager")
+
+    def failing():
+        for seed in range(ROUNDS):
+            with pytest.raises(ValueError, match="too long"):
+                compiled(rand(seed), 2)
+
+    def working():
+        return [compiled(rand(seed), 9) for seed in range(ROUNDS)]
+
+    _, results = in_threads(failing, working)
+    assert equal(results, [rand(seed) * 2 for seed in range(ROUNDS)])
+
+
+def test_a_function_that_starts_a_thread():
+    def fn(x):
+        made = []
+        thread = threading.Thread(target=lambda: made.append(rand(5) * 2))
+        thread.start()
+        thread.join()
+        return x + made[0]
+
+    compiled = stator.compile(fn, backend="eager")
+    for seed in (1, 2, 3):
+        assert torch.equal(compiled(rand(seed)), rand(seed) + rand(5) * 2)
+
+
+def test_reset_while_another_thread_calls():
+    compiled = stator.compile(polynomial, backend="eager")
+
+    def resetting():
+        for _ in range(ROUNDS):
+            compiled.stator.reset()
+
+    _, results = in_threads(resetting, lambda: [compiled(rand(seed), 3) for seed in range(ROUNDS)])
+    assert equal(results, [polynomial(rand(seed), 3) for seed in range(ROUNDS)])

@@ -1,0 +1,99 @@
+"""Imports go downward only: a room sees the plain data below it, never another room's insides.
+
+The order is data. A file may import what its row allows; a folder that has no row yet is a mistake here, so
+that a new room states its place.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "stator"
+
+# Plain data that every room may use.
+GROUND = {"options", "errors", "events", "recording", "facts"}
+STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
+BELOW_API = GROUND | STAGES | {"_native", "pipeline", "report"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    # ground: no room at all, and each other only downward
+    "options": set(),
+    "errors": set(),
+    "events": {"errors"},
+    "recording": {"errors"},
+    "facts": {"recording"},
+    # stages: their own room and the ground; C is mechanism for all of them
+    "watch": GROUND | {"watch", "_native"},
+    "replay": GROUND | {"replay", "_native"},
+    "autograd": GROUND | {"autograd"},
+    "fuse": GROUND | {"fuse"},
+    "codegen": GROUND | {"codegen", "_native"},
+    "backends": GROUND | {"backends", "autograd", "fuse", "codegen"},
+    # who puts them together
+    "pipeline": GROUND | STAGES | {"_native", "pipeline"},
+    "api": BELOW_API | {"api"},
+    "report": {"options", "errors", "events", "report"},
+    "__init__": BELOW_API | {"api"},
+}
+
+
+def room(path: Path) -> str:
+    """The first part of a file's path below the package: its folder, or its own name."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and room of every import of this package in a file, also in functions and for type checkers."""
+    package = ["stator", *path.relative_to(SOURCE).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*start, *([node.module] if node.module else [])])
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "stator" else [module]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "stator":
+                yield node.lineno, parts[1] if len(parts) > 1 else "__init__"
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(SOURCE)) for path in FILES])
+def test_imports_go_downward(path: Path) -> None:
+    here = room(path)
+    assert here in MAY_IMPORT, f"say in MAY_IMPORT what {here} may import"
+    wrong = [f"line {line}: {there}" for line, there in imported(path) if there not in MAY_IMPORT[here]]
+    assert not wrong, f"{here} may import {sorted(MAY_IMPORT[here])} only"
+
+
+def test_the_order_has_no_cycle_between_rooms() -> None:
+    """No two rooms may import each other, directly or through others."""
+    reach = {here: set(there) - {here} for here, there in MAY_IMPORT.items()}
+    for _ in reach:
+        reach = {
+            here: there.union(*(reach.get(next, set()) for next in there)) for here, there in reach.items()
+        }
+    assert [here for here, there in reach.items() if here in there] == []
+
+
+# ---------------------------------------------------------------------------------------------------- the map
+
+MAP = Path(__file__).parents[1] / "docs" / "map.md"
+
+
+def test_the_map_names_every_file_of_the_package_and_no_other() -> None:
+    named = set(re.findall(r"^\| `([\w/]+\.(?:py|c|h))` \|", MAP.read_text(), re.MULTILINE))
+    files = {str(path.relative_to(SOURCE)) for end in ("py", "c", "h") for path in SOURCE.rglob(f"*.{end}")}
+    in_package = {name for name in named if not name.startswith(("examples/", "benchmarks/", "tests/"))}
+    assert sorted(files - in_package) == [], "docs/map.md does not say what these do"
+    assert sorted(in_package - files) == [], "docs/map.md names what is not there"
