@@ -78,7 +78,7 @@ def check(
 
     `expect` is the sequence of outcomes, as in "miss hit hit" (None: any); `graphs` the number of graphs that
     the backend gets (None: one for every miss); `observe` looks up effects not reachable from the world;
-    `raises` names the exceptions that the plain program is meant to raise (any other is a mistake in the test).
+    `raises` names the exceptions that the plain program is meant to raise (any other is the test's mistake).
     """
     assert len(calls) >= 3, "a test needs three calls to tell a replay from luck"
     counting = CountingBackend(backend)
@@ -96,10 +96,11 @@ def check(
             f"call {number}: the traceback lost frames\n plain    {wanted}\n compiled {got}"
         )
     if expect is not None:
-        assert " ".join(compiled.outcomes) == expect
+        got = " ".join(compiled.outcomes)
+        assert got == expect, f"{got}, expected {expect}\n{explanation(compiled.world.fn)}"
         wanted_graphs = compiled.outcomes.count("miss") if graphs is None else graphs
         assert len(counting.graphs) == wanted_graphs, (
-            f"{len(counting.graphs)} graphs, expected {wanted_graphs}"
+            f"{len(counting.graphs)} graphs, expected {wanted_graphs}\n{explanation(compiled.world.fn)}"
         )
     return Checked(compiled.outcomes, counting.graphs, compiled.world)
 
@@ -109,6 +110,12 @@ def check_stateless(fn: Callable[..., Any], *, expect: str = "miss hit hit") -> 
     return check(
         lambda: World(fn=fn), [lambda w, seed=seed: w.fn(rand(seed)) for seed in (1, 2, 3)], expect=expect
     )
+
+
+def explanation(fn: Callable[..., Any]) -> str:
+    """What the compiled function knows about why it did not do what was expected."""
+    breaks = [f"break: {why}" for why in getattr(fn.stator, "break_reasons", ())]
+    return "\n".join([*breaks, f"last miss: {fn.stator.last_miss}"])
 
 
 class CountingBackend:

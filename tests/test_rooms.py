@@ -18,7 +18,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "stator"
 # Plain data that every room may use.
 GROUND = {"options", "errors", "events", "recording", "facts"}
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
-BELOW_API = GROUND | STAGES | {"_native", "pipeline", "report"}
+BELOW_PIPELINE = GROUND | STAGES | {"_native"}
+BELOW_API = BELOW_PIPELINE | {"pipeline", "dispatch", "modules", "report"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     # ground: no room at all, and each other only downward
@@ -35,8 +36,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "codegen": GROUND | {"codegen", "_native"},
     "backends": GROUND | {"backends", "autograd", "fuse", "codegen"},
     # who puts them together
-    "pipeline": GROUND | STAGES | {"_native", "pipeline"},
-    "api": BELOW_API | {"api"},
+    "pipeline": BELOW_PIPELINE,
+    "dispatch": BELOW_PIPELINE | {"pipeline"},
+    "modules": BELOW_PIPELINE | {"pipeline", "dispatch"},
+    "api": BELOW_API,
     "report": {"options", "errors", "events", "report"},
     "__init__": BELOW_API | {"api"},
 }

@@ -58,6 +58,7 @@ class Fact(enum.IntEnum):
     SPECIALS = 11  # the special methods of class v are as in expected (version, {name: object})
     NO_ENTRY = 12  # the MRO of class v has no entry `expected`
     UNSET = 13  # cell v is empty
+    NO_SLOT = 14  # the slot whose descriptor is expected is empty
 
 
 class Check(NamedTuple):

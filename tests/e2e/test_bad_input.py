@@ -189,7 +189,12 @@ def test_wrong_arguments_for_a_module(wrong):
         return World(fn=torch.nn.Linear(4, 2))
 
     right = [lambda w, s=s: w.fn(rand(s)) for s in (1, 2)]
-    check(world, [right[0], lambda w: wrong(w.fn), lambda w: wrong(w.fn), right[1]], expect=None)
+    check(
+        world,
+        [right[0], lambda w: wrong(w.fn), lambda w: wrong(w.fn), right[1]],
+        expect=None,
+        raises=(TypeError, RuntimeError),
+    )
 
 
 def test_wrong_arguments_of_a_method():
@@ -210,6 +215,7 @@ def test_wrong_arguments_of_a_method():
             lambda w: w.fn(by=2),
         ],
         expect=None,
+        raises=TypeError,
     )
 
 

@@ -356,7 +356,7 @@ def test_an_empty_cell_raises_as_plain():
         w.define(1.0)
         return w.fn(rand(3))
 
-    check(world, [plain_call(1), plain_call(2), define_first, plain_call(4)], expect=None)
+    check(world, [plain_call(1), plain_call(2), define_first, plain_call(4)], expect=None, raises=NameError)
 
 
 def test_functions_made_by_a_factory_keep_their_own_cells():

@@ -283,7 +283,7 @@ def test_an_exception_escapes_every_time():
     def fn(x):
         return refuse(x * 2, 2)
 
-    check(lambda: World(fn=fn), [lambda w, s=s: w.fn(rand(s)) for s in (1, 2, 3)], expect=None)
+    check(lambda: World(fn=fn), [lambda w, s=s: w.fn(rand(s)) for s in (1, 2, 3)], expect=None, raises=TooBig)
 
 
 def test_an_exception_escapes_for_some_arguments_only():
@@ -295,6 +295,7 @@ def test_an_exception_escapes_for_some_arguments_only():
         lambda: World(fn=fn),
         [lambda w, n=n: w.fn(rand(1), n) for n in (9, 9, 3, 3, 9)],
         expect=None,
+        raises=TooBig,
     )
 
 
@@ -314,7 +315,12 @@ def test_the_effects_before_an_escaping_exception_stay():
 
         return run
 
-    check(lambda: World(fn=fn, log=[], x=None), [call(1, 3), call(2, 3), call(3, 9), call(4, 3)], expect=None)
+    check(
+        lambda: World(fn=fn, log=[], x=None),
+        [call(1, 3), call(2, 3), call(3, 9), call(4, 3)],
+        expect=None,
+        raises=TooBig,
+    )
 
 
 def test_the_cause_and_context_of_an_escaping_exception():
@@ -326,7 +332,12 @@ def test_the_cause_and_context_of_an_escaping_exception():
                 raise ValueError("chained") from error
             raise KeyError("in context")  # noqa: B904  the implicit context is the point
 
-    check(lambda: World(fn=fn), [lambda w, c=c: w.fn(rand(1), c) for c in (True, False, True)], expect=None)
+    check(
+        lambda: World(fn=fn),
+        [lambda w, c=c: w.fn(rand(1), c) for c in (True, False, True)],
+        expect=None,
+        raises=(ValueError, KeyError),
+    )
 
 
 def test_an_error_of_a_tensor_operation_escapes():
@@ -343,6 +354,7 @@ def test_an_error_of_a_tensor_operation_escapes():
             lambda w: w.fn(rand(5, 2, 3), rand(6, 3, 2)),
         ],
         expect=None,
+        raises=RuntimeError,
     )
 
 
@@ -353,7 +365,9 @@ def test_an_error_that_depends_on_the_values():
     def call(*index):
         return lambda w: w.fn(rand(1), torch.tensor(index))
 
-    check(lambda: World(fn=fn), [call(0, 1), call(2, 3), call(1, 9), call(3, 0)], expect=None)
+    check(
+        lambda: World(fn=fn), [call(0, 1), call(2, 3), call(1, 9), call(3, 0)], expect=None, raises=IndexError
+    )
 
 
 def test_a_recursion_without_end():
@@ -380,5 +394,6 @@ def test_after_an_exception_the_function_still_compiles():
         lambda: World(fn=fn),
         [lambda w, n=n: w.fn(rand(n), n) for n in (3, 9, 9, 9)],
         expect=None,
+        raises=TooBig,
     )
     assert seen.outcomes[1:] == ["miss", "hit", "hit"]

@@ -538,7 +538,7 @@ def default_dtype(dtype):
 )
 def test_changed_state_of_torch(context):
     def fn(x):
-        return x @ torch.ones(4, 2), torch.zeros(2)
+        return x @ torch.ones(4, 2, dtype=x.dtype), torch.zeros(2)
 
     def inside(w):
         x = rand(1, 3, 4, requires_grad=True)

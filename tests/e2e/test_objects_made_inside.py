@@ -99,6 +99,8 @@ def test_an_object_with_slots_is_returned():
 
 def test_an_object_whose_constructor_has_new_and_class_keywords():
     class Registered:
+        scale = 1
+
         def __init_subclass__(cls, scale=1, **kwargs):
             super().__init_subclass__(**kwargs)
             cls.scale = scale

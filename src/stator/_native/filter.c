@@ -40,6 +40,7 @@ unseen(Watcher *w, PyObject *object, uintptr_t tag)
 #define WRITE_TAG(p) ((uintptr_t)(p)->arg | ((p)->kind == KIND_STORE_ATTR ? 1 : 2))
 #define KIND_TAG(p) ((uintptr_t)(p)->kind + 1)
 #define CALL_TAG ((uintptr_t)KIND_CALL + 1)
+#define ARGUMENT_TAG ((uintptr_t)KIND_COUNT + 1)
 #define CELL_TAG ((uintptr_t)0)
 
 static int
@@ -186,7 +187,8 @@ on_callable(Watcher *w, PyObject *callable)
 {
     PyObject *func = python_function(callable);
     if (func != NULL) {
-        return ptrset_has(&w->intercepted, PyFunction_GET_CODE(func));
+        /* A bound method from outside leads to a function that nobody has read yet. */
+        return ptrset_has(&w->intercepted, PyFunction_GET_CODE(func)) || (func != callable && known(w, callable));
     }
     PyTypeObject *type = Py_TYPE(callable);
     if (mutable_type(type)) {
@@ -206,6 +208,17 @@ on_callable(Watcher *w, PyObject *callable)
     return ptrset_has(&w->approved, callable) ? -1 : 1;
 }
 
+/* An argument that C code may read: an outside object, or one whose class may have special methods in Python. */
+static inline int
+argument_matters(Watcher *w, PyObject *x)
+{
+    if (x == NULL) {
+        return 0;
+    }
+    PyTypeObject *type = Py_TYPE(x);
+    return known(w, x) | (mutable_type(type) && unseen_type(w, type, ARGUMENT_TAG));
+}
+
 static int
 on_call(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
 {
@@ -214,9 +227,11 @@ on_call(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
         return 0;
     }
     int answer = on_callable(w, callable);
-    for (int i = 0; answer < 0 && i < ops->call.nargs; i++) {
-        if (known(w, ops->call.args[i])) {
-            answer = 1;
+    if (answer < 0) {
+        for (int i = 0; i < ops->call.nargs; i++) {
+            if (argument_matters(w, ops->call.args[i])) {
+                answer = 1; /* no early exit: the handler is told of all of them */
+            }
         }
     }
     return answer > 0;
@@ -234,8 +249,10 @@ on_call_ex(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
     }
     int answer = on_callable(w, callable);
     if (answer < 0 && PyTuple_CheckExact(args)) {
-        for (Py_ssize_t i = 0; answer < 0 && i < PyTuple_GET_SIZE(args); i++) {
-            answer = known(w, PyTuple_GET_ITEM(args, i)) ? 1 : -1;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
+            if (argument_matters(w, PyTuple_GET_ITEM(args, i))) {
+                answer = 1;
+            }
         }
     }
     else if (answer < 0) {
@@ -248,7 +265,7 @@ on_call_ex(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
             return 1;
         }
         while (answer < 0 && PyDict_Next(kwargs, &pos, &key, &value)) {
-            answer = known(w, value) ? 1 : -1;
+            answer = argument_matters(w, value) ? 1 : -1;
         }
     }
     return answer > 0;

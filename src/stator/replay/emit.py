@@ -145,6 +145,9 @@ class _Emitter:
     def _object(self, name: str, b: Blueprint) -> None:
         self.create.append(f"{name} = new({self.constant(b.cls)})")
 
+    def _namespace(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = {self.constant(b.cls)}()")
+
     def _cell(self, name: str, b: Blueprint) -> None:
         self.create.append(f"{name} = cell()")
         if b.parts:
@@ -192,6 +195,7 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
     "set": _Emitter._set,
     "deque": _Emitter._deque,
     "object": _Emitter._object,
+    "namespace": _Emitter._namespace,
     "cell": _Emitter._cell,
     "tuple": _Emitter._tuple,
     "frozenset": _Emitter._frozenset,

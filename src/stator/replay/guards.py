@@ -120,6 +120,14 @@ def is_unset(cell: Any) -> bool:
     return False
 
 
+def no_slot(value: Any, slot: Any) -> bool:
+    try:
+        slot.__get__(value)
+    except AttributeError:
+        return True
+    return False
+
+
 def holds(check: Check, value: Any, values: dict[int, Any]) -> bool:
     return bool(_HOLDS[check.fact](value, check.expected, values))
 
@@ -139,6 +147,7 @@ _HOLDS: dict[Fact, Callable[[Any, Any, dict[int, Any]], bool]] = {
     Fact.SPECIALS: lambda v, e, _: specials_unchanged(v, [0, e[1]]),
     Fact.NO_ENTRY: lambda v, e, _: _native.mro_lookup(v, e) is MISSING,
     Fact.UNSET: lambda v, e, _: is_unset(v),
+    Fact.NO_SLOT: lambda v, e, _: no_slot(v, e),
 }
 
 
@@ -185,6 +194,8 @@ def render_place(place: Any) -> str:
     if place is None:
         return ""
     code = place.code
+    if code is None:
+        return ""
     line = next((line for start, end, line in code.co_lines() if start <= place.offset < end), None)
     return f"{code.co_filename}:{line or code.co_firstlineno}"
 
@@ -205,7 +216,7 @@ class _Source:
             "dispatch_keys": torch._C._dispatch_keys,
             "shared_storages": shared_storages,
         }
-        for helper in (behind, item, length, same_keys, has, specials_unchanged, is_unset, same_constant):
+        for helper in (behind, item, length, same_keys, has, specials_unchanged, is_unset, no_slot, same_constant):
             self.names[helper.__name__] = helper
 
     def constant(self, value: Any) -> str:
@@ -306,6 +317,8 @@ def _check_source(source: _Source, origin: Origin, check: Check) -> str:
         return f"mro_lookup({v}, {e!r}) is MISSING"
     if check.fact is Fact.UNSET:
         return f"is_unset({v})"
+    if check.fact is Fact.NO_SLOT:
+        return f"no_slot({v}, {source.constant(e)})"
     relation = f"type({v}) is" if check.fact is Fact.TYPE else f"{v} is"
     return f"{relation} {source.constant(e)}"
 
@@ -419,5 +432,6 @@ def _assertion(check: Check, origin: Origin) -> str:
         Fact.SPECIALS: lambda: f"special methods of {name} unchanged",
         Fact.NO_ENTRY: lambda: f"{name} has no {e!r}",
         Fact.UNSET: lambda: f"{name} is unset",
+        Fact.NO_SLOT: lambda: f"{name} has no {e.__name__!r}",
     }
     return words[check.fact]()

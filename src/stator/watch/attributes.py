@@ -24,11 +24,7 @@ MISSING = _native.MISSING
 _TensorBase = torch._C.TensorBase
 _MODULE_GETATTR = torch.nn.Module.__dict__["__getattr__"]
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
-_PLAIN_GETTERS = {
-    object.__dict__["__getattribute__"],
-    types.ModuleType.__dict__["__getattribute__"],
-    BaseException.__dict__["__getattribute__"],
-}
+_OWN_LOOKUP = (type, super)  # builtin types whose attribute lookup is not the generic one
 
 # C attributes that are parts of the object, fixed or guarded as children: reading them runs nothing.
 _PARTS: dict[type, frozenset[str]] = {
@@ -45,6 +41,14 @@ _PARTS: dict[type, frozenset[str]] = {
     slice: frozenset({"start", "stop", "step"}),
     types.BuiltinFunctionType: frozenset({"__self__", "__name__", "__qualname__", "__doc__", "__module__"}),
 }
+
+
+def _is_generic(getter: Any) -> bool:
+    """Is this `__getattribute__` the generic lookup, as all builtin types but a few have it?"""
+    if not isinstance(getter, types.WrapperDescriptorType):
+        return False
+    owner = getter.__objclass__
+    return owner.__module__ in ("builtins", "collections") and owner not in _OWN_LOOKUP
 
 
 def fresh_namespace(owner: Any) -> dict[str, Any]:
@@ -91,7 +95,7 @@ class Attributes:
         cls = type(owner)
         if self._classes.is_open(cls):
             getter = self._classes.entry(cls, "__getattribute__")
-            if getter not in _PLAIN_GETTERS:
+            if not _is_generic(getter):
                 if isinstance(getter, types.FunctionType):
                     self._classes.note(cls)
                     return
@@ -154,7 +158,8 @@ class Attributes:
         try:
             value = found.__get__(owner)
         except AttributeError:
-            raise Drop("unguardable", f"slot {name} is empty") from None
+            self._ledger.require(origin, Fact.NO_SLOT, found)
+            return
         self._ledger.read(origin, Edge.SLOT, found, value)
 
     def _read_getset(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:

@@ -8,6 +8,7 @@ are watched.
 from __future__ import annotations
 
 import _abc
+import _heapq
 import _operator
 import builtins
 import collections
@@ -16,6 +17,7 @@ import functools
 import itertools
 import math
 import operator
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable
@@ -151,6 +153,16 @@ def call_partial(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -
     r.call(None, func.func, func.args + args[:split] + tuple(func.keywords.values()) + args[split:], names)
 
 
+def call_methodcaller(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    kind, parts = func.__reduce__()
+    if kind is not operator.methodcaller:
+        raise Drop("unknown-callable", "operator.methodcaller with keywords")
+    r.attributes.read(args[0], parts[0])
+    method = _native.mro_lookup(type(args[0]), parts[0])
+    if isinstance(method, _C_DESCRIPTORS):
+        r.call(None, method, (args[0], *parts[1:]), ())
+
+
 def call_attrgetter(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     for path in func.__reduce__()[1]:
         if "." in path:
@@ -183,6 +195,24 @@ def no_mode(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any
 
 def _no_mode() -> bool:
     return False
+
+
+def hash_of(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    if _native.mro_lookup(type(args[0]), "__hash__") in (object.__hash__, torch.Tensor.__hash__):
+        raise Drop("identity", "hash")
+    pure_deep(r, func, args, kwnames)
+
+
+def exception_info(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`sys.exc_info()`: an exception handled inside is fresh; that none was being handled outside is guarded."""
+    if r.handled_outside:
+        raise Drop("unguardable", "the exception that the caller handles")
+    r.ledger.read(r.ledger.constant(func), Edge.CALL, (), (None, None, None))
+
+
+def change_first(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Changes its first argument, a list."""
+    _change(r, func, args, kwnames)
 
 
 # -- methods of builtin containers, by what they do with the container
@@ -358,9 +388,12 @@ _TABLE: list[tuple[Rule, Iterable[Any]]] = [
     (pure, [operator.index, operator.is_, operator.is_not, operator.inv, operator.invert]),
     (pure, [functools.reduce, functools.partial, functools.cmp_to_key]),
     (pure, [cls for cls in vars(itertools).values() if isinstance(cls, type)]),
+    (change_first, _all_of(_heapq)),
+    (hash_of, [hash]),
+    (exception_info, [sys.exc_info]),
     (pure, _named(collections, "deque OrderedDict defaultdict")),
     (pure, [types.SimpleNamespace, types.MappingProxyType, types.MethodType, types.GenericAlias, types.UnionType]),
-    (pure, [operator.itemgetter, operator.attrgetter]),
+    (pure, [operator.itemgetter, operator.attrgetter, operator.methodcaller]),
     (read_type, [_abc._abc_instancecheck, _abc._abc_subclasscheck]),
     (read_type, [_abc.get_cache_token]),
     (pure, [torch.Size, torch.device, torch.finfo, torch.iinfo]),
@@ -464,6 +497,7 @@ _BY_TYPE: dict[type, Rule] = {
     functools.partial: call_partial,
     operator.itemgetter: pure,
     operator.attrgetter: call_attrgetter,
+    operator.methodcaller: call_methodcaller,
 }
 
 
@@ -488,9 +522,12 @@ def bound_parts(func: Any) -> tuple[Any, Any] | None:
     owner = func.__self__
     if owner is None or isinstance(owner, types.ModuleType) or type(owner).__module__ == "pybind11_builtins":
         return None
-    if isinstance(owner, type) and isinstance(func, types.BuiltinFunctionType):
-        descriptor = _native.mro_lookup(owner, func.__name__)
-        if isinstance(descriptor, types.ClassMethodDescriptorType):
-            return descriptor, owner
-    descriptor = _native.mro_lookup(type(owner), func.__name__)
-    return (descriptor, owner) if descriptor is not _native.MISSING else None
+    classes = type(owner).__mro__ + (owner.__mro__ if isinstance(owner, type) else ())
+    for cls in classes:  # the first C descriptor of that name: what stands before it in the MRO was passed by `super`
+        found = vars(cls).get(func.__name__)
+        if isinstance(found, _C_DESCRIPTORS):
+            return found, owner
+    return None
+
+
+_C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)

@@ -148,13 +148,16 @@ class Rebuilder:
             raise Drop("rebuild", f"{type(value).__name__} that was raised")
         blueprint.kind, blueprint.parts = "exception", self.recipes(value.args)
 
+    def _namespace(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind = "namespace"
+
     def _object(self, value: Any, blueprint: Blueprint) -> None:
         cls = type(value)
         try:
             object.__new__(cls)
         except TypeError:
             raise Drop("rebuild", f"{cls.__module__}.{cls.__qualname__}") from None
-        if not is_open(cls) and cls not in (object, types.SimpleNamespace):
+        if not is_open(cls) and cls is not object:
             raise Drop("rebuild", f"{cls.__module__}.{cls.__qualname__}")
         blueprint.kind = "object"
 
@@ -165,6 +168,7 @@ _DESCRIBE: dict[type, Callable[[Rebuilder, Any, Blueprint], None]] = {
     functools.partial: Rebuilder._partial,
     types.CellType: Rebuilder._cell,
     types.FunctionType: Rebuilder._function,
+    types.SimpleNamespace: Rebuilder._namespace,
 }
 _DESCRIBE_BASES: dict[str, Callable[[Rebuilder, Any, Blueprint], None]] = {
     "list": Rebuilder._list,

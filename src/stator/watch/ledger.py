@@ -97,7 +97,7 @@ class Ledger:
 
     def require(self, origin: Origin, fact: Fact, expected: Any) -> None:
         """Add a check, once. `expected` of repeated requirements is equal by construction."""
-        if fact is Fact.HAS or fact is Fact.LACKS or fact is Fact.NO_ENTRY:
+        if fact is Fact.HAS or fact is Fact.LACKS or fact is Fact.NO_ENTRY or fact is Fact.NO_SLOT:
             noted = (origin.index, fact, hash(expected))
         elif fact is Fact.OTHER:
             noted = (origin.index, fact, expected)

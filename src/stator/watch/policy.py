@@ -5,9 +5,11 @@ Nearly all frames run as instrumented copies. The exceptions are tabled here, ea
 
 from __future__ import annotations
 
+import _weakrefset
 import os
 import sys
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ import torch.autograd.grad_mode
 import torch.overrides
 
 from .. import _native
+from . import steering
 
 _STATOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -42,6 +45,7 @@ _SKIPPED = _codes(
     torch.nn.Module.__getattr__,  # `watch.attributes` notes what it is going to find
 )
 _SKIPPED[_wrapper_of_tensor_operators()] = None  # calls handle_torch_function
+_WEAK_FILES = (weakref.__file__, _weakrefset.__file__)  # their `remove` callbacks run when something else dies
 
 
 def is_compiling() -> bool:
@@ -72,7 +76,7 @@ LEAVES: dict[types.CodeType, str] = {
 
 def is_trusted(filename: str) -> bool:
     """Code of torch, of the standard library or our own: may run inside an operation."""
-    if filename.startswith((_TORCH, _STATOR, "<frozen")):
+    if filename.startswith((_TORCH, _STATOR, "<frozen")) or filename == "<string>":  # named tuples, dataclasses
         return True
     return filename.startswith(_STDLIB) and not filename.startswith(_SITE)
 
@@ -83,11 +87,15 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
     trusted = is_trusted(filename)
     if code in LEAVES:
         return _native.LEAF, LEAVES[code], trusted
+    if steering.breaks_at(code):
+        return _native.BLIND, None, False
     if code in _CONSTANTS:
         return _native.CONSTANT, _CONSTANTS[code], trusted
     if filename.startswith(_STATOR):
         return _native.OURS, None, True
     if code in _SKIPPED or (filename in OPERATION_FILES and "handle_torch_function" in code.co_names):
+        return _native.SKIP, None, trusted
+    if filename in _WEAK_FILES and code.co_name in ("remove", "_remove"):
         return _native.SKIP, None, trusted
     return _native.COPY, None, trusted
 

@@ -21,7 +21,7 @@ from .. import _native
 from ..errors import BreakReason, break_reason
 from ..facts import container_kind, is_open
 from ..recording import Edge, Fact, Origin, Recording
-from . import effects, leaves, policy
+from . import effects, leaves, policy, steering
 from .attributes import Attributes
 from .breaks import Drop
 from .calls import bound_parts, break_for, constructor_rule, rule_for
@@ -79,6 +79,7 @@ class Recorder:
         self.attributes = Attributes(self.ledger, self.classes)
         self.tracer = Tracer(self)
         self.leaves = leaves.Leaves(self)
+        self.handled_outside = sys.exc_info()[0] is not None
 
     # -- the run
 
@@ -168,6 +169,9 @@ class Recorder:
         return self.leaves.call(payload, function, slots)
 
     def blind(self, code: types.CodeType, reason: str) -> None:
+        asked_for = steering.break_of(code)
+        if asked_for is not None:
+            raise asked_for
         known = {"finalizer": "finalizer", "recursion": "recursion", "resumed": "outside-generator"}
         reason_id = known.get(reason, "unwatchable-code")
         raise Drop(reason_id, code.co_qualname, transient=reason_id in ("finalizer", "recursion"))
@@ -491,10 +495,12 @@ class Recorder:
         self.consult(args)
         if kwargs is not None:
             self.consult(kwargs)
-        if type(args) is not tuple or type(kwargs) not in (dict, type(None)):
+        if type(args) not in (tuple, list) or type(kwargs) not in (dict, type(None)):
+            if isinstance(func, types.FunctionType):
+                return None
             raise Drop("unguardable", f"call with *{type(args).__name__}")
         names = tuple(kwargs) if kwargs else ()
-        return self.call(probe, func, args + tuple(kwargs.values() if kwargs else ()), names)
+        return self.call(probe, func, (*args, *(kwargs.values() if kwargs else ())), names)
 
     def call(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
         """A callable is about to be called. May give back another one to be called in its place."""
@@ -507,6 +513,11 @@ class Recorder:
         if isinstance(func, types.FunctionType):
             return None
         if isinstance(func, types.MethodType):
+            owner = self.ledger.find(func)
+            if owner is not None:
+                self.ledger.touch(owner, func)
+                for part in ("__func__", "__self__"):
+                    self.ledger.read(owner, Edge.ATTR, part, getattr(func, part))
             return self.call(None, func.__func__, (func.__self__, *args), kwnames)
         if isinstance(func, type):
             constructor_rule(self, func, args, kwnames)

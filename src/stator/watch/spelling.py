@@ -71,7 +71,6 @@ _BREAKS = {
     "register_hook": "backward-hooks",
     "register_post_accumulate_grad_hook": "backward-hooks",
     "retain_grad": "backward-hooks",
-    "requires_grad_": "attribute-set-on-tensor",
     "__deepcopy__": "unknown-callable",
     "__reduce_ex__": "unknown-callable",
     "apply_": "unknown-callable",
@@ -151,7 +150,7 @@ def _depends_on_data(name: str) -> bool:
         return False
     wanted = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
     # `where` and `repeat_interleave` have such overloads only for some arguments: `needs_data` looks at those.
-    if name in ("where", "repeat_interleave", "index", "item"):
+    if name in ("where", "repeat_interleave", "index", "item", "one_hot"):
         return False
     return any(wanted & set(getattr(packet, overload).tags) for overload in packet.overloads())
 
@@ -163,6 +162,8 @@ def needs_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
         return name == "__getitem__" and _index_needs_data(args[1])
     if name == "where":
         return len(args) + len(kwargs) == 1
+    if name == "one_hot":
+        return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
     if name in _SIZED_BY_DATA:
         rest = (*args[1:], *kwargs.values()) if args and isinstance(args[0], torch.Tensor) else (*args, *kwargs.values())
         if name in ("full", "new_full"):

@@ -8,10 +8,10 @@ from typing import Any
 
 from .breaks import Drop
 
-DISABLED: dict[types.CodeType, str] = {}
+_DISABLED_FILE = "<stator disabled>"
 
 
-def disabled(fn: Any, reason: str) -> Any:
+def disabled(fn: Any) -> Any:
     """A function that breaks the graph and runs unwatched, callees included."""
     if not callable(fn):
         raise TypeError(f"stator.disable takes a function, not {fn!r}")
@@ -20,8 +20,7 @@ def disabled(fn: Any, reason: str) -> Any:
         return fn(*args, **kwargs)
 
     # A code object of its own, so that the frame hook can tell this wrapper from any other.
-    call.__code__ = call.__code__.replace(co_name=getattr(fn, "__name__", "call"), co_filename="<stator disabled>")
-    DISABLED[call.__code__] = reason
+    call.__code__ = call.__code__.replace(co_name=getattr(fn, "__name__", "call"), co_filename=_DISABLED_FILE)
     functools.update_wrapper(call, fn)
     return call
 
@@ -30,10 +29,15 @@ def user_break(reason: str) -> None:
     """Called by the program, through `stator.graph_break`. Outside of a recording nothing happens."""
 
 
+def breaks_at(code: types.CodeType) -> bool:
+    """Does a frame of this code mean a break?"""
+    return code is user_break.__code__ or code.co_filename == _DISABLED_FILE
+
+
 def break_of(code: types.CodeType) -> Drop | None:
-    """The break that a frame of this code means."""
+    """The break that a frame of this code means, if the program asked for one."""
     if code is user_break.__code__:
         return Drop("user-graph-break")
-    if code.co_filename == "<stator disabled>":
+    if code.co_filename == _DISABLED_FILE:
         return Drop("disabled-function", code.co_name)
     return None

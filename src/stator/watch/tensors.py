@@ -170,7 +170,9 @@ class Tracer:
             raise
         if not self.active:  # a foreign frame ended the recording inside
             return result
-        wrote = self._refresh(tensors)
+        if result is NotImplemented:
+            return result
+        wrote = self._refresh(tensors) or self._switched_grad(func, tensors)
         self.operations += 1
         if wrote or not self._returns_known(result):
             self._register(result, self._node(kind, target, node_args, node_kwargs, name), tensors)
@@ -191,6 +193,16 @@ class Tracer:
                 known.print = _fingerprint(tensor)
                 known.epoch = known.family.epoch
         return wrote
+
+    def _switched_grad(self, func: Any, tensors: list[tuple[Any, Known]]) -> bool:
+        """`requires_grad_` writes to a tensor without touching its version."""
+        if name_of(func) != "requires_grad_":
+            return False
+        for tensor, known in tensors:
+            if known.family.outside:
+                raise Drop("attribute-set-on-tensor", "requires_grad")
+            known.print = _fingerprint(tensor)
+        return True
 
     def _returns_known(self, result: Any) -> bool:
         """Operations like `to` and `contiguous` may give back the very tensor they got: no node is needed then."""
