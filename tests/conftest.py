@@ -1,4 +1,4 @@
-"""Every test starts with nothing compiled and leaves nothing compiled behind."""
+"""Every test starts with nothing compiled and leaves neither recordings nor a frame hook behind."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ def nothing_compiled() -> Iterator[None]:
     forget_everything()
     yield
     forget_everything()
+    assert nobody_watches()
 
 
 def forget_everything() -> None:
@@ -20,3 +21,9 @@ def forget_everything() -> None:
     reset = getattr(sys.modules.get("stator"), "reset", None)
     if reset is not None:
         reset()
+
+
+def nobody_watches() -> bool:
+    """No recording is left on in this thread, and the interpreter evaluates frames by itself again."""
+    native = sys.modules.get("stator._native")
+    return native is None or (native.current() is None and not native.hook_installed())

@@ -97,10 +97,10 @@ def check(
         )
     if expect is not None:
         got = " ".join(compiled.outcomes)
-        assert got == expect, f"{got}, expected {expect}\n{explanation(compiled.world.fn)}"
+        assert got == expect, f"{got}, expected {expect}\n{explanation(compiled)}"
         wanted_graphs = compiled.outcomes.count("miss") if graphs is None else graphs
         assert len(counting.graphs) == wanted_graphs, (
-            f"{len(counting.graphs)} graphs, expected {wanted_graphs}\n{explanation(compiled.world.fn)}"
+            f"{len(counting.graphs)} graphs, expected {wanted_graphs}\n{explanation(compiled)}"
         )
     return Checked(compiled.outcomes, counting.graphs, compiled.world)
 
@@ -112,10 +112,11 @@ def check_stateless(fn: Callable[..., Any], *, expect: str = "miss hit hit") -> 
     )
 
 
-def explanation(fn: Callable[..., Any]) -> str:
+def explanation(compiled: Run) -> str:
     """What the compiled function knows about why it did not do what was expected."""
-    breaks = [f"break: {why}" for why in getattr(fn.stator, "break_reasons", ())]
-    return "\n".join([*breaks, f"last miss: {fn.stator.last_miss}"])
+    breaks = [f"break: {why}" for why in getattr(compiled.world.fn.stator, "break_reasons", ())]
+    misses = [f"call {number} missed: {why}" for number, why in enumerate(compiled.misses, start=1) if why]
+    return "\n".join([*breaks, *misses])
 
 
 class CountingBackend:
@@ -140,6 +141,7 @@ class Run:
     descriptions: list[list[str]]
     tracebacks: list[list[tuple[str, int]]]
     outcomes: list[str]
+    misses: list[str | None]
 
 
 def run(
@@ -153,7 +155,7 @@ def run(
         w = world()
         if compile_with is not None:
             w.fn = stator.compile(w.fn, backend=compile_with)
-        done = Run(w, [], [], [])
+        done = Run(w, [], [], [], [])
         results: list[Any] = []
         for call in calls:
             before = counters(w.fn)
@@ -164,6 +166,7 @@ def run(
                 frames = user_frames(error)
                 results.append(Raised(error))
             done.outcomes.append(outcome(before, counters(w.fn)))
+            done.misses.append(str(w.fn.stator.last_miss) if done.outcomes[-1] == "miss" else None)
             done.tracebacks.append(frames)
             state = {name: value for name, value in vars(w).items() if name != "fn"}
             seen = {"results": results, "world": state, "torch": torch_state()}
@@ -195,9 +198,11 @@ class Raised:
 
 
 def user_frames(error: BaseException) -> list[tuple[str, int]]:
-    """Function and line of the traceback's frames, without the harness's own."""
+    """Function and line of the traceback's frames in the program, not in the harness or in torch."""
     frames = traceback.extract_tb(error.__traceback__)
-    return [(frame.name, frame.lineno or 0) for frame in frames if Path(frame.filename) != Path(__file__)]
+    return [
+        (frame.name, frame.lineno or 0) for frame in frames if not Path(frame.filename).is_relative_to(TORCH)
+    ][1:]
 
 
 def is_subsequence(wanted: Sequence[Any], among: Sequence[Any]) -> bool:
@@ -251,6 +256,7 @@ ATOMS = (
     *(type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
+TORCH = Path(torch.__file__).parent
 HOOK_TABLES = re.compile(r"_.*hooks.*")
 
 

@@ -15,7 +15,7 @@ from . import events, pipeline
 from .backends.registry import DEFAULT, look_up
 from .dispatch import Handle, can_dispatch, dispatcher, plain_caller
 from .errors import break_reason
-from .modules import compiled_module
+from .modules import compile_in_place, compiled_module
 from .options import options as global_options
 from .pipeline import Program
 from .report.explain import Explanation
@@ -25,6 +25,7 @@ from .watch.policy import is_compiling
 
 MODES = ("default", "reduce-overhead", "max-autotune")
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
+ProgramOf = Callable[[types.FunctionType, str], Program]
 _programs: weakref.WeakSet[Program] = weakref.WeakSet()
 
 __all__ = [
@@ -59,51 +60,55 @@ def compile(
         return functools.partial(
             compile, backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic, options=options, disable=disable
         )
-    if mode is not None and mode not in MODES:
-        raise ValueError(f"there is no mode {mode!r}; known modes: {', '.join(MODES)}")
     if not callable(fn):
         raise TypeError(f"stator.compile takes a function, a method or a module, not {fn!r}")
-    chosen = look_up(backend)
-    settings = global_options.merged(options)
+    program_of = _programs_with(backend, mode, fullgraph, options)
     if disable:
         return fn
-
-    def program_of(function: types.FunctionType, name: str) -> Program:
-        program = Program(
-            function, plain_caller(function), name=name, backend=chosen, settings=settings, fullgraph=fullgraph
-        )
-        _programs.add(program)
-        return program
-
     if isinstance(fn, torch.nn.Module):
         return compiled_module(fn, program_of)
     return _compile_callable(fn, program_of)
 
 
-def _compile_callable(fn: Any, program_of: Callable[[types.FunctionType, str], Program]) -> Any:
+def _programs_with(backend: Any, mode: str | None, fullgraph: bool, options: Mapping[str, Any] | None) -> ProgramOf:
+    """What makes programs with these settings, all of them checked."""
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"there is no mode {mode!r}; known modes: {', '.join(MODES)}")
+    chosen = look_up(backend)
+    settings = global_options.merged(options)
+
+    def program_of(function: types.FunctionType, name: str) -> Program:
+        caller = plain_caller(function)
+        program = Program(function, caller, name=name, backend=chosen, settings=settings, fullgraph=fullgraph)
+        _programs.add(program)
+        return program
+
+    return program_of
+
+
+def _compile_callable(fn: Any, program_of: ProgramOf) -> Any:
     if isinstance(fn, types.MethodType):
         return types.MethodType(_compile_callable(fn.__func__, program_of), fn.__self__)
-    function = fn if isinstance(fn, types.FunctionType) else _as_function(fn)
-    if function is None or not can_dispatch(function):
-        name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        reason = break_reason("unwatchable-code", None, what=name)
-        events.emit(events.GraphBreak(reason))
-        return _plain(fn)
+    function = fn if isinstance(fn, types.FunctionType) and can_dispatch(fn) else _as_function(fn)
     program = program_of(function, getattr(fn, "__qualname__", function.__qualname__))
+    if isinstance(fn, _C_CALLABLES) or isinstance(fn, types.FunctionType) and function is not fn:
+        program.give_up("unwatchable-code")
     if program.break_at_root is not None:
         events.emit(events.GraphBreak(program.break_at_root))
     compiled: Any = dispatcher(function, program)
     if function is not fn:
-        functools.update_wrapper(compiled, fn)
+        with contextlib.suppress(AttributeError, TypeError):
+            functools.update_wrapper(compiled, fn)
     compiled.__wrapped__ = fn
     compiled.stator = Handle(program)
     return compiled
 
 
-def _as_function(fn: Any) -> types.FunctionType | None:
-    """A callable object as a function; None for what is C code altogether."""
-    if isinstance(fn, (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type)):
-        return None
+_C_CALLABLES = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, type)
+
+
+def _as_function(fn: Any) -> types.FunctionType:
+    """Any callable as a function that calls it."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
@@ -113,22 +118,19 @@ def _as_function(fn: Any) -> types.FunctionType | None:
     return call
 
 
-def _plain(fn: Any) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
-
-    with contextlib.suppress(AttributeError, TypeError):
-        functools.update_wrapper(call, fn)
-    call.__wrapped__ = fn  # type: ignore[attr-defined]
-    return call
-
-
-def compile_(module: torch.nn.Module, **kwargs: Any) -> torch.nn.Module:
-    """Compile a module in place."""
+def compile_(
+    module: torch.nn.Module,
+    *,
+    backend: Any = DEFAULT,
+    mode: str | None = None,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> torch.nn.Module:
+    """Compile a module in place: its own calls are compiled from now on."""
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"stator.compile_ takes a module, not {module!r}")
-    compiled = compile(module, **kwargs)
-    module._compiled_call_impl = type(compiled).__call__.__get__(compiled)  # type: ignore[assignment]
+    compile_in_place(module, _programs_with(backend, mode, fullgraph, options))
     return module
 
 

@@ -67,19 +67,43 @@ def plain_caller(function: types.FunctionType) -> Callable[[Slots], Any]:
     return _make(f"def call(slots): return function({arguments})", "call", {"function": function})  # type: ignore[no-any-return]
 
 
+class _Default:
+    """Stands for a default in the signature of a dispatcher: the function's own are looked up in each call."""
+
+    def __repr__(self) -> str:
+        return "<default>"
+
+
+_DEFAULT = _Default()
+
+
+def _fill_defaults(function: types.FunctionType) -> list[str]:
+    names = slot_names(function.__code__)
+    positional = function.__code__.co_argcount
+    count = len(function.__defaults__ or ())
+    lines = [
+        f"if {name} is _default_: {name} = _function_.__defaults__[{index - count}]"
+        for index, name in enumerate(names[positional - count : positional])
+    ]
+    for name in function.__kwdefaults__ or ():
+        lines.append(f"if {name} is _default_: {name} = _function_.__kwdefaults__[{name!r}]")
+    return lines
+
+
 def dispatcher(function: types.FunctionType, run: Callable[[Slots], Any]) -> types.FunctionType:
     """The compiled callable. Inside a recording it is the plain function, so that it is watched like any other."""
     code = function.__code__
     slots = "".join(f"{name}, " for name in slot_names(code))
-    text = (
-        f"def dispatch({_parameters(code)}):\n"
-        f"    if _recording_():\n"
-        f"        return _function_({_spread(code, lambda index, name: name)})\n"
-        f"    return _run_(({slots}))\n"
-    )
-    compiled = _make(text, "dispatch", {"_recording_": recording, "_function_": function, "_run_": run})
-    compiled.__defaults__ = function.__defaults__
-    compiled.__kwdefaults__ = function.__kwdefaults__
+    lines = [
+        *_fill_defaults(function),
+        f"if _recording_(): return _function_({_spread(code, lambda index, name: name)})",
+        f"return _run_(({slots}))",
+    ]
+    text = f"def dispatch({_parameters(code)}):\n    " + "\n    ".join(lines) + "\n"
+    names = {"_recording_": recording, "_function_": function, "_run_": run, "_default_": _DEFAULT}
+    compiled = _make(text, "dispatch", names)
+    compiled.__defaults__ = tuple(_DEFAULT for _ in function.__defaults__ or ()) or None
+    compiled.__kwdefaults__ = dict.fromkeys(function.__kwdefaults__ or (), _DEFAULT) or None
     functools.update_wrapper(compiled, function)
     compiled.__qualname__ = function.__qualname__
     return compiled  # type: ignore[no-any-return]

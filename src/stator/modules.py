@@ -18,18 +18,25 @@ from .dispatch import Handle
 from .pipeline import Program
 from .watch.policy import recording
 
-_PLAIN_CALL = torch.nn.Module.__call__
 
+def compile_in_place(module: torch.nn.Module, program_of: Callable[[types.FunctionType, str], Program]) -> None:
+    """Calls of the module itself are compiled from now on, through the door that `nn.Module` has for that."""
+    program = program_of(type(module)._call_impl, type(module).__qualname__)  # type: ignore[arg-type]
 
-def _root_of(cls: type) -> types.FunctionType:
-    """The Python function that a call of a module comes down to."""
-    call = cls.__call__
-    return cls._call_impl if call is _PLAIN_CALL else call  # type: ignore[attr-defined, no-any-return]
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if recording():
+            return module._call_impl(*args, **kwargs)
+        return program((module, args, kwargs))
+
+    call.__code__ = call.__code__.replace(co_filename="<stator call>")
+    call.stator = Handle(program)  # type: ignore[attr-defined]
+    module._compiled_call_impl = call  # type: ignore[assignment]
 
 
 def compiled_module(module: torch.nn.Module, program_of: Callable[[types.FunctionType, str], Program]) -> torch.nn.Module:
+    """Another module object over the same attributes whose calls are compiled."""
     original = type(module)
-    program = program_of(_root_of(original), original.__qualname__)
+    program = program_of(original.__call__, original.__qualname__)
     handle = Handle(program)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

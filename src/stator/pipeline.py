@@ -170,7 +170,7 @@ class Program:
             if not self.settings.suppress_errors:
                 raise
             warnings.warn(f"{error}; {self.name} runs as plain Python", stacklevel=4)
-            self._give_up()
+            self._stop_trying()
         except Exception as error:
             self._internal_failure("making a replay", error)
         return result
@@ -271,7 +271,11 @@ class Program:
             warnings.warn(text, stacklevel=5)
         return text
 
-    def _give_up(self) -> None:
+    def give_up(self, reason_id: str) -> None:
+        """This function is never to be watched."""
+        self._unwatchable = self.break_at_root = break_reason(reason_id, None, what=self.name)
+
+    def _stop_trying(self) -> None:
         self._transient = _TRANSIENT_LIMIT
         self.plain += 1
 

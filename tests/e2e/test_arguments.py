@@ -105,7 +105,7 @@ def test_a_tensor_as_default():
 
     check(
         world,
-        [lambda w: w.fn(rand(1)), change_default_in_place, lambda w: w.fn(rand(3), rand(4))],
+        [lambda w: w.fn(rand(1)), change_default_in_place, lambda w: w.fn(rand(3))],
         expect="miss hit hit",
     )
 

@@ -116,18 +116,18 @@ def test_a_growing_outside_list():
 
 def test_slices_of_an_outside_list_are_assigned_and_deleted():
     def fn(x, items):
+        items.remove("tag")
         items[1:3] = [x, x + 1, x + 2]
         del items[::3]
         items.extend(item * 2 for item in items[:1])
-        items.remove("tag")
         return items[0]
 
     def again(w, seed):
-        w.items[:] = [*tensors(seed, 4), "tag"]
+        w.items[:] = ["tag", *tensors(seed, 4)]
         return w.fn(rand(seed), w.items)
 
     check(
-        lambda: World(fn=fn, items=[*tensors(10, 4), "tag"]),
+        lambda: World(fn=fn, items=["tag", *tensors(10, 4)]),
         [lambda w: w.fn(rand(1), w.items), lambda w: again(w, 2), lambda w: again(w, 3)],
         expect="miss hit hit",
     )

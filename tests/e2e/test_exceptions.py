@@ -1,4 +1,7 @@
-"""Exceptions: raised and caught inside, cleaned up after, and those that leave the function."""
+"""Exceptions: raised and caught inside, cleaned up after, and those that leave the function.
+
+PYTEST_DONT_REWRITE: the `assert` statements in the programs below must stay what they are.
+"""
 
 from __future__ import annotations
 

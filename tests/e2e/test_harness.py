@@ -108,6 +108,7 @@ LOG: list[int] = []
 def test_a_compiler_that_cheats_is_caught(monkeypatch, cheat):
     class Cheating:
         hits = recordings = plain = 0
+        last_miss = None
 
     def compile_wrongly(fn, backend):
         def compiled(x):
@@ -138,6 +139,7 @@ def test_a_result_handed_out_twice_is_caught(monkeypatch):
 
     class Cheating:
         hits = recordings = plain = 0
+        last_miss = None
 
     def compile_wrongly(fn, backend):
         def compiled(x):

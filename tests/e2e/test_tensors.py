@@ -467,7 +467,7 @@ def test_functions_of_torch_nn_functional():
         return (
             F.cross_entropy(y, torch.tensor([0, 2])),
             F.pad(y, (1, 1)),
-            F.one_hot(torch.arange(3)),
+            F.one_hot(torch.arange(3), 4),
             attended,
         )
 

@@ -95,16 +95,24 @@ def test_contextlib_tools():
         yield x + by
 
     def fn(x):
-        closed = []
-        with contextlib.ExitStack() as stack:
-            y = stack.enter_context(shifted(x, 1))
-            z = stack.enter_context(contextlib.nullcontext(y * 2))
-            stack.callback(closed.append, "closed")
-            with contextlib.suppress(KeyError):
-                {}["absent"]
-        return y + z, closed
+        with shifted(x, 1) as y, contextlib.nullcontext(y * 2) as z, contextlib.suppress(KeyError):
+            {}["absent"]
+        return y + z
 
     check_stateless(fn)
+
+
+def test_an_exit_stack_is_right_even_if_it_stays_plain():
+    def fn(x):
+        log = []
+        with contextlib.ExitStack() as stack:
+            for name in ("a", "b"):
+                stack.enter_context(Scope(name, log))
+            stack.callback(log.append, "closed")
+            y = x * len(log)
+        return y, log
+
+    check(lambda: World(fn=fn), [lambda w, s=s: w.fn(rand(s)) for s in (1, 2, 3)], expect=None)
 
 
 def test_no_grad():

@@ -135,16 +135,67 @@ c_recursion_low(PyThreadState *ts)
 
 /* ---- the specialising interpreter ---- */
 
-/* Some specialised instructions enter a Python frame without asking for an eval hook. A copy is kept from
- * specialising where the version allows it: on 3.11 code is specialised when this counter *reaches* zero. */
+/* A few specialised instructions enter a Python frame without asking for an eval hook: BINARY_SUBSCR_GETITEM before
+ * 3.11.4, CALL_ALLOC_AND_ENTER_INIT on 3.13. Here they are turned back into their general form, which must then run
+ * `delay` times before it is specialised again. Places are looked up in co_code, where caches are zero. */
+#define NEVER 0xFFFF /* CPython's mark for a counter that does not count */
+
+static inline void
+code_generalise(PyCodeObject *code, unsigned int delay)
+{
+#if PY313
+    const unsigned char general = CALL, special = CALL_ALLOC_AND_ENTER_INIT;
+#elif PY312
+    (void)code, (void)delay;
+    return;
+#else
+    const unsigned char general = BINARY_SUBSCR, special = BINARY_SUBSCR_GETITEM;
+    (void)delay; /* the general form is not specialised again */
+    if (Py_Version >= 0x030B0400) {
+        return;
+    }
+#endif
+#if PY313 || !PY312
+    PyObject *raw = PyCode_GetCode(code);
+    if (raw == NULL) {
+        PyErr_Clear();
+        return;
+    }
+    const unsigned char *bytes = (const unsigned char *)PyBytes_AS_STRING(raw);
+    _Py_CODEUNIT *units = _PyCode_CODE(code);
+    for (Py_ssize_t i = 0; i < PyBytes_GET_SIZE(raw) / 2; i++) {
+        unsigned char *live = (unsigned char *)&units[i];
+        if (bytes[2 * i] != general) {
+            continue;
+        }
+        if (*live == special) {
+            *live = general;
+        }
+#if PY313
+        if (*live == general && units[i + 1].cache != NEVER) {
+            units[i + 1].cache = (uint16_t)delay;
+        }
+#endif
+    }
+    Py_DECREF(raw);
+#endif
+}
+
+/* An instrumented copy must never enter a frame unseen. */
 static inline void
 code_keep_generic(PyCodeObject *code)
 {
 #if !PY312
-    code->co_warmup = 0;
-#else
-    (void)code;
+    code->co_warmup = 0; /* 3.11 specialises code when this counter *reaches* zero */
 #endif
+    code_generalise(code, NEVER);
+}
+
+/* Code that runs in a leaf is not ours to slow down for good: no unseen frames in its next 4,095 calls. */
+static inline void
+code_delay_inlining(PyCodeObject *code)
+{
+    code_generalise(code, 0xFFF << 4 | 12);
 }
 
 /* ---- a call's operands ---- */

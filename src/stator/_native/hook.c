@@ -116,6 +116,9 @@ static PyObject *
 run_in(int state, Thread *t, Watcher *w, PyThreadState *ts, Frame *f, int throwflag)
 {
     int saved = t->state;
+    if (state == STATE_SENTINEL) {
+        code_delay_inlining(frame_code(f));
+    }
     t->state = w->stopped ? STATE_OFF : state;
     PyObject *result = pass_on(ts, f, throwflag);
     watcher_restore(t, w, saved);
@@ -299,13 +302,17 @@ watch_start(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
     case CODE_COPY:
         result = watch_copy(t, w, ts, f);
         break;
-    case CODE_SKIP:
-        result = run_in(STATE_SENTINEL, t, w, ts, f, 0);
+    case CODE_SKIP: /* which function it is matters still, only its inside does not */
+        result = hook_enter(w, frame_func(f)) < 0 ? pass_on(ts, f, 0) : run_in(STATE_SENTINEL, t, w, ts, f, 0);
         break;
     case CODE_OURS:
         result = run_in(STATE_OFF, t, w, ts, f, 0);
         break;
     case CODE_CONSTANT:
+        if (hook_enter(w, frame_func(f)) < 0) {
+            result = pass_on(ts, f, 0);
+            break;
+        }
         result = Py_NewRef(v.payload);
         frame_discard(ts, f);
         break;
@@ -355,6 +362,12 @@ sentinel(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
     }
     Py_XDECREF(v.payload);
     Py_DECREF(original);
+    if (v.kind == CODE_OURS) { /* what our own code calls is nobody's business */
+        return run_in(STATE_OFF, t, w, ts, f, throwflag);
+    }
+    if (!copy) {
+        code_delay_inlining(code);
+    }
     return copy ? _PyEval_EvalFrameDefault(ts, f, throwflag) : pass_on(ts, f, throwflag);
 }
 

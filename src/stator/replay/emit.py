@@ -166,6 +166,9 @@ class _Emitter:
     def _slice(self, name: str, b: Blueprint) -> None:
         self.create.append(f"{name} = slice({self.items(b.parts)})")
 
+    def _bytearray(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = bytearray({self.items(b.parts)})")
+
     def _method(self, name: str, b: Blueprint) -> None:
         self.create.append(f"{name} = method({self.items(b.parts)})")
 
@@ -201,6 +204,7 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
     "frozenset": _Emitter._frozenset,
     "structseq": _Emitter._structseq,
     "slice": _Emitter._slice,
+    "bytearray": _Emitter._bytearray,
     "method": _Emitter._method,
     "partial": _Emitter._partial,
     "function": _Emitter._function,

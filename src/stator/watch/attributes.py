@@ -7,6 +7,7 @@ The lookup is repeated by hand on the class dicts and the instance dict, running
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ from .. import _native
 from ..recording import Edge, Fact, Origin
 from .breaks import Drop
 from .classes import Classes
-from .containers import change_key, read_key
+from .containers import change_key, read_index, read_key
 from .ledger import Ledger
 
 MISSING = _native.MISSING
@@ -81,6 +82,10 @@ class Attributes:
         else:
             self._read_of_instance(owner, name)
 
+    def read_plain(self, owner: Any, name: str) -> None:
+        """As `object.__getattribute__` does it, whatever the class says."""
+        self._read_generic(owner, name)
+
     def instance_dict(self, origin: Origin, owner: Any) -> tuple[Origin, dict[str, Any]] | None:
         """The instance dict of a known object, itself known."""
         try:
@@ -101,6 +106,10 @@ class Attributes:
                     return
                 if self._ledger.find(owner) is not None:
                     raise Drop("unguardable", f"attributes of {cls.__name__} are looked up by C code")
+        self._read_generic(owner, name)
+
+    def _read_generic(self, owner: Any, name: str) -> None:
+        cls = type(owner)
         origin = self._ledger.find(owner)
         if origin is not None:
             self._ledger.touch(origin, owner)
@@ -161,6 +170,11 @@ class Attributes:
             self._ledger.require(origin, Fact.NO_SLOT, found)
             return
         self._ledger.read(origin, Edge.SLOT, found, value)
+
+    def _read_field(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
+        """A field of a named tuple."""
+        if origin is not None:
+            read_index(self._ledger, origin, owner, found.__reduce__()[1][0])
 
     def _read_getset(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
         if origin is None or name == "__class__":
@@ -305,24 +319,24 @@ class Attributes:
         if name.startswith("__") and name.endswith("__"):
             raise Drop("unguardable", f"special method {owner.__name__}.{name} is changed")
         origin = self._ledger.constant(owner)
-        found = self._classes.entry(owner, name)
+        found = _native.mro_lookup(owner, name)
         if callable(found) or has_method(type(found), "__get__"):
             raise Drop("unguardable", f"{owner.__name__}.{name} is changed")
         change = self._ledger.change("class", origin, owner)
         change.written[name] = None
         self._classes.forget(owner, name)
 
-    def note_function(self, origin: Origin, function: types.FunctionType) -> None:
-        """A known function is entered: its code, defaults and closure are what they were."""
+    def note_function(self, origin: Origin, function: types.FunctionType, *, bound: bool = False) -> None:
+        """A known function is entered: its code, defaults (unless all arguments are given) and closure matter."""
         ledger = self._ledger
         ledger.require(origin, Fact.CODE, (function.__code__, function.__globals__))
-        if function.__defaults__:
+        if function.__defaults__ and not bound:
             place = ledger.read(origin, Edge.ATTR, "__defaults__", function.__defaults__)
             if not place.checks or place.checks[0].fact is not Fact.EQUAL:
                 ledger.require(place, Fact.LEN, len(function.__defaults__))
                 for index, value in enumerate(function.__defaults__):
                     ledger.read(place, Edge.ITEM, index, value)
-        if function.__kwdefaults__:
+        if function.__kwdefaults__ and not bound:
             place = ledger.read(origin, Edge.ATTR, "__kwdefaults__", function.__kwdefaults__)
             for name in function.__kwdefaults__:
                 read_key(ledger, place, function.__kwdefaults__, name)
@@ -342,4 +356,5 @@ _DESCRIPTORS: dict[type, Callable[[Attributes, Any, type, str, Any, Origin | Non
     types.MethodDescriptorType: Attributes._read_method,
     types.WrapperDescriptorType: Attributes._read_method,
     types.ClassMethodDescriptorType: Attributes._read_method,
+    type(inspect.Attribute.__dict__["name"]): Attributes._read_field,
 }

@@ -31,6 +31,7 @@ from ..recording import Edge
 from .breaks import Drop
 from .constants import is_constant
 from .containers import append, change_all, change_key, expose, measure, read_key
+from .identity import Identity
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -84,9 +85,15 @@ def type_call(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> N
 
 
 def get_attribute(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    """`getattr`, `hasattr`, `object.__getattribute__`."""
+    """`getattr`, `hasattr`, `type.__getattribute__`."""
     if len(args) > 1 and isinstance(args[1], str):
         r.attributes.read(args[0], args[1])
+
+
+def get_attribute_plainly(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`object.__getattribute__`."""
+    if len(args) > 1 and isinstance(args[1], str):
+        r.attributes.read_plain(args[0], args[1])
 
 
 def set_attribute(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
@@ -195,6 +202,14 @@ def no_mode(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any
 
 def _no_mode() -> bool:
     return False
+
+
+def identity_of(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`id`: answered with a number that ends the recording if it is used for more than a key."""
+    if len(args) != 1 or kwnames:
+        return None
+    r.hashed(args[0])
+    return functools.partial(Identity, recorder=r)
 
 
 def hash_of(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
@@ -333,11 +348,11 @@ def method_rule(func: Any) -> Rule | None:
     cls, name = func.__objclass__, func.__name__
     if issubclass(cls, torch._C.TensorBase):
         return nothing if name not in _HIDDEN_TENSOR_METHODS else None
-    if cls is object and name == "__getattribute__" or cls is type and name == "__getattribute__":
-        return get_attribute
+    if name == "__getattribute__":
+        return get_attribute if cls is type else get_attribute_plainly if cls is object else None
     if cls is object and name in ("__setattr__", "__delattr__"):
         return set_attribute_plainly
-    if cls in _IMMUTABLE_TYPES:
+    if cls in _IMMUTABLE_TYPES or cls is bytearray:  # an outside bytearray ends the recording when consulted
         return pure_deep
     kind = container_kind(cls)
     if kind is not None and cls.__module__ in ("builtins", "collections", "_collections"):
@@ -372,7 +387,7 @@ def _named(module: Any, names: str) -> list[Any]:
 
 
 _TABLE: list[tuple[Rule, Iterable[Any]]] = [
-    (pure, _named(builtins, "abs all any bytes complex dict enumerate filter float frozenset int iter list map max")),
+    (pure, _named(builtins, "abs all any bytearray bytes complex dict enumerate filter float frozenset int iter list map max")),
     (pure, _named(builtins, "min pow reversed round set sorted sum tuple zip chr ord bin hex oct divmod slice range")),
     (pure_deep, _named(builtins, "str repr format ascii")),
     (read_type, [isinstance, issubclass, callable]),
@@ -389,7 +404,9 @@ _TABLE: list[tuple[Rule, Iterable[Any]]] = [
     (pure, [functools.reduce, functools.partial, functools.cmp_to_key]),
     (pure, [cls for cls in vars(itertools).values() if isinstance(cls, type)]),
     (change_first, _all_of(_heapq)),
+    (change_first, [collections._count_elements]),
     (hash_of, [hash]),
+    (identity_of, [id]),
     (exception_info, [sys.exc_info]),
     (pure, _named(collections, "deque OrderedDict defaultdict")),
     (pure, [types.SimpleNamespace, types.MappingProxyType, types.MethodType, types.GenericAlias, types.UnionType]),

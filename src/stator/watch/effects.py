@@ -111,6 +111,9 @@ class Rebuilder:
         blueprint.kind = "deque"
         blueprint.parts = [Constant(value.maxlen), *self.recipes(collections.deque.__iter__(value))]
 
+    def _bytearray(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind, blueprint.parts = "bytearray", [Constant(bytes(value))]
+
     def _slice(self, value: Any, blueprint: Blueprint) -> None:
         blueprint.kind, blueprint.parts = "slice", self.recipes((value.start, value.stop, value.step))
 
@@ -164,6 +167,7 @@ class Rebuilder:
 
 _DESCRIBE: dict[type, Callable[[Rebuilder, Any, Blueprint], None]] = {
     slice: Rebuilder._slice,
+    bytearray: Rebuilder._bytearray,
     types.MethodType: Rebuilder._method,
     functools.partial: Rebuilder._partial,
     types.CellType: Rebuilder._cell,

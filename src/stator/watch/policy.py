@@ -42,6 +42,7 @@ def _wrapper_of_tensor_operators() -> types.CodeType:
 # Run unwatched: what they read is noted elsewhere.
 _SKIPPED = _codes(
     torch.overrides.handle_torch_function,  # pops the mode and calls it
+    torch.Tensor.__hash__,  # the identity, which `Recorder.hashed` notes
     torch.nn.Module.__getattr__,  # `watch.attributes` notes what it is going to find
 )
 _SKIPPED[_wrapper_of_tensor_operators()] = None  # calls handle_torch_function
@@ -76,15 +77,22 @@ LEAVES: dict[types.CodeType, str] = {
 
 def is_trusted(filename: str) -> bool:
     """Code of torch, of the standard library or our own: may run inside an operation."""
-    if filename.startswith((_TORCH, _STATOR, "<frozen")) or filename == "<string>":  # named tuples, dataclasses
+    if filename.startswith((_TORCH, _STATOR, "<frozen")):
         return True
     return filename.startswith(_STDLIB) and not filename.startswith(_SITE)
+
+
+def _is_generated(code: types.CodeType) -> bool:
+    """Methods that `namedtuple` and `dataclass` write."""
+    if code.co_filename != "<string>":
+        return False
+    return code.co_name.startswith("__") or code.co_varnames[:1] == ("_cls",)
 
 
 def classify(code: types.CodeType) -> tuple[int, Any, bool]:
     """(kind, payload, trusted) of a code object, for the frame hook."""
     filename = code.co_filename
-    trusted = is_trusted(filename)
+    trusted = is_trusted(filename) or _is_generated(code)
     if code in LEAVES:
         return _native.LEAF, LEAVES[code], trusted
     if steering.breaks_at(code):
@@ -96,7 +104,7 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
     if code in _SKIPPED or (filename in OPERATION_FILES and "handle_torch_function" in code.co_names):
         return _native.SKIP, None, trusted
     if filename in _WEAK_FILES and code.co_name in ("remove", "_remove"):
-        return _native.SKIP, None, trusted
+        return _native.OURS, None, trusted
     return _native.COPY, None, trusted
 
 

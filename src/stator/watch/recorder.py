@@ -27,6 +27,7 @@ from .breaks import Drop
 from .calls import bound_parts, break_for, constructor_rule, rule_for
 from .classes import Classes
 from .constants import is_constant
+from .identity import Identity
 from .containers import (
     append,
     change_all,
@@ -87,8 +88,9 @@ class Recorder:
         """Call the function watched. Exceptions are the program's own."""
         for index, (name, value) in enumerate(zip(names, slots, strict=True)):
             self.ledger.local(index, name, value)
+        self._root = function
         root = self.ledger.local(len(slots), function.__name__, function)
-        self.attributes.note_function(root, function)
+        self.attributes.note_function(root, function, bound=True)
         with TensorMode(self.tracer):
             self.tracer.begin()
             try:
@@ -156,6 +158,8 @@ class Recorder:
 
     def enter(self, function: types.FunctionType) -> None:
         """A function's frame starts for the first time in this recording."""
+        if function is self._root:
+            return
         origin = self.ledger.find(function)
         if origin is None:
             if self.watcher.fresh(function):
@@ -203,6 +207,8 @@ class Recorder:
     def consult(self, value: Any) -> None:
         """C code may read this value and, if it is a container, its children."""
         cls = type(value)
+        if cls is Identity:
+            raise Drop("identity", "id")
         origin = self.ledger.find(value)
         if origin is not None:
             expose(self.ledger, origin, value)
@@ -348,7 +354,8 @@ class Recorder:
             self.touch_type(value)
         mine, other = self.ledger.find(left), self.ledger.find(right)
         if mine is not None and other is not None and left is not right:
-            self.ledger.require(mine, Fact.OTHER, other.index)
+            first, second = sorted((mine, other), key=lambda origin: origin.index)
+            self.ledger.require(second, Fact.OTHER, first.index)
 
     def touch_type(self, value: Any) -> None:
         origin = self.ledger.find(value)

@@ -87,25 +87,33 @@ _SIZED_BY_DATA = frozenset(
 )
 _STATE_SETTERS = frozenset({"_set_grad_enabled"})
 
-_BINARY = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
-    "%": operator.mod, "**": operator.pow, "@": operator.matmul, "&": operator.and_, "|": operator.or_,
-    "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift,
-    "+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "/=": operator.itruediv, "//=": operator.ifloordiv,
-    "%=": operator.imod, "**=": operator.ipow, "@=": operator.imatmul, "&=": operator.iand, "|=": operator.ior,
-    "^=": operator.ixor, "<<=": operator.ilshift, ">>=": operator.irshift,
-}  # fmt: skip
+_OPERATORS = {
+    "+": (operator.add, operator.iadd, "add __add__ __radd__"),
+    "-": (operator.sub, operator.isub, "sub __sub__ __rsub__"),
+    "*": (operator.mul, operator.imul, "mul __mul__ __rmul__"),
+    "/": (operator.truediv, operator.itruediv, "div __truediv__ __rtruediv__ __div__ __rdiv__"),
+    "//": (operator.floordiv, operator.ifloordiv, "floor_divide __floordiv__ __rfloordiv__"),
+    "%": (operator.mod, operator.imod, "remainder __mod__ __rmod__"),
+    "**": (operator.pow, operator.ipow, "pow __pow__ __rpow__"),
+    "@": (operator.matmul, operator.imatmul, "matmul __matmul__ __rmatmul__"),
+    "&": (operator.and_, operator.iand, "__and__ __rand__ bitwise_and"),
+    "|": (operator.or_, operator.ior, "__or__ __ror__ bitwise_or"),
+    "^": (operator.xor, operator.ixor, "__xor__ __rxor__ bitwise_xor"),
+}
+# (symbol, name of the torch function) -> (operator, are the operands swapped?)
+_BINARY: dict[tuple[str, str], tuple[Callable[..., Any], bool]] = {}
+for _symbol, (_plain, _in_place, _names) in _OPERATORS.items():
+    for _name in _names.split():
+        _swapped = _name.startswith("__r")
+        _BINARY[_symbol, _name] = (_plain, _swapped)
+        _BINARY[_symbol + "=", _name] = (_plain, _swapped)  # `x += t` where x is a number
+        _BINARY[_symbol + "=", f"__i{_name[2:]}" if _name.startswith("__") else f"{_name}_"] = (_in_place, False)
 _COMPARE = {
     "gt": operator.gt, "lt": operator.lt, "ge": operator.ge, "le": operator.le,
     "__eq__": operator.eq, "eq": operator.eq, "__ne__": operator.ne, "ne": operator.ne,
 }  # fmt: skip
 _UNARY = {"neg": operator.neg, "__invert__": operator.invert, "bitwise_not": operator.invert, "positive": operator.pos}
 _ITEMS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
-_REFLECTED = frozenset(
-    "__rsub__ __rpow__ __rfloordiv__ __rdiv__ __rtruediv__ __rmod__ __rlshift__ __rrshift__ __rmatmul__".split()
-)
-
-
 def name_of(func: Any) -> str:
     """The bare name of a torch function, of the attribute for a getter."""
     if isinstance(func, types.MethodWrapperType):
@@ -186,19 +194,23 @@ def _index_needs_data(index: Any) -> bool:
     return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
-def spell(func: Any, args: tuple[Any, ...], probe: _native.Probe | None) -> tuple[str, Any, tuple[Any, ...], str]:
-    """(node kind, target, arguments, name) for a function; the last probe tells whether it was an operator."""
+def spell(
+    func: Any, args: tuple[Any, ...], plain: bool, probe: _native.Probe | None
+) -> tuple[str, Any, tuple[Any, ...], str]:
+    """(node kind, target, arguments, name) for a function; the last probe tells whether it was an operator.
+
+    `plain`: it has no keyword arguments.
+    """
     name = name_of(func)
     if isinstance(func, types.MethodWrapperType):
         return "call_function", getattr, (args[0], name), name
     if name in _ITEMS:
         return "call_function", _ITEMS[name], args, name.strip("_")
-    if probe is not None and probe.kind == _native.BINARY and len(args) == 2:
-        in_place = name.startswith("__i") if name.endswith("__") else name.endswith("_")
-        target = _BINARY.get(str(probe.arg) if in_place else str(probe.arg).removesuffix("="))
-        if target is not None:
-            swapped = (args[1], args[0]) if name in _REFLECTED else args
-            return "call_function", target, swapped, _short(target)
+    if probe is not None and probe.kind == _native.BINARY and plain and len(args) == 2:
+        found = _BINARY.get((str(probe.arg), name))
+        if found is not None:
+            target, swapped = found
+            return "call_function", target, (args[1], args[0]) if swapped else args, _short(target)
     if probe is not None and probe.kind == _native.COMPARE and name in _COMPARE and len(args) == 2:
         return "call_function", _COMPARE[name], args, _short(_COMPARE[name])
     if probe is not None and probe.kind == _native.UNARY and name in _UNARY and len(args) == 1:

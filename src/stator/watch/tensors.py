@@ -160,7 +160,7 @@ class Tracer:
         if needs_data(func, args, kwargs):
             raise Drop("dynamic-shape-op", name_of(func))
         tensors: list[tuple[Any, Known]] = []
-        kind, target, node_args, name = spell(func, args, self._recorder.watcher.last_probe)
+        kind, target, node_args, name = spell(func, args, not kwargs, self._recorder.watcher.last_probe)
         node_args = tuple([self._argument(arg, tensors) for arg in node_args])
         node_kwargs = {key: self._argument(arg, tensors) for key, arg in kwargs.items()}
         try:
