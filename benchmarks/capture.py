@@ -74,7 +74,7 @@ CASES: dict[str, Case] = {
         "GPT-2",
         "GPT2LMHeadModel",
         "GPT2Config",
-        TEXT | {"n_embd": 64, "n_head": 4},
+        TEXT | {"n_embd": 64, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0},
         {"input_ids": tokens(2, 16)},
     ),
     "llama": Case(

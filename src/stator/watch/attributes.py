@@ -31,7 +31,7 @@ _OWN_LOOKUP = (type, super)  # builtin types whose attribute lookup is not the g
 _PARTS: dict[type, frozenset[str]] = {
     types.FunctionType: frozenset(
         {"__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__name__", "__qualname__"}
-        | {"__module__", "__doc__", "__annotations__", "__wrapped__"}
+        | {"__module__", "__doc__", "__annotations__"}
     ),
     types.MethodType: frozenset({"__func__", "__self__"}),
     types.CellType: frozenset({"cell_contents"}),
@@ -114,7 +114,7 @@ class Attributes:
         if origin is not None:
             self._ledger.touch(origin, owner)
             if name in _PARTS.get(cls, ()):
-                self._ledger.read(origin, Edge.ATTR, name, getattr(owner, name, None))
+                self._ledger.read(origin, Edge.ATTR, name, getattr(owner, name))
                 return
         found = self._classes.entry(cls, name)
         if found is not MISSING and has_method(type(found), "__get__") and self._is_data(found):

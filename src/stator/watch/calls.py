@@ -13,6 +13,7 @@ import _operator
 import builtins
 import collections
 import contextvars
+import copyreg
 import functools
 import itertools
 import math
@@ -36,6 +37,7 @@ from .identity import Identity
 if TYPE_CHECKING:
     from .recorder import Recorder
 
+_C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 Args = tuple[Any, ...]
 Rule = Callable[["Recorder", Any, Args, tuple[str, ...]], Any]
 
@@ -337,10 +339,29 @@ def _object_method(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...])
         for arg in args:
             r.ledger.use_identity(arg)
             r.touch(arg)
-    elif name in ("__reduce__", "__reduce_ex__", "__getstate__", "__sizeof__", "__dir__"):
+    elif name == "__reduce_ex__":
+        _reduce(r, args)
+    elif name in ("__reduce__", "__getstate__", "__sizeof__", "__dir__"):
         raise Drop("unknown-callable", f"object.{name}")
     else:
         pure_of_class(r, args)
+
+
+def _reduce(r: Recorder, args: Args) -> None:
+    """`object.__reduce_ex__`, as `copy` uses it: hands out the instance dict and `copyreg.__newobj__`."""
+    value = args[0]
+    if is_constant(value):
+        return
+    reduce = r.classes.entry(type(value), "__reduce__")
+    if not is_open(type(value)) or reduce is not object.__reduce__ or args[1:] != (4,):
+        raise Drop("unknown-callable", f"{type(value).__qualname__}.__reduce_ex__")
+    if copyreg._slotnames(type(value)):
+        raise Drop("unknown-callable", f"{type(value).__qualname__}.__reduce_ex__ with slots")
+    r.classes.note(type(value))
+    origin = r.ledger.find(value)
+    if origin is not None:
+        r.attributes.instance_dict(origin, value)
+    read_key(r.ledger, r.ledger.constant(vars(copyreg)), vars(copyreg), "__newobj__")
 
 
 def method_rule(func: Any) -> Rule | None:
@@ -408,6 +429,8 @@ _TABLE: list[tuple[Rule, Iterable[Any]]] = [
     (hash_of, [hash]),
     (identity_of, [id]),
     (exception_info, [sys.exc_info]),
+    (read_again, [sys.getrecursionlimit]),
+    (nothing, [sys.intern]),
     (pure, _named(collections, "deque OrderedDict defaultdict")),
     (pure, [types.SimpleNamespace, types.MappingProxyType, types.MethodType, types.GenericAlias, types.UnionType]),
     (pure, [operator.itemgetter, operator.attrgetter, operator.methodcaller]),
@@ -518,6 +541,18 @@ _BY_TYPE: dict[type, Rule] = {
 }
 
 
+# Rules that must be asked at every call, since what they note depends on more than which arguments are outside objects.
+_ASKED_ALWAYS = frozenset(
+    {get_attribute, get_attribute_plainly, set_attribute, set_attribute_plainly, namespace_of, read_again, cached}
+    | {context_variable, follow_weak_reference, call_partial, call_attrgetter, call_methodcaller, _object_method}
+)
+
+
+def may_be_approved(func: Any, rule: Rule) -> bool:
+    """Can the C side skip calls of this callable whose arguments are all fresh?"""
+    return rule not in _ASKED_ALWAYS and (id(func) in RULES or isinstance(func, _C_DESCRIPTORS))
+
+
 def rule_for(func: Any) -> Rule | None:
     """The rule of a callable that is not a Python function, a class or an instance with a Python `__call__`."""
     rule = RULES.get(id(func))
@@ -545,6 +580,3 @@ def bound_parts(func: Any) -> tuple[Any, Any] | None:
         if isinstance(found, _C_DESCRIPTORS):
             return found, owner
     return None
-
-
-_C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)

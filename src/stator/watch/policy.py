@@ -6,6 +6,7 @@ Nearly all frames run as instrumented copies. The exceptions are tabled here, ea
 from __future__ import annotations
 
 import _weakrefset
+import copyreg
 import os
 import sys
 import types
@@ -103,6 +104,8 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
         return _native.OURS, None, True
     if code in _SKIPPED or (filename in OPERATION_FILES and "handle_torch_function" in code.co_names):
         return _native.SKIP, None, trusted
+    if code is copyreg._slotnames.__code__:  # type: ignore[attr-defined]  # called by C code, reads the class only
+        return _native.OURS, None, trusted
     if filename in _WEAK_FILES and code.co_name in ("remove", "_remove"):
         return _native.OURS, None, trusted
     return _native.COPY, None, trusted

@@ -24,7 +24,7 @@ from ..recording import Edge, Fact, Origin, Recording
 from . import effects, leaves, policy, steering
 from .attributes import Attributes
 from .breaks import Drop
-from .calls import bound_parts, break_for, constructor_rule, rule_for
+from .calls import bound_parts, break_for, constructor_rule, may_be_approved, rule_for
 from .classes import Classes
 from .constants import is_constant
 from .identity import Identity
@@ -514,7 +514,7 @@ class Recorder:
         rule = rule_for(func)
         if rule is not None:
             replacement = rule(self, func, args, kwnames)
-            if replacement is None and probe is not None:
+            if replacement is None and probe is not None and may_be_approved(func, rule):
                 self.watcher.approve(func)
             return replacement
         if isinstance(func, types.FunctionType):

@@ -1,0 +1,893 @@
+"""The frame hook and the watcher: watched programs behave as they do unwatched, and every frame is accounted for."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import threading
+import weakref
+from types import CodeType
+from typing import Any
+
+import programs
+from watching import Notes, fresh_code, outcome
+
+from stator import _native as n
+
+# ---- the observer is not noticed ----
+
+
+def test_programs_do_the_same_when_watched() -> None:
+    for program in programs.PROGRAMS:
+        plain = outcome(program)
+        notes = Notes()
+        assert outcome(notes.run, program) == plain, program.__name__
+        assert not notes.failures, (program.__name__, notes.failures)
+        assert notes.watcher.events > 0 and program.__name__ == notes.entered[0]
+
+
+def test_programs_do_the_same_when_watched_many_times() -> None:
+    """After some runs CPython would have specialised the copies' instructions."""
+    for program in programs.PROGRAMS:
+        if program.__name__ in ("asynchronous", "too_deep"):
+            continue  # slow
+        plain = outcome(program)
+        for _ in range(20):
+            notes = Notes(kinds="CALL")
+            assert outcome(notes.run, program) == plain, program.__name__
+
+
+def traced(call: Any, *args: Any) -> list[tuple[str, str, int]]:
+    events: list[tuple[str, str, int]] = []
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        if frame.f_code.co_filename == programs.__file__:
+            events.append((frame.f_code.co_name, event, frame.f_lineno))
+            return trace
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call(*args)
+    except Exception:
+        pass
+    finally:
+        sys.settrace(before)
+    return events
+
+
+def test_tracers_see_the_same_lines() -> None:
+    for program in programs.PROGRAMS:
+        if program.__name__ in ("too_deep", "asynchronous"):
+            continue
+        plain = traced(program)
+        assert traced(Notes().run, program) == plain, program.__name__
+
+
+def test_profilers_do_not_see_handlers() -> None:
+    seen: list[str] = []
+
+    def profile(frame: Any, event: str, arg: Any) -> None:
+        seen.append(frame.f_code.co_name)
+
+    notes = Notes()
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        notes.watcher.run(programs.classes, ())  # type: ignore[arg-type]
+    finally:
+        sys.setprofile(before)
+    assert notes.events
+    assert not {"handler", "classify", "instrument", "<lambda>"} & set(seen)
+    assert "make" in seen and "name" in seen
+
+
+def test_deleting_an_argument_frees_it() -> None:
+    class Thing:
+        pass
+
+    def callee(thing: Any, *rest: Any, key: Any, **more: Any) -> Any:
+        refs = [weakref.ref(x) for x in (thing, rest[0], key, more["m"])]
+        del thing, rest, key, more
+        return [ref() for ref in refs]
+
+    def caller() -> Any:
+        return callee(Thing(), Thing(), key=Thing(), m=Thing())
+
+    assert Notes(kinds="ITER").run(caller) == [None] * 4
+
+
+def test_arguments_are_released_when_the_call_is_over() -> None:
+    class Thing:
+        pass
+
+    def callee(thing: Any) -> Any:
+        return weakref.ref(thing)
+
+    def caller() -> Any:
+        ref = callee(Thing())
+        return ref()
+
+    assert Notes(kinds="ITER").run(caller) is None
+
+
+def test_a_generator_may_outlive_its_function_and_its_recording() -> None:
+    def make() -> Any:
+        space: dict[str, Any] = {}
+        exec("def g(n):\n    for i in range(n):\n        yield len('abc') + i", space)
+        return space.pop("g")(3)
+
+    notes = Notes()
+    generator = notes.run(make)
+    gc.collect()
+    assert next(generator) == 3
+    other = Notes(kinds="CALL")
+    assert other.run(lambda g: list(g), generator) == [4, 5]
+    assert [p.code.co_name for p in other.probes if p.arg is None and p.code.co_name == "g"]
+
+
+def test_a_copy_dies_with_its_original() -> None:
+    def make() -> Any:
+        space: dict[str, Any] = {}
+        exec("def f(x):\n    return x.real", space)
+        return space["f"]
+
+    f = make()
+    notes = Notes()
+    assert notes.run(f, 3) == 3
+    probe = notes.watcher.last_probe
+    code = weakref.ref(f.__code__)
+    assert probe is not None and probe.code is f.__code__ and probe.lineno == 2
+    del f
+    gc.collect()
+    assert code() is None
+    assert probe.code is None and probe.lineno is None
+
+
+def test_super_without_a_first_argument_stays_an_error() -> None:
+    class C(programs.Base):
+        def m(*args: Any) -> Any:  # type: ignore[misc]
+            return super().name()
+
+    plain = outcome(C().m)
+    assert plain[1] is RuntimeError
+    notes = Notes()
+    assert outcome(notes.run, lambda c: c.m(), C())[:3] == plain[:3]
+    assert ("m", "its super() has no first argument to take") in notes.blinds
+
+
+# ---- run ----
+
+
+def test_run_checks_its_arguments() -> None:
+    notes = Notes()
+    for bad in ((len, ()), (programs.classes, []), (programs.classes, (1,))):
+        assert outcome(notes.watcher.run, *bad)[1] is TypeError
+    assert not n.hook_installed()
+
+
+def test_run_refuses_what_it_cannot_watch() -> None:
+    code = compile("x = 1", "<body>", "exec")
+    body = type(programs.recursion)(code, {})
+    notes = Notes()
+    kind, error = outcome(notes.watcher.run, body, ())[:2]
+    assert (kind, error) == ("error", n.Unwatchable)
+    assert outcome(notes.watcher.run, body, ())[2] != ""  # the refusal is remembered with its reason
+    assert not notes.entered
+
+
+def test_all_slots_are_given() -> None:
+    def f(a: Any, /, b: Any, *args: Any, c: Any, **kwargs: Any) -> Any:
+        return a, b, args, c, kwargs
+
+    assert Notes().run(f, 1, 2, 3, (4, 5), {"k": 6}) == (1, 2, (4, 5), 3, {"k": 6})
+
+
+def test_runs_do_not_nest() -> None:
+    errors: list[BaseException] = []
+    inner = Notes()
+
+    def again(x: int) -> None:
+        for watcher in (inner.watcher, n.current()):
+            assert watcher is not None
+            try:
+                watcher.run(programs.recursion, ())  # type: ignore[arg-type]
+            except RuntimeError as error:
+                errors.append(error)
+
+    outer = Notes()
+    outer.run(fresh_code(again), 1)
+    assert len(errors) == 2 and not inner.entered
+
+
+def test_an_exception_ends_the_run() -> None:
+    def f() -> None:
+        raise KeyError("k")
+
+    notes = Notes()
+    assert outcome(notes.run, f)[:3] == ("error", KeyError, "'k'")
+    assert notes.run(programs.recursion) == 144  # and the watcher can run again
+
+
+def test_stop_inside_a_handler() -> None:
+    notes = Notes(kinds="")
+    states = []
+
+    def stop(probe: Any, *operands: Any) -> None:
+        notes.watcher.stop()
+        states.append((n.state(), n.hook_installed()))
+
+    watcher = n.Watcher(
+        {n.BINARY: stop},
+        enter=lambda f: None,
+        classify=notes.classify,
+        leaf=notes.leaf,
+        blind=print,
+        foreign=print,
+        failed=None,
+    )
+    notes.watcher = watcher
+
+    def inner(x: Any) -> Any:
+        return x + 1
+
+    def f(x: Any) -> Any:
+        y = inner(x)
+        return y * 2, n.state(), n.current() is watcher
+
+    watcher.know(5)
+    assert notes.run(f, 5) == (12, n.OFF, True)
+    assert states == [(n.OFF, False)] and watcher.calls == 1
+
+
+def test_stop_when_a_function_is_entered_or_classified() -> None:
+    for where in ("enter", "classify"):
+        notes = Notes()
+
+        def stop(x: Any) -> Any:
+            if where in str(x) or getattr(x, "co_name", getattr(x, "__name__", "")) == "inner":
+                n.current().stop()  # type: ignore[union-attr]
+            return (n.COPY, None, False)
+
+        watcher = n.Watcher(
+            {},
+            enter=stop if where == "enter" else lambda f: None,
+            classify=stop if where == "classify" else notes.classify,
+            leaf=notes.leaf,
+            blind=print,
+            foreign=print,
+            failed=notes.failures.append,
+        )
+        notes.watcher = watcher
+
+        def inner(x: int) -> int:
+            return x + 1
+
+        def f(x: int) -> Any:
+            return inner(x), n.state()
+
+        assert notes.run(fresh_code(f), 3) == (4, n.OFF)
+        assert not notes.failures
+
+
+# ---- handlers ----
+
+
+class Oops(BaseException):
+    pass
+
+
+def test_what_a_handler_raises_goes_to_failed() -> None:
+    failures: list[BaseException] = []
+
+    def bad(*args: Any) -> Any:
+        raise Oops(len(args))
+
+    watcher = n.Watcher(
+        {n.CALL: bad},
+        enter=bad,
+        classify=bad,
+        leaf=bad,
+        blind=bad,
+        foreign=bad,
+        failed=failures.append,
+    )
+
+    def inner(x: str) -> int:
+        return int(x)
+
+    def f(x: str) -> Any:
+        try:
+            inner("no")
+        except ValueError as error:
+            return inner(x), str(error), type(error.__context__)
+
+    assert watcher.run(fresh_code(f), ("5",))[0] == 5  # type: ignore[arg-type]
+    assert {type(e) for e in failures} == {Oops} and len(failures) > 3
+    assert n.code_kind(inner.__code__) is None  # a failed classification is not remembered
+
+
+def test_failed_may_fail() -> None:
+    unraisable: list[Any] = []
+    before, sys.unraisablehook = sys.unraisablehook, unraisable.append
+    try:
+        for failed in (None, lambda e: 1 / 0):
+            watcher = n.Watcher(
+                {},
+                enter=lambda f: 1 / 0,
+                classify=lambda c: (n.COPY, None, False),
+                leaf=print,
+                blind=print,
+                foreign=print,
+                failed=failed,
+            )
+            assert watcher.run(programs.recursion, ()) == 144  # type: ignore[arg-type]
+    finally:
+        sys.unraisablehook = before
+    assert [u.exc_type for u in unraisable] and {u.exc_type for u in unraisable} == {ZeroDivisionError}
+
+
+def test_the_exception_being_handled_is_untouched() -> None:
+    def f(x: Any) -> Any:
+        try:
+            raise KeyError("mine")
+        except KeyError as error:
+            x.real  # noqa: B018
+            return sys.exc_info()[1] is error, error.__context__
+
+    def handler(probe: Any, owner: Any) -> None:
+        try:
+            raise TypeError
+        except TypeError:
+            pass
+        raise ValueError
+
+    failures: list[BaseException] = []
+    watcher = n.Watcher(
+        {n.ATTR: handler},
+        enter=lambda f: None,
+        classify=lambda c: (n.COPY, None, False),
+        leaf=print,
+        blind=print,
+        foreign=print,
+        failed=failures.append,
+    )
+    x = 3
+    watcher.know(x)
+    assert watcher.run(f, (x,)) == (True, None)  # type: ignore[arg-type]
+    assert [type(e) for e in failures] == [ValueError]
+
+
+# ---- kinds of code ----
+
+
+def kinds(**by_name: tuple[int, object, bool]) -> Any:
+    return lambda code: by_name.get(code.co_name)
+
+
+def test_classification_is_asked_once() -> None:
+    def once() -> int:
+        return 1
+
+    def f() -> int:
+        return once() + once()
+
+    f, notes = fresh_code(f), Notes()
+    assert notes.run(f) == 2
+    assert notes.classified == ["once"]  # the root's copy is asked for by name
+    again = Notes()
+    again.run(f)
+    assert again.classified == []
+    assert n.code_kind(once.__code__) == n.COPY
+    n.forget_code(once.__code__)
+    assert n.code_kind(once.__code__) is None
+    again.run(f)
+    assert again.classified == ["once"]
+
+
+def test_constant_code_is_not_run() -> None:
+    def constant(*args: Any, k: int = 3, **kwargs: Any) -> str:
+        raise AssertionError("run")
+
+    def f(x: Any) -> Any:
+        return constant(x, k=4, z=5)
+
+    notes = Notes(classify=kinds(constant=(n.CONSTANT, "payload", True)))
+    assert notes.run(f, object()) == "payload"
+    assert notes.entered == ["test_constant_code_is_not_run.<locals>.f"]
+
+
+def test_our_code_runs_with_state_off() -> None:
+    def ours() -> Any:
+        def nested() -> Any:
+            return n.state()
+
+        return n.state(), nested()
+
+    def f() -> Any:
+        return ours()
+
+    notes = Notes(classify=kinds(ours=(n.OURS, None, True)))
+    assert notes.run(f) == (n.OFF, n.OFF) and "nested" not in notes.classified
+
+
+def test_skipped_code_runs_as_sentinel() -> None:
+    def trusted() -> int:
+        return n.state()
+
+    def stranger() -> int:
+        return n.state()
+
+    def skipped() -> Any:
+        return n.state(), trusted(), stranger(), [stranger() for _ in range(1)]
+
+    def f() -> Any:
+        return skipped()
+
+    listcomp = {"<listcomp>": (n.COPY, None, True)}
+    notes = Notes(classify=kinds(skipped=(n.SKIP, None, True), trusted=(n.COPY, None, True), **listcomp))
+    assert notes.run(f) == (n.SENTINEL, n.SENTINEL, n.SENTINEL, [n.SENTINEL])
+    assert notes.foreign == ["stranger", "stranger"]
+
+
+def test_a_leaf_is_handed_over() -> None:
+    def leaf(a: int, *args: int, k: int = 3, **kwargs: int) -> Any:
+        return n.state(), a, args, k, kwargs
+
+    def f() -> Any:
+        return leaf(1, 2, z=4), n.state()
+
+    notes = Notes(classify=kinds(leaf=(n.LEAF, "payload", True)))
+    notes.leaf = lambda payload, func, slots: (payload, func.__name__, slots, n.state())  # type: ignore[assignment]
+    watcher = n.Watcher(
+        {},
+        enter=print,
+        classify=notes.classify,
+        leaf=lambda *args: notes.leaf(*args),
+        blind=print,
+        foreign=print,
+        failed=notes.failures.append,
+    )
+    watcher_notes = watcher.run(fresh_code(f), ())  # type: ignore[arg-type]
+    assert watcher_notes == (("payload", "leaf", (1, 3, (2,), {"z": 4}), n.OFF), n.WATCHING)
+
+
+def test_a_leaf_runs_as_sentinel_and_its_exception_is_the_programs() -> None:
+    def leaf(a: Any) -> Any:
+        helper()
+        return 1 / a
+
+    def helper() -> None:
+        pass
+
+    def f(a: Any) -> Any:
+        try:
+            return leaf(a)
+        except ZeroDivisionError as error:
+            names = []
+            traceback = error.__traceback__
+            while traceback is not None:
+                names.append(traceback.tb_frame.f_code.co_name)
+                traceback = traceback.tb_next
+            return names
+
+    notes = Notes(classify=kinds(leaf=(n.LEAF, None, True)))
+    assert notes.run(f, 2) == 0.5
+    assert notes.foreign == ["helper"]
+    assert notes.run(f, 0) == ["f", "leaf"]
+    assert not notes.failures
+
+
+def test_blind_code_is_reported_and_runs_unwatched() -> None:
+    def blind() -> Any:
+        return n.state()
+
+    def f() -> Any:
+        return blind(), n.state()
+
+    notes = Notes(classify=kinds(blind=(n.BLIND, "too clever", True)))
+    assert notes.run(f) == (n.OFF, n.WATCHING)
+    assert notes.blinds == [("blind", "too clever")]
+
+
+def test_class_bodies_and_finalizers_are_blind() -> None:
+    class Dying:
+        def __del__(self) -> None:
+            states.append(n.state())
+
+    states: list[int] = []
+
+    def f() -> None:
+        class Body:
+            states.append(n.state())
+
+        Dying()
+
+    notes = Notes()
+    notes.run(f)
+    assert states == [n.OFF, n.OFF]
+    assert [name for name, _ in notes.blinds] == ["Body", "__del__"] and notes.blinds[1][1] == "finalizer"
+
+
+def test_generators_begun_elsewhere_are_blind() -> None:
+    generator = programs.countdown(3)
+    next(generator)
+
+    def f(g: Any) -> Any:
+        return next(g), n.state()
+
+    notes = Notes()
+    assert notes.run(f, generator) == (2, n.WATCHING)
+    assert notes.blinds == [("countdown", "resumed")]
+
+    def throw(g: Any) -> Any:
+        return g.throw(ValueError("x"))
+
+    assert notes.run(throw, generator) == "closing"
+    assert notes.blinds[-1] == ("countdown", "resumed")
+
+
+def test_programs_generators_in_a_leaf_are_foreign() -> None:
+    def own() -> Any:
+        yield 1
+
+    def leaf(g: Any) -> Any:
+        return list(g)
+
+    def f() -> Any:
+        return leaf(own())
+
+    notes = Notes(classify=kinds(leaf=(n.LEAF, None, True)))
+    assert notes.run(f) == [1]
+    assert set(notes.foreign) == {"own"}
+
+
+def test_a_failing_instrumenter_is_blindness_for_now() -> None:
+    from stator.watch import opcodes
+
+    def broken(x: int) -> int:
+        return x + 1
+
+    def f(x: int) -> int:
+        return broken(x)
+
+    f, notes = fresh_code(f), Notes()
+    notes.run(fresh_code(lambda: None))
+    rules, opcodes.RULES[:] = list(opcodes.RULES), ["nonsense"] * 256  # type: ignore[list-item]
+    try:
+        assert outcome(notes.watcher.run, f, (3,))[1] is n.Unwatchable
+    finally:
+        opcodes.RULES[:] = rules
+    assert notes.failures
+    notes.failures.clear()
+    assert notes.run(f, 3) == 4  # not remembered
+    assert not notes.failures and not notes.blinds
+
+
+def test_paused_and_call_leaf_set_the_state() -> None:
+    notes = Notes()
+
+    def f() -> Any:
+        w = n.current()
+        assert w is not None
+        return n.state(), w.paused(n.state), w.call_leaf(n.state, (), None), n.state()
+
+    assert notes.run(f) == (n.WATCHING, n.OFF, n.SENTINEL, n.WATCHING)
+    assert notes.watcher.paused(sorted, [2, 1], reverse=True) == [2, 1]
+    assert notes.watcher.call_leaf(sorted, ([1, 2],), {"reverse": True}) == [2, 1]
+    assert outcome(notes.watcher.call_leaf, sorted)[1] is TypeError
+
+
+# ---- no frame escapes ----
+
+TICK = itertools.count().__next__
+
+
+class Ticking:
+    """Every way into Python code from an instruction; each run of such code calls TICK once."""
+
+    def __init__(self, x: int = 0) -> None:
+        TICK()
+
+    def __getitem__(self, key: Any) -> Any:
+        return TICK()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        TICK()
+
+    def __delitem__(self, key: Any) -> None:
+        TICK()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        TICK()
+
+    def __add__(self, other: Any) -> Any:
+        return TICK()
+
+    def __lt__(self, other: Any) -> bool:
+        return TICK() >= 0
+
+    def __contains__(self, other: Any) -> bool:
+        return TICK() >= 0
+
+    def __bool__(self) -> bool:
+        return TICK() >= 0
+
+    def __call__(self) -> Any:
+        return TICK()
+
+    def __enter__(self) -> Any:
+        return TICK()
+
+    def __exit__(self, *args: Any) -> None:
+        TICK()
+
+    def __iter__(self) -> Any:
+        TICK()
+        return iter(())
+
+    def __neg__(self) -> Any:
+        return TICK()
+
+    def method(self, a: int, b: int = 2) -> Any:
+        return TICK()
+
+    @property
+    def prop(self) -> Any:
+        return TICK()
+
+
+class Overridden:
+    def __getattribute__(self, name: str) -> Any:
+        return TICK()
+
+
+def plain(a: int, b: int = 2) -> Any:
+    return TICK()
+
+
+def ticks(count: int) -> Any:
+    for _ in range(count):
+        yield TICK()
+
+
+def delegated(count: int) -> Any:
+    yield from ticks(count)
+
+
+async def coroutine() -> Any:
+    return TICK()
+
+
+def exercise(t: Any, o: Any) -> None:
+    async def waiting() -> None:
+        for _ in range(5):
+            await coroutine()
+
+    for i in range(5):
+        t[i]
+        t[i] = i
+        del t[i]
+        t.x = i
+        t + i
+        t < i  # noqa: B015
+        i in t  # noqa: B015
+        not t  # noqa: B018
+        t()
+        -t
+        with t:
+            pass
+        for _ in t:
+            pass
+        t.method(i)
+        t.method(i, 3)
+        t.method(i, b=3)
+        t.prop  # noqa: B018
+        o.anything  # noqa: B018
+        plain(i)
+        plain(i, 2)
+        plain(i, b=2)
+        plain(*(i,), **{})
+        Ticking()
+        Ticking(i)
+        Ticking(x=i)
+        for _ in ticks(2):
+            pass
+        for _ in delegated(2):
+            pass
+        sorted([1, 2], key=plain)
+    try:
+        waiting().send(None)
+    except StopIteration:
+        pass
+
+
+def ticked(call: Any, *args: Any) -> int:
+    before = TICK()
+    call(*args)
+    return TICK() - before - 1
+
+
+def test_every_callee_is_watched_however_warm_the_code_is() -> None:
+    t, o = Ticking(), Overridden()
+    for _ in range(60):  # CPython specialises the originals
+        expected = ticked(exercise, t, o)
+    for _ in range(60):  # and would specialise the copies
+        notes = Notes(kinds="CALL")
+        notes.run(exercise, t, o)
+        assert sum(event[2] is TICK for event in notes.events) == expected
+        assert not notes.blinds
+
+
+def test_every_foreign_frame_in_a_leaf_is_reported_however_warm_the_code_is() -> None:
+    exercised = fresh_code(exercise)
+    t, o = Ticking(), Overridden()
+    for _ in range(60):
+        ticked(exercised, t, o)
+
+    def f(t: Any, o: Any) -> None:
+        exercised(t, o)
+
+    notes = Notes(kinds="", classify=kinds(exercise=(n.LEAF, None, True)))
+    for _ in range(20):
+        notes.foreign.clear()
+        notes.run(f, t, o)
+        seen = {name: notes.foreign.count(name) for name in set(notes.foreign)}
+        assert seen["__init__"] == 15 and seen["__getitem__"] == 5 and seen["prop"] == 5, seen
+        assert seen["plain"] == 30 and seen["method"] == 15 and seen["__getattribute__"] == 5, seen
+
+
+# ---- recursion, threads, neighbours ----
+
+
+def test_deep_recursion_ends_the_recording_not_the_process() -> None:
+    def down(k: int) -> int:
+        return 0 if k == 0 else 1 + down(k - 1)
+
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(60_000)
+    try:
+        notes = Notes(kinds="")
+        assert notes.run(down, 50_000) == 50_000
+        assert ("down", "recursion") in notes.blinds
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def test_deep_recursion_in_a_thread_that_records_nothing() -> None:
+    """Another thread's recording makes its calls take C stack."""
+
+    def down(k: int) -> int:
+        return 0 if k == 0 else 1 + down(k - 1)
+
+    results: list[int] = []
+
+    def f(start: Any, other: Any) -> None:
+        start()
+        other.join()
+
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(60_000)
+    try:
+        other = threading.Thread(target=lambda: results.append(down(50_000)))
+        notes = Notes(kinds="")
+        notes.watcher.run(f, (other.start, other))  # type: ignore[arg-type]
+    finally:
+        sys.setrecursionlimit(before)
+    assert results == [50_000]
+    assert "displaced" in str(notes.failures[0])  # and this recording knows that frames ran unseen
+    assert Notes().run(programs.recursion) == 144
+
+
+def test_threads_record_apart() -> None:
+    barrier = threading.Barrier(3)
+    notes = [Notes(kinds="BINARY") for _ in range(2)]
+    problems: list[Any] = []
+
+    def work(x: int, wait: Any) -> int:
+        wait()
+        for _ in range(300):
+            x = step(x)
+        wait()
+        return x
+
+    def step(x: int) -> int:
+        return x + 1
+
+    def thread(i: int) -> None:
+        if notes[i].watcher.run(work, (i, barrier.wait)) != 300 + i:  # type: ignore[arg-type]
+            problems.append(i)
+        if n.state() != n.OFF:
+            problems.append("state")
+
+    threads = [threading.Thread(target=thread, args=(i,)) for i in range(2)]
+    for t in threads:
+        t.start()
+    barrier.wait()
+    if n.state() != n.OFF or n.current() is not None:
+        problems.append("main thread")
+    programs.recursion()
+    barrier.wait()
+    for t in threads:
+        t.join()
+    assert not problems and not n.hook_installed()
+    for i in range(2):
+        assert notes[i].watcher.events >= 900 and not notes[i].failures
+        assert "work" in notes[i].entered[0]
+
+
+def test_nothing_leaks() -> None:
+    def f(x: Any, *args: Any, **kwargs: Any) -> Any:
+        def inner(y: Any) -> Any:
+            return (y, x, [z for z in ticks(2)])
+
+        try:
+            raise ValueError(x)
+        except ValueError as error:
+            return inner(str(error)), sorted([2, 1], key=lambda v: -v), f"{x:>3}"
+
+    def once() -> None:
+        notes = Notes(kinds="CALL ATTR GLOBAL")
+        notes.run(f, 3, (), {})
+
+    for _ in range(200):
+        once()
+    gc.collect()
+    blocks = sys.getallocatedblocks()
+    for _ in range(2000):
+        once()
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < 100
+
+
+def test_one_watcher_can_run_many_times() -> None:
+    notes = Notes(kinds="BINARY")
+
+    def f(x: int) -> int:
+        return plain(x) + len(str(x))
+
+    for _ in range(100):
+        notes.run(f, 3)
+    gc.collect()
+    blocks = sys.getallocatedblocks()
+    for _ in range(10_000):
+        notes.watcher.run(f, (3,))  # type: ignore[arg-type]
+    assert sys.getallocatedblocks() - blocks < 100
+
+
+def test_code_objects_that_come_and_go_leak_nothing() -> None:
+    def make() -> Any:
+        space: dict[str, Any] = {}
+        exec("def f(x):\n    return [len(str(i)) for i in range(x)]", space)
+        return space["f"]
+
+    def once() -> None:
+        Notes(kinds="CALL").run(make(), 2)
+
+    for _ in range(50):
+        once()
+    gc.collect()
+    blocks = sys.getallocatedblocks()
+    for _ in range(300):
+        once()
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < 100
+
+
+def test_a_code_object_can_be_forgotten_while_it_is_judged() -> None:
+    def inner() -> int:
+        return 1
+
+    def f() -> int:
+        return inner()
+
+    def classify(code: CodeType) -> Any:
+        n.forget_code(code)
+        return (n.CONSTANT, [1, 2], True)
+
+    notes = Notes(classify=classify)
+    for _ in range(3):
+        assert notes.run(f) == [1, 2]
+        n.forget_code(inner.__code__)
