@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import stator
 from stator.errors import (
     REASONS,
     BackendError,
@@ -240,6 +241,13 @@ def ids_used() -> Iterator[tuple[str, str]]:
                 name = getattr(node.func, "id", getattr(node.func, "attr", ""))
                 if name in ("Drop", "break_reason"):
                     yield f"{path.relative_to(SOURCE)}:{node.lineno}", str(node.args[0].value)
+
+
+def test_hints_name_only_what_there_is() -> None:
+    named = {
+        name for known in REASONS.values() for name in re.findall(r"stator\.(\w+)", known.reason + known.hint)
+    }
+    assert {name for name in named if not hasattr(stator, name)} == set()
 
 
 def test_every_reason_that_the_code_gives_is_in_the_catalogue() -> None:

@@ -93,7 +93,7 @@ _CATALOGUE: tuple[tuple[str, str, str], ...] = (
     (
         "autograd-function",
         "call to the autograd function {what} (its backward is Python)",
-        "write it with torch's operations, or declare it with stator.allow_in_graph",
+        f"write it with torch's operations, or {_MOVE_OUT}",
     ),
     (
         "functorch",
@@ -104,7 +104,7 @@ _CATALOGUE: tuple[tuple[str, str, str], ...] = (
     (
         "unknown-callable",
         "call to {what} (stator does not know what it reads or changes)",
-        f"if it computes on tensors only, declare it with stator.allow_in_graph; otherwise {_MOVE_OUT}",
+        f"write it in Python, where it can be watched, or {_MOVE_OUT}",
     ),
     (
         "cached-function",

@@ -96,6 +96,16 @@ class Origin:
         return describe(self)
 
 
+def describe_key(origin: Origin) -> str:
+    """The last step of an origin, by name."""
+    key = origin.key
+    if origin.edge is Edge.LOCAL or origin.edge is Edge.SUPER:
+        return str(key[1])
+    if origin.edge is Edge.CONST:
+        return str(key.get("__name__", "globals")) if isinstance(key, dict) else str(getattr(key, "__name__", "object"))
+    return str(getattr(key, "__name__", key))
+
+
 def describe(origin: Origin) -> str:
     """The origin as the user would write it."""
     key = origin.key

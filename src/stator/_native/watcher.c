@@ -125,7 +125,6 @@ run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, PyObject
     if (call == NULL) {
         return NULL;
     }
-    PyObject *result = NULL;
     w->stopped = 0;
     w->thread = t;
     t->watcher = w;
@@ -133,16 +132,15 @@ run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, PyObject
     w->holds_hook = 1;
     hook_acquire();
     t->state = STATE_WATCHING;
-    if (hook_enter(w, func) == 0) {
-        result = PyObject_Vectorcall(call, &PyTuple_GET_ITEM(slots, 0), (size_t)PyTuple_GET_SIZE(slots), NULL);
-        if (!w->stopped && !hook_reached(t)) {
-            /* Frames ran unseen: whatever was recorded is not to be trusted. */
-            Shield s;
-            shield_up(&s, t, w);
-            PyErr_SetString(PyExc_RuntimeError, "the frame hook was displaced during the recording");
-            watcher_failed(w);
-            shield_down(&s);
-        }
+    (void)hook_enter(w, func); /* should the recording end here already, the copy's probes are silent */
+    PyObject *result = PyObject_Vectorcall(call, &PyTuple_GET_ITEM(slots, 0), (size_t)PyTuple_GET_SIZE(slots), NULL);
+    if (!w->stopped && !hook_reached(t)) {
+        /* Frames ran unseen: whatever was recorded is not to be trusted. */
+        Shield s;
+        shield_up(&s, t, w);
+        PyErr_SetString(PyExc_RuntimeError, "the frame hook was displaced during the recording");
+        watcher_failed(w);
+        shield_down(&s);
     }
     watcher_stop(w);
     w->thread = NULL;

@@ -45,7 +45,7 @@ def _log(name: str) -> logging.Logger:
 def _block(name: str, heading: str, about: str, text: Callable[[], str]) -> None:
     """One DEBUG record: a heading, a comment line about it, and the text, rendered if the logger is on."""
     if _log(name).isEnabledFor(logging.DEBUG):
-        rendered = text()
+        rendered = text().strip()
         if rendered:
             _log(name).debug("%s\n# %s\n%s", heading, about, rendered)
 

@@ -68,11 +68,15 @@ class Attributes:
     def __init__(self, ledger: Ledger, classes: Classes) -> None:
         self._ledger = ledger
         self._classes = classes
+        self._plain: set[tuple[type, str]] = set()  # no entry in the class: the instance dict decides
+        self._spaces: dict[int, tuple[Origin, dict[str, Any]]] = {}  # by index of the owner's origin
 
     # -- reading
 
     def read(self, owner: Any, name: str) -> None:
         """`owner.name` is about to be evaluated."""
+        if (type(owner), name) in self._plain and self._read_quickly(owner, name):
+            return
         if isinstance(owner, type):
             self._read_of_class(owner, name)
         elif type(owner) is super:
@@ -82,19 +86,35 @@ class Attributes:
         else:
             self._read_of_instance(owner, name)
 
+    def _read_quickly(self, owner: Any, name: str) -> bool:
+        """The most frequent case: an attribute in the dict of an object whose dict has been read before."""
+        ledger = self._ledger
+        origin = ledger.find(owner)
+        space = None if origin is None else self._spaces.get(origin.index)
+        if space is None or name not in space[1] or ledger.changed(space[1]) is not None:
+            return False
+        ledger.read(space[0], Edge.ITEM, name, space[1][name])
+        return True
+
     def read_plain(self, owner: Any, name: str) -> None:
         """As `object.__getattribute__` does it, whatever the class says."""
         self._read_generic(owner, name)
 
     def instance_dict(self, origin: Origin, owner: Any) -> tuple[Origin, dict[str, Any]] | None:
         """The instance dict of a known object, itself known."""
+        space = self._spaces.get(origin.index)
+        if space is not None:
+            return space
         try:
             namespace = object.__getattribute__(owner, "__dict__")
         except AttributeError:
             return None
         if type(namespace) is not dict:
             raise Drop("unguardable", f"{type(owner).__name__}.__dict__ is not a dict")
-        return self._ledger.read(origin, Edge.ATTR, "__dict__", namespace), namespace
+        space = self._ledger.read(origin, Edge.ATTR, "__dict__", namespace), namespace
+        self._ledger.touch(*space)
+        self._spaces[origin.index] = space
+        return space
 
     def _read_of_instance(self, owner: Any, name: str) -> None:
         cls = type(owner)
@@ -107,6 +127,8 @@ class Attributes:
                 if self._ledger.find(owner) is not None:
                     raise Drop("unguardable", f"attributes of {cls.__name__} are looked up by C code")
         self._read_generic(owner, name)
+        if self._classes.entry(cls, name) is MISSING:
+            self._plain.add((cls, name))
 
     def _read_generic(self, owner: Any, name: str) -> None:
         cls = type(owner)
@@ -325,6 +347,7 @@ class Attributes:
         change = self._ledger.change("class", origin, owner)
         change.written[name] = None
         self._classes.forget(owner, name)
+        self._plain.clear()
 
     def note_function(self, origin: Origin, function: types.FunctionType, *, bound: bool = False) -> None:
         """A known function is entered: its code, defaults (unless all arguments are given) and closure matter."""

@@ -36,28 +36,32 @@ IDENTITY_TYPES: frozenset[type] = frozenset(
         torch._ops.OpOverloadPacket,
     }
 )
-_NESTED = (tuple, torch.Size)
+_BY_VALUE = (tuple, torch.Size, slice, types.BuiltinFunctionType)
+_FIXED_TYPES: dict[type, Fact | None] = dict.fromkeys(EQUAL_TYPES, Fact.EQUAL) | dict.fromkeys(IDENTITY_TYPES, Fact.IS)
+_FIXED_TYPES |= dict.fromkeys((dict, list, set, types.FunctionType, types.MethodType, types.CellType), None)
 
 
 def constant_fact(value: Any) -> Fact | None:
     """How a constant is guarded; None for an object."""
     cls = type(value)
-    if cls in EQUAL_TYPES:
-        return Fact.EQUAL
-    if cls in IDENTITY_TYPES or isinstance(value, (type, types.ModuleType, enum.Enum)):
+    if cls in _FIXED_TYPES:
+        return _FIXED_TYPES[cls]
+    if cls in _BY_VALUE:
+        return _fact_by_value(value)
+    if isinstance(value, (type, types.ModuleType, enum.Enum)):
         return Fact.IS
-    if cls is types.BuiltinFunctionType:
+    return Fact.EQUAL if issubclass(cls, numpy.generic) else None
+
+
+def _fact_by_value(value: Any) -> Fact | None:
+    """Tuples and slices of constants are constants; so are C functions that are not bound to an object."""
+    if isinstance(value, types.BuiltinFunctionType):
         owner = value.__self__
-        fixed = owner is None or isinstance(owner, (types.ModuleType, type)) or type(owner).__module__ == "pybind11_builtins"
-        return Fact.IS if fixed else None
-    if cls in _NESTED:
-        return Fact.EQUAL if all(constant_fact(item) is not None for item in value) else None
-    if cls is slice:
-        parts = (value.start, value.stop, value.step)
-        return Fact.EQUAL if all(constant_fact(part) is not None for part in parts) else None
-    if issubclass(cls, numpy.generic):
-        return Fact.EQUAL
-    return None
+        if owner is None or isinstance(owner, (types.ModuleType, type)):
+            return Fact.IS
+        return Fact.IS if type(owner).__module__ == "pybind11_builtins" else None
+    parts = value if isinstance(value, tuple) else (value.start, value.stop, value.step)
+    return Fact.EQUAL if all(constant_fact(part) is not None for part in parts) else None
 
 
 def is_constant(value: Any) -> bool:

@@ -105,7 +105,7 @@ def read_key(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any) 
     change = ledger.changed(mapping)
     if change is not None and (key in change.written or change.structure_noted):
         return None
-    if not is_constant(key):
+    if type(key) is not str and not is_constant(key):
         expose(ledger, origin, mapping)
         return None
     initial = mapping if change is None else change.initial

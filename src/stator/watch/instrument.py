@@ -269,7 +269,10 @@ def _settle_jumps(
         grown = False
         for k, target in jumps:
             end = starts[k + 1] - len(after[k]) // _CODE_UNIT
-            args[k] = o.JUMPS[ins.ops[k]] * (starts[target] - end)
+            to = starts[target]
+            if ins.ops[k] == o.RESEND:  # back to SEND itself: its probe would look like a new line to tracers
+                to += len(before[target]) // _CODE_UNIT
+            args[k] = o.JUMPS[ins.ops[k]] * (to - end)
             more = _prefixes(args[k]) - prefixes[k]
             if more > 0:
                 prefixes[k] += more

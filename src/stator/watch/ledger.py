@@ -17,6 +17,9 @@ from ..recording import Check, Edge, Fact, Origin, Place
 from .constants import constant_fact
 
 
+_KEYED_FACTS = frozenset({Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fact.OTHER})
+
+
 @dataclass(eq=False, slots=True)
 class Change:
     """What the segment did to one outside object (or to one slot or class entry of it)."""
@@ -40,7 +43,8 @@ class Ledger:
         self.changes: dict[int, Change] = {}
         self.place: Place | None = None
         self.identity_used: dict[int, Origin] = {}
-        self._noted: set[tuple[int, Fact, int]] = set()
+        self._noted: set[tuple[int, Fact, Any]] = set()
+        self._touched: set[int] = set()
 
     # -- origins
 
@@ -96,20 +100,17 @@ class Ledger:
     # -- checks
 
     def require(self, origin: Origin, fact: Fact, expected: Any) -> None:
-        """Add a check, once. `expected` of repeated requirements is equal by construction."""
-        if fact is Fact.HAS or fact is Fact.LACKS or fact is Fact.NO_ENTRY or fact is Fact.NO_SLOT:
-            noted = (origin.index, fact, hash(expected))
-        elif fact is Fact.OTHER:
-            noted = (origin.index, fact, expected)
-        else:
-            noted = (origin.index, fact, 0)
+        """Add a check, once. What is expected of one fact is the same every time, where it is not part of the key."""
+        noted = (origin.index, fact, expected if fact in _KEYED_FACTS else None)
         if noted not in self._noted:
             self._noted.add(noted)
             origin.checks.append(Check(fact, expected, self.place))
 
     def touch(self, origin: Origin, value: Any) -> None:
         """The program's course depends on the type of this object."""
-        self.require(origin, Fact.TYPE, type(value))
+        if origin.index not in self._touched:
+            self._touched.add(origin.index)
+            origin.checks.append(Check(Fact.TYPE, type(value), self.place))
 
     def use_identity(self, value: Any) -> None:
         """The program's course depends on which object this is among the outside objects."""

@@ -233,6 +233,7 @@ UNARY_NEGATIVE: int = dis.opmap["UNARY_NEGATIVE"]
 POP_TOP: int = dis.opmap["POP_TOP"]
 MAKE_FUNCTION: int = dis.opmap["MAKE_FUNCTION"]
 COMPARE_OP: int = dis.opmap["COMPARE_OP"]
+RESEND: int = dis.opmap["JUMP_BACKWARD_NO_INTERRUPT"]  # closes the loop of `yield from` and `await`
 KW_NAMES: int = dis.opmap.get("KW_NAMES", -1)
 PRECALL: int = dis.opmap.get("PRECALL", -1)
 INTRINSIC_1: int = dis.opmap.get("CALL_INTRINSIC_1", -1)

@@ -8,6 +8,7 @@ changed without a node, and global state that changed without a node end the rec
 from __future__ import annotations
 
 import operator
+import re
 import sys
 import types
 import weakref
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.overrides import TorchFunctionMode
 
 from ..facts import container_kind, tensor_facts, torch_state
-from ..recording import Edge, Fact, Origin, TensorFacts, describe
+from ..recording import Edge, Fact, Origin, TensorFacts, describe_key
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
@@ -31,6 +33,7 @@ _TensorBase = torch._C.TensorBase
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _TREATMENTS: dict[Any, tuple[Treatment, str]] = {}
 _KINDS_OF_ARGUMENT = (tuple, list, dict, slice)
+_NOT_A_NAME = re.compile(r"\W+")
 _OWN_FOLDERS: tuple[str, ...] = (torch.__path__[0], __file__.rsplit("watch", 1)[0])
 
 
@@ -93,6 +96,7 @@ class Tracer:
         self._known: dict[int, Known] = {}
         self._outside_families: dict[tuple[int, int | None], Family] = {}
         self.inputs: list[tuple[Origin, Any, TensorFacts]] = []
+        self._names: dict[int, str] = {}
         self.outputs: list[fx.Node] = []
         self._output_index: dict[fx.Node, int] = {}
         self.mutates = False
@@ -259,7 +263,7 @@ class Tracer:
             raise Drop("tensor-subclass", type(tensor).__name__)
         facts = tensor_facts(tensor)
         self._ledger.require(origin, Fact.TENSOR, facts)
-        name = "l_" + "".join(c if c.isalnum() else "_" for c in describe(origin)) + "_"
+        name = f"l_{self._name_of(origin)}_"
         if self._first is not None:
             with self.graph.inserting_before(self._first):
                 node = self.graph.placeholder(name, type_expr=torch.Tensor)
@@ -267,6 +271,16 @@ class Tracer:
             node = self.graph.placeholder(name, type_expr=torch.Tensor)
         self.inputs.append((origin, tensor, facts))
         return self._remember(tensor, node, (), self._family_of_input(tensor), keep=True)
+
+    def _name_of(self, origin: Origin) -> str:
+        """The origin as part of an identifier: `self_modules_linear_parameters_weight`."""
+        name = self._names.get(origin.index)
+        if name is None:
+            own = "" if origin.key == "__dict__" else describe_key(origin)
+            own = _NOT_A_NAME.sub("_", own).strip("_")
+            above = self._name_of(origin.parent) if origin.parent is not None else ""
+            name = self._names[origin.index] = f"{above}_{own}" if above and own else above or own
+        return name
 
     # -- nodes and results
 
@@ -380,7 +394,8 @@ class Tracer:
         if self.operations == 0 and not self.outputs and self._first is None:
             return None
         self.graph.output(tuple(self.outputs))
-        return fx.GraphModule(torch.nn.Module(), self.graph, class_name=name)
+        # Lazy: the graph's Python is written when somebody runs or reads it.
+        return _LazyGraphModule(torch.nn.Module(), self.graph, class_name=name)
 
 
 def _user_line() -> str:
