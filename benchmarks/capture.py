@@ -13,6 +13,8 @@ have their real default depths; width and vocabulary are small, so that the run 
 A row whose model stator did not capture as one graph fails: running plain is no capture.
 
 Every row of every round runs in a process of its own; which side goes first alternates. Figures are medians.
+The eight models run on one thread: they are small, and on a busy machine threads waiting for each other would
+drown what is measured.
 """
 
 from __future__ import annotations
@@ -172,6 +174,7 @@ def eager_call(model: Any, inputs: dict[str, torch.Tensor], calls: int = 7) -> f
 
 def measure(case: Case, repeats: int, torch_first: bool) -> dict[str, float]:
     """Cold and repeated capture of one architecture by both compilers, in this process."""
+    torch.set_num_threads(1)
     result = {"eager": eager_call(case.make(), case.inputs)}
     both = sides()
     for name in sorted(both, reverse=torch_first):

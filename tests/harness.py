@@ -405,7 +405,7 @@ class Description:
                     self.add(f"{path}.{name}", value)
 
     def by_name(self, path: str, obj: Any) -> None:
-        self.say(path, f"{type_name(obj)} {getattr(obj, '__qualname__', getattr(obj, '__name__', ''))}")
+        self.say(path, f"{type_name(obj)} {obj.__name__}")
 
     def reference(self, path: str, ref: weakref.ref[Any]) -> None:
         self.say(path, type_name(ref))

@@ -6,6 +6,8 @@ whatever happens inside: a recording that cannot be trusted is dropped, a failur
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import inspect
 import os
 import tempfile
@@ -13,7 +15,7 @@ import time
 import traceback
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -48,6 +50,18 @@ def slot_names(code: types.CodeType) -> tuple[str, ...]:
     count = code.co_argcount + code.co_kwonlyargcount
     count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_varnames[:count]
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Finalizers of earlier garbage would run inside the recording, and full collections take longer than it does."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Program:
@@ -155,7 +169,8 @@ class Program:
         start = time.perf_counter()
         recorder = Recorder(self.name)
         try:
-            result = recorder.run(self.function, self.names, slots)
+            with _collector_paused():
+                result = recorder.run(self.function, self.names, slots)
         except _native.Unwatchable as why:
             self._unwatchable = self._break("unwatchable-code", str(why))
             return self._run_plain(slots, self._unwatchable)

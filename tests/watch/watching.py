@@ -26,6 +26,7 @@ class Notes:
     def __init__(self, *, kinds: str | None = None, classify: Callable[[CodeType], Any] | None = None) -> None:
         self.events: list[tuple[Any, ...]] = []  # (kind's name, arg, *operands)
         self.probes: list[n.Probe] = []
+        self.where: list[str] = []  # names of the code objects the events came from
         self.entered: list[str] = []
         self.blinds: list[tuple[str, str | None]] = []
         self.foreign: list[str] = []
@@ -50,6 +51,7 @@ class Notes:
             assert n.state() == n.OFF
             self.events.append((name, probe.arg, *operands))
             self.probes.append(probe)
+            self.where.append(probe.code.co_name)
             if name in ("CALL", "CALL_EX"):
                 try:
                     return self.replace.get(operands[0])

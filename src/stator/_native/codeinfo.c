@@ -113,21 +113,41 @@ codeinfo_classify(Watcher *w, PyCodeObject *code)
 /* ---- the instrumented copy ---- */
 
 static int
+adopt_probe(PyCodeObject *copy, Probe *p, Py_ssize_t site)
+{
+    if (p->home != NULL || p->depth >= copy->co_stacksize || p->slot >= copy->co_nlocalsplus) {
+        PyErr_SetString(PyExc_SystemError, "instrument: a probe does not fit its code");
+        return -1;
+    }
+    p->home = copy;
+    p->site = site;
+    return 0;
+}
+
+/* Finds the instruction pairs that fire probes. In co_code all caches are zero, so no unit is mistaken for one. */
+static int
 adopt_probes(PyCodeObject *copy)
 {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(copy->co_consts); i++) {
-        PyObject *constant = PyTuple_GET_ITEM(copy->co_consts, i);
-        if (!Py_IS_TYPE(constant, &ProbeType)) {
+    PyObject *raw = PyCode_GetCode(copy);
+    if (raw == NULL) {
+        return -1;
+    }
+    const unsigned char *units = (const unsigned char *)PyBytes_AS_STRING(raw);
+    Py_ssize_t n = PyBytes_GET_SIZE(raw) / 2, high = 0;
+    int result = 0;
+    for (Py_ssize_t i = 0; result == 0 && i + 1 < n; i++) {
+        Py_ssize_t arg = high | units[2 * i + 1];
+        high = units[2 * i] == EXTENDED_ARG ? arg << 8 : 0;
+        if (units[2 * i] != LOAD_CONST || arg >= PyTuple_GET_SIZE(copy->co_consts)) {
             continue;
         }
-        Probe *p = (Probe *)constant;
-        if (p->home != NULL || p->depth >= copy->co_stacksize || p->slot >= copy->co_nlocalsplus) {
-            PyErr_SetString(PyExc_SystemError, "instrument: a probe does not fit its code");
-            return -1;
+        PyObject *constant = PyTuple_GET_ITEM(copy->co_consts, arg);
+        if (Py_IS_TYPE(constant, &ProbeType) && units[2 * i + 2] == UNARY_NEGATIVE) {
+            result = adopt_probe(copy, (Probe *)constant, i + 1);
         }
-        p->home = copy;
     }
-    return 0;
+    Py_DECREF(raw);
+    return result;
 }
 
 /* Checks what memory safety rests on, then marks the code as a copy. */

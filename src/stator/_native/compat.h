@@ -83,6 +83,17 @@ frame_is_start(Frame *f)
 #endif
 }
 
+/* The code unit of the instruction that a running frame executes. */
+static inline Py_ssize_t
+frame_unit(Frame *f)
+{
+#if PY313
+    return f->instr_ptr - _PyCode_CODE(frame_code(f));
+#else
+    return f->prev_instr - _PyCode_CODE(frame_code(f));
+#endif
+}
+
 /* Release a frame that was handed to the hook and never evaluated.
  *
  * 3.11: the caller does it. 3.12+: the evaluator does it, and the functions it uses are not exported. A frame that

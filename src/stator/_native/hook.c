@@ -389,6 +389,9 @@ hook(PyThreadState *ts, Frame *f, int throwflag)
     if (t->state == STATE_OFF) {
         return off(t, ts, f, throwflag);
     }
+    if (ts->tracing) { /* a tracer or profiler at work: not the program */
+        return run_in(STATE_OFF, t, t->watcher, ts, f, throwflag);
+    }
     if (t->state == STATE_SENTINEL) {
         return sentinel(t, ts, f, throwflag);
     }

@@ -84,7 +84,8 @@ void pairset_clear(PairSet *s);
 
 typedef struct {
     PyObject_HEAD
-    PyCodeObject *home; /* the copy this probe sits in, not owned: only compared. Elsewhere the probe is inert */
+    PyCodeObject *home; /* the copy this probe sits in, not owned: only compared */
+    Py_ssize_t site;    /* code unit of the copy's instruction that fires it. Anywhere else the probe is inert */
     int kind;
     int depth;  /* value stack depth before the instruction */
     int span;   /* how many slots under the top the operands begin */

@@ -5,8 +5,8 @@
  * takes one stack slot. A probe never raises and always leaves None.
  *
  * Operands are read from the running frame: the depth of the value stack before an instruction is known
- * statically. What a probe reads is checked once, when its copy is adopted (codeinfo.c), and a probe that fires in
- * any other frame than its copy's does nothing.
+ * statically. What a probe reads is checked once, when its copy is adopted (codeinfo.c), and a probe that is negated
+ * anywhere but at its own place in its own copy does nothing: no program can make it read a stack that is not there.
  */
 #include "native.h"
 #include <structmember.h>
@@ -162,7 +162,7 @@ fire(Thread *t, Probe *p)
 {
     Watcher *w = t->watcher;
     Frame *f = current_frame(PyThreadState_Get());
-    if (f == NULL || frame_code(f) != p->home) {
+    if (f == NULL || frame_code(f) != p->home || frame_unit(f) != p->site) {
         return;
     }
     w->events++;

@@ -1,4 +1,4 @@
-"""Guards: a recording's origins and checks, made into one function, and into words.
+"""Guards: a recording's origins and checks, checked, and put into words.
 
 Enters: origins with checks, parents before children. Leaves: `Guards.check(slots)`, which resolves every origin once and
 gives back the values that the replay needs, or None. What was checked is what is used. Any exception while checking is
@@ -7,6 +7,8 @@ a failed guard. `Guards.why(slots)` walks the same data slowly and says which ch
 
 from __future__ import annotations
 
+import enum
+import operator
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,9 +29,7 @@ from ..facts import (
 from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe
 
 MISSING = _native.MISSING
-Checker = Callable[[tuple[Any, ...]], "tuple[Any, ...] | None"]
 _BASES: dict[str, type] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "deque": deque}
-_LITERALS = (str, int, bool, type(None), bytes)
 
 
 class Miss(NamedTuple):
@@ -48,7 +48,7 @@ class Miss(NamedTuple):
 # -- reading, slowly and in words: the reference
 
 
-def fetch(origin: Origin, values: dict[int, Any], slots: tuple[Any, ...]) -> Any:
+def fetch(origin: Origin, values: list[Any], slots: tuple[Any, ...]) -> Any:
     """The value of an origin, its parent's being known."""
     if origin.edge is Edge.LOCAL:
         return slots[origin.key[0]]
@@ -128,11 +128,11 @@ def no_slot(value: Any, slot: Any) -> bool:
     return False
 
 
-def holds(check: Check, value: Any, values: dict[int, Any]) -> bool:
+def holds(check: Check, value: Any, values: list[Any]) -> bool:
     return bool(_HOLDS[check.fact](value, check.expected, values))
 
 
-_HOLDS: dict[Fact, Callable[[Any, Any, dict[int, Any]], bool]] = {
+_HOLDS: dict[Fact, Callable[[Any, Any, Any], bool]] = {
     Fact.TYPE: lambda v, e, _: type(v) is e,
     Fact.EQUAL: lambda v, e, _: same_constant(v, e),
     Fact.IS: lambda v, e, _: v is e,
@@ -200,38 +200,28 @@ def render_place(place: Any) -> str:
     return f"{code.co_filename}:{line or code.co_firstlineno}"
 
 
-# -- the checker, as Python source
+# -- checking, quickly
 
 
-class _Source:
-    """Lines of a checking function and the constants they mention."""
+class _Quick(enum.IntEnum):
+    """Checks that the loop in `Guards.check` makes by itself; the others go through the table."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.names: dict[str, Any] = {
-            "mro_lookup": _native.mro_lookup,
-            "type_version": _native.type_version,
-            "MISSING": MISSING,
-            "torch_state": torch_state,
-            "dispatch_keys": torch._C._dispatch_keys,
-            "shared_storages": shared_storages,
-        }
-        for helper in (behind, item, length, same_keys, has, specials_unchanged, is_unset, no_slot, same_constant):
-            self.names[helper.__name__] = helper
+    TYPE = 0
+    LACKS = 1
+    LEN = 2
+    EQUAL = 3
+    TENSOR = 4
+    SAME = 5
+    OTHER = 6
+    TABLE = 7
 
-    def constant(self, value: Any) -> str:
-        if type(value) in _LITERALS:
-            return repr(value)
-        name = f"c{len(self.names)}"
-        self.names[name] = value
-        return name
 
-    def require(self, condition: str) -> None:
-        self.lines.append(f"if not ({condition}): return None")
+_PLAIN_CONTAINERS = (dict, list, tuple)
+_SIMPLE_CONSTANTS = (int, str, bool, bytes, type(None))
 
 
 def _known_type(origin: Origin) -> type | None:
-    """The exact type an origin's value has when its children are fetched."""
+    """The exact type that an origin's value has once its checks hold."""
     for check in origin.checks:
         if check.fact is Fact.TYPE:
             return check.expected  # type: ignore[no-any-return]
@@ -240,87 +230,48 @@ def _known_type(origin: Origin) -> type | None:
     return {"__dict__": dict, "__closure__": tuple, "__defaults__": tuple}.get(str(origin.key))
 
 
-def _fetch_source(source: _Source, origin: Origin) -> str:
-    if origin.edge is Edge.LOCAL:
-        return f"slots[{origin.key[0]}]"
-    if origin.edge is Edge.CONST:
-        return source.constant(origin.key)
+def _quick_check(origin: Origin, check: Check) -> tuple[_Quick, Any, Any]:
+    """(kind, expected, function for TABLE) of a check."""
+    fact, expected = check.fact, check.expected
+    plain = _known_type(origin) in _PLAIN_CONTAINERS
+    if fact is Fact.EQUAL:
+        simple = type(expected) in _SIMPLE_CONSTANTS
+        return (_Quick.EQUAL, expected, type(expected)) if simple else (_Quick.TABLE, expected, _HOLDS[fact])
+    if fact is Fact.SPECIALS:
+        return _Quick.TABLE, [expected[0] or -1, expected[1]], _same_specials
+    if (fact is Fact.LACKS or fact is Fact.LEN) and not plain:
+        return _Quick.TABLE, expected, _HOLDS[fact]
+    quick = _Quick.__members__.get(fact.name)
+    return (quick, expected, None) if quick is not None else (_Quick.TABLE, expected, _HOLDS[fact])
+
+
+def _same_specials(cls: type, expected: list[Any], _: Any) -> bool:
+    return _native.type_version(cls) == expected[0] or specials_unchanged(cls, expected)
+
+
+def _quick_fetch(origin: Origin) -> tuple[Callable[[Any, Any], Any], int, Any]:
+    """(function, index of the parent's value, key) that give an origin's value."""
     assert origin.parent is not None
-    parent, key = f"v{origin.parent.index}", origin.key
-    if origin.edge is Edge.ATTR:
-        return f"{parent}.{key}"
-    if origin.edge is Edge.ITEM:
-        plain = _known_type(origin.parent) in (dict, list, tuple)
-        return f"{parent}[{source.constant(key)}]" if plain else f"item({parent}, {source.constant(key)})"
-    if origin.edge is Edge.MRO:
-        return f"mro_lookup({parent}, {key!r})"
-    if origin.edge is Edge.SUPER:
-        return f"behind({parent}, {source.constant(key)})"
-    if origin.edge is Edge.SLOT:
-        return f"{source.constant(key)}.__get__({parent})"
-    return f"{parent}(*{source.constant(key)})"
+    if origin.edge is Edge.ITEM and _known_type(origin.parent) in _PLAIN_CONTAINERS:
+        return operator.getitem, origin.parent.index, origin.key
+    return _FETCH[origin.edge], origin.parent.index, origin.key
 
 
-def _equal_source(source: _Source, v: str, expected: Any) -> str:
-    if expected is None or type(expected) is bool:
-        return f"{v} is {expected}"
-    if type(expected) in (int, str, bytes):
-        return f"type({v}) is {type(expected).__name__} and {v} == {expected!r}"
-    return f"same_constant({v}, {source.constant(expected)})"
+def same_tensor(value: Any, e: TensorFacts) -> bool:
+    """Do the facts hold of this tensor? Asked in the order of what changes most often."""
+    return (
+        type(value) is e.type
+        and value.shape == e.size
+        and value.dtype is e.dtype
+        and value.requires_grad is e.requires_grad
+        and (value.stride() == e.stride if value.layout is torch.strided else not e.stride)
+        and _dispatch_keys(value).raw_repr() == e.keys
+        and value.device == e.device
+        and value.is_leaf is e.is_leaf
+    )
 
 
-def _tensor_source(source: _Source, v: str, e: TensorFacts) -> str:
-    conditions = [
-        f"type({v}) is {source.constant(e.type)}",
-        f"{v}.dtype is {source.constant(e.dtype)}",
-        f"{v}.shape == {e.size!r}",
-        f"{v}.requires_grad is {e.requires_grad}",
-        f"dispatch_keys({v}).raw_repr() == {e.keys}",
-        f"{v}.device == {source.constant(e.device)}",
-        f"{v}.is_leaf is {e.is_leaf}",
-    ]
-    if e.stride or not e.size:
-        conditions.insert(3, f"{v}.stride() == {e.stride!r}")
-    return " and ".join(conditions)
-
-
-def _keys_source(source: _Source, v: str, expected: tuple[Any, ...], cls: type | None) -> str:
-    if cls is dict and all(type(key) is str for key in expected):
-        return f"tuple({v}) == {source.constant(expected)}"
-    return f"same_keys({v}, {source.constant(expected)})"
-
-
-def _check_source(source: _Source, origin: Origin, check: Check) -> str:
-    v, e = f"v{origin.index}", check.expected
-    cls = _known_type(origin)
-    if check.fact is Fact.EQUAL:
-        return _equal_source(source, v, e)
-    if check.fact is Fact.TENSOR:
-        return _tensor_source(source, v, e)
-    if check.fact is Fact.KEYS:
-        return _keys_source(source, v, e, cls)
-    if check.fact is Fact.LEN:
-        return f"len({v}) == {e}" if cls in (dict, list, tuple) else f"length({v}) == {e}"
-    if check.fact in (Fact.HAS, Fact.LACKS):
-        inside = f"{source.constant(e)} in {v}" if cls is dict else f"has({v}, {source.constant(e)})"
-        return inside if check.fact is Fact.HAS else f"not ({inside})"
-    if check.fact is Fact.CODE:
-        return f"{v}.__code__ is {source.constant(e[0])} and {v}.__globals__ is {source.constant(e[1])}"
-    if check.fact is Fact.SAME:
-        return f"{v} is v{e}"
-    if check.fact is Fact.OTHER:
-        return f"{v} is not v{e}"
-    if check.fact is Fact.SPECIALS:
-        name = source.constant([e[0] or -1, e[1]])
-        return f"type_version({v}) == {name}[0] or specials_unchanged({v}, {name})"
-    if check.fact is Fact.NO_ENTRY:
-        return f"mro_lookup({v}, {e!r}) is MISSING"
-    if check.fact is Fact.UNSET:
-        return f"is_unset({v})"
-    if check.fact is Fact.NO_SLOT:
-        return f"no_slot({v}, {source.constant(e)})"
-    relation = f"type({v}) is" if check.fact is Fact.TYPE else f"{v} is"
-    return f"{relation} {source.constant(e)}"
+_dispatch_keys = torch._C._dispatch_keys
 
 
 class Guards:
@@ -334,53 +285,84 @@ class Guards:
         self._storages = recording.storages
         self._inputs = recording.inputs
         self._wanted = wanted
-        self._checker: Checker | None = None
+        self._steps: list[tuple[Any, int, Any, list[tuple[_Quick, Any, Any]]]] = []
 
     def check(self, slots: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The wanted values if all guards hold."""
-        checker = self._checker
-        if checker is None:
-            checker = self._checker = self._compile()
-        return checker(slots)
+        if torch_state() != self._state:
+            return None
+        try:
+            return self._check(slots)
+        except Exception:
+            return None
 
-    def source(self) -> str:
-        """The checking function as Python."""
-        return self._write()[0]
-
-    def _write(self) -> tuple[str, dict[str, Any]]:
-        source = _Source()
-        source.require(f"torch_state() == {source.constant(self._state)}")
+    def _prepare(self) -> None:
         for origin in self._origins:
-            source.lines.append(f"v{origin.index} = {_fetch_source(source, origin)}  # {describe(origin)}".split("\n")[0])
-            for check in origin.checks:
-                source.require(_check_source(source, origin, check))
-        for group in self._distinct:
-            members = ", ".join(f"id(v{index})" for index in group)
-            source.require(f"len({{{members}}}) == {len(group)}")
-        if self._storages is not None:
-            inputs = "".join(f"v{index}, " for index in self._inputs)
-            source.require(f"shared_storages(({inputs})) == {self._storages!r}")
-        source.lines.append(f"return ({''.join(f'v{index}, ' for index in self._wanted)})")
-        body = "\n        ".join(source.lines)
-        text = f"def check(slots):\n    try:\n        {body}\n    except Exception:\n        return None\n"
-        return text, source.names
+            checks = [_quick_check(origin, check) for check in origin.checks]
+            if origin.edge is Edge.LOCAL:
+                self._steps.append((None, origin.key[0], None, checks))
+            elif origin.edge is Edge.CONST:
+                self._steps.append((None, -1, origin.key, checks))
+            else:
+                self._steps.append((*_quick_fetch(origin), checks))
 
-    def _compile(self) -> Checker:
-        text, names = self._write()
-        exec(compile(text, "<stator guards>", "exec"), names)
-        return names["check"]  # type: ignore[no-any-return]
+    def _check(self, slots: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not self._steps:
+            self._prepare()
+        values: list[Any] = []
+        for fetch, parent, key, checks in self._steps:
+            if fetch is not None:
+                value = fetch(values[parent], key)
+            else:
+                value = slots[parent] if parent >= 0 else key
+            values.append(value)
+            for kind, expected, function in checks:
+                if kind == 0:
+                    if type(value) is not expected:
+                        return None
+                elif kind == 1:
+                    if expected in value:
+                        return None
+                elif kind == 2:
+                    if len(value) != expected:
+                        return None
+                elif kind == 3:
+                    if type(value) is not function or value != expected:
+                        return None
+                elif kind == 4:
+                    if not same_tensor(value, expected):
+                        return None
+                elif kind == 5:
+                    if value is not values[expected]:
+                        return None
+                elif kind == 6:
+                    if value is values[expected]:
+                        return None
+                elif not function(value, expected, values):
+                    return None
+        if not self._hold_together(values):
+            return None
+        return tuple([values[index] for index in self._wanted])
+
+    def _hold_together(self, values: list[Any]) -> bool:
+        """Guards on several values at once."""
+        for group in self._distinct:
+            if len({id(values[index]) for index in group}) != len(group):
+                return False
+        return self._storages is None or shared_storages(values[i] for i in self._inputs) == self._storages
 
     def why(self, slots: tuple[Any, ...]) -> Miss | None:
         """The first guard that does not hold; None if all do."""
         for name, wanted, got in zip(STATE_NAMES, self._state, torch_state(), strict=True):
             if wanted != got:
                 return Miss(f"torch's {name}", str(wanted), str(got), "")
-        values: dict[int, Any] = {}
+        values: list[Any] = []
         for origin in self._origins:
             try:
-                value = values[origin.index] = fetch(origin, values, slots)
+                value = fetch(origin, values, slots)
             except Exception as error:
                 return Miss(describe(origin), "present", f"{type(error).__name__}: {error}", render_place(origin.place))
+            values.append(value)
             for check in origin.checks:
                 try:
                     ok = holds(check, value, values)
@@ -390,11 +372,10 @@ class Guards:
                     return Miss(*_say(check, origin, value), render_place(check.place))
         return self._why_together(values)
 
-    def _why_together(self, values: dict[int, Any]) -> Miss | None:
-        by_index = {origin.index: origin for origin in self._origins}
+    def _why_together(self, values: list[Any]) -> Miss | None:
         for group in self._distinct:
             if len({id(values[index]) for index in group}) != len(group):
-                names = ", ".join(describe(by_index[index]) for index in group)
+                names = ", ".join(describe(self._origins[index]) for index in group)
                 return Miss(f"identity of {names}", "different objects", "one object twice", "")
         if self._storages is not None:
             found = shared_storages(values[index] for index in self._inputs)
