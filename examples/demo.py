@@ -266,9 +266,7 @@ def main() -> int:
     stator.reset()
     sides = measure(model, backend, chosen.rounds)
     print(f"\n{table(sides)}")
-    print(
-        f"\n    capture: first call, backend 'eager', best of 3; first call: backend {backend!r}, nothing cached"
-    )
+    print(f"\n    capture: first call, backend 'eager', best of 3; first call: {backend!r}, nothing cached")
     print(f"    later calls: median of {chosen.rounds} interleaved rounds\n")
     print("One graph, and all results agree with eager." if good else "Not as it should be: see above.")
     return 0 if good else 1

@@ -40,7 +40,7 @@ import stator
 class World(types.SimpleNamespace):
     """A function `fn` and the outside state that it reads and writes."""
 
-    fn: Callable[..., Any]
+    fn: Any
 
 
 Call = Callable[[World], Any]
@@ -84,32 +84,56 @@ def check(
     counting = CountingBackend(backend)
     plain = run(world, calls, observe, raises, compile_with=None)
     compiled = run(world, calls, observe, Exception, compile_with=counting)
-    for number, (wanted, got) in enumerate(
-        zip(plain.descriptions, compiled.descriptions, strict=True), start=1
-    ):
-        if wanted != got:
-            raise AssertionError(
-                f"call {number} ({compiled.outcomes[number - 1]}) differs:\n{difference(wanted, got)}"
-            )
-    for number, (wanted, got) in enumerate(zip(plain.tracebacks, compiled.tracebacks, strict=True), start=1):
-        assert is_subsequence(wanted, got), (
-            f"call {number}: the traceback lost frames\n plain    {wanted}\n compiled {got}"
-        )
+    compare(plain, compiled)
     if expect is not None:
-        got = " ".join(compiled.outcomes)
-        assert got == expect, f"{got}, expected {expect}\n{explanation(compiled)}"
-        wanted_graphs = compiled.outcomes.count("miss") if graphs is None else graphs
-        assert len(counting.graphs) == wanted_graphs, (
-            f"{len(counting.graphs)} graphs, expected {wanted_graphs}\n{explanation(compiled)}"
-        )
+        outcomes = " ".join(compiled.outcomes)
+        assert outcomes == expect, f"{outcomes}, expected {expect}\n{explanation(compiled)}"
+        count, wanted = len(counting.graphs), compiled.outcomes.count("miss") if graphs is None else graphs
+        assert count == wanted, f"{count} graphs, expected {wanted}\n{explanation(compiled)}"
     return Checked(compiled.outcomes, counting.graphs, compiled.world)
 
 
 def check_stateless(fn: Callable[..., Any], *, expect: str = "miss hit hit") -> Checked:
     """The commonest check: a function of one tensor, called with three different ones, is recorded once."""
+    calls: list[Call] = [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2)), lambda w: w.fn(rand(3))]
+    return check(lambda: World(fn=fn), calls, expect=expect)
+
+
+def check_noticed(world: Callable[[], World], before: Call, changed: Call) -> None:
+    """`changed` must be a miss, with a reason in words, between calls of `before`, which undoes it."""
+    seen = check(world, [before, before, changed, before], expect="miss hit miss hit")
+    assert str(seen.world.fn.stator.last_miss or "")
+
+
+def check_change(
+    world: Callable[[], World],
+    change: Callable[[World], Any],
+    *,
+    restore: Callable[[World], Any] = lambda w: None,
+) -> list[str]:
+    """Call with a tensor twice, twice more after `change`, and again after `restore`; gives the outcomes."""
+
+    def after(step: Callable[[World], Any]) -> Call:
+        def run(w: World) -> Any:
+            step(w)
+            return w.fn(rand(3))
+
+        return run
+
+    twice: list[Call] = [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2))]
     return check(
-        lambda: World(fn=fn), [lambda w, seed=seed: w.fn(rand(seed)) for seed in (1, 2, 3)], expect=expect
-    )
+        world, [*twice, after(change), lambda w: w.fn(rand(4)), after(restore)], expect=None
+    ).outcomes
+
+
+def compare(plain: Run, compiled: Run) -> None:
+    """After every call both worlds look the same, and an exception names the program's own frames."""
+    for number, outcome in enumerate(compiled.outcomes):
+        wanted, got = plain.descriptions[number], compiled.descriptions[number]
+        assert wanted == got, f"call {number + 1} ({outcome}) differs:\n{difference(wanted, got)}"
+        frames, among = plain.tracebacks[number], compiled.tracebacks[number]
+        lost = f"call {number + 1}: the traceback lost frames\n plain    {frames}\n compiled {among}"
+        assert is_subsequence(frames, among), lost
 
 
 def explanation(compiled: Run) -> str:

@@ -1,6 +1,6 @@
-"""Types of the C extension: the frame hook, the probes and the watcher. docs/design/instrumentation.md explains them.
+"""Types of the C extension: the frame hook, the probes and the watcher.
 
-The sources are in the folder `_native/` beside this file.
+The sources are in the folder `_native/` beside this file; docs/design/instrumentation.md explains them.
 """
 
 from collections.abc import Callable

@@ -53,17 +53,17 @@ STATE_NAMES = (
 
 
 def tensor_facts(tensor: Any) -> TensorFacts:
-    with _C.DisableTorchFunction():
-        return TensorFacts(
-            type(tensor),
-            tensor.dtype,
-            tensor.device,
-            tuple(tensor.shape),
-            tuple(tensor.stride()) if tensor.layout is torch.strided else (),
-            tensor.requires_grad,
-            tensor.is_leaf,
-            _C._dispatch_keys(tensor).raw_repr(),
-        )
+    """Read with no torch function mode on (as it is inside of one)."""
+    return TensorFacts(
+        type(tensor),
+        tensor.dtype,
+        tensor.device,
+        tensor.shape,
+        tensor.stride() if tensor.layout is torch.strided else (),
+        tensor.requires_grad,
+        tensor.is_leaf,
+        _C._dispatch_keys(tensor).raw_repr(),
+    )
 
 
 def shared_storages(tensors: Iterable[Any]) -> tuple[tuple[int, ...], ...]:

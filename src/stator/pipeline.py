@@ -160,7 +160,8 @@ class Program:
         if not self.cache.recording.acquire(blocking=False):
             return self._run_plain(slots, "another thread is recording")
         try:
-            return self._record(slots)
+            with _collector_paused():
+                return self._record(slots)
         finally:
             self.cache.recording.release()
 
@@ -169,8 +170,7 @@ class Program:
         start = time.perf_counter()
         recorder = Recorder(self.name)
         try:
-            with _collector_paused():
-                result = recorder.run(self.function, self.names, slots)
+            result = recorder.run(self.function, self.names, slots)
         except _native.Unwatchable as why:
             self._unwatchable = self._break("unwatchable-code", str(why))
             return self._run_plain(slots, self._unwatchable)
@@ -188,6 +188,8 @@ class Program:
             self._stop_trying()
         except Exception as error:
             self._internal_failure("making a replay", error)
+        finally:
+            recorder.release()
         return result
 
     def _keep(self, recorder: Recorder, result: Any, start: float) -> None:

@@ -80,17 +80,19 @@ class TensorFacts(NamedTuple):
     keys: int  # raw dispatch key set: layout, conjugate and negative bits, inference, functorch wrappers
 
 
-@dataclass(eq=False, slots=True)
 class Origin:
-    """How to reach one outside value again."""
+    """How to reach one outside value again. (Written by hand, since thousands are made in one recording.)"""
 
-    index: int
-    edge: Edge
-    parent: Origin | None
-    key: Any
-    place: Place | None
-    checks: list[Check] = field(default_factory=list)
-    children: dict[Any, Origin] = field(default_factory=dict)
+    __slots__ = ("checks", "children", "edge", "index", "key", "parent", "place")
+
+    def __init__(self, index: int, edge: Edge, parent: Origin | None, key: Any, place: Place | None) -> None:
+        self.index = index
+        self.edge = edge
+        self.parent = parent
+        self.key = key
+        self.place = place
+        self.checks: list[Check] = []
+        self.children: dict[Any, Origin] | None = None
 
     def __str__(self) -> str:
         return describe(self)

@@ -17,7 +17,16 @@ def build(python: str, sources: list[Path], folder: Path, name: str) -> Path:
     asked = subprocess.run([python, "-c", ASK], check=True, capture_output=True, text=True)
     include, suffix = asked.stdout.split()
     target = folder / f"{name}{suffix}"
-    flags = ["-shared", "-fPIC", "-O2", "-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+    flags = [
+        "-shared",
+        "-fPIC",
+        "-O2",
+        "-std=c11",
+        "-fvisibility=hidden",
+        "-Wall",
+        "-Wextra",
+        "-Wno-unused-parameter",
+    ]
     flags += os.environ.get("CFLAGS", "").split()
     assert COMPILER is not None
     command = [COMPILER, *flags, f"-I{include}", *map(str, sources), "-o", str(target)]

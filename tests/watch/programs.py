@@ -1,5 +1,5 @@
-"""Small programs, one per corner of the language. Each returns something that can be compared; watched and unwatched
-runs must agree. `PROGRAMS` has them all."""
+"""Small programs, one per corner of the language. Each returns something that can be compared; watched and
+unwatched runs must agree. `PROGRAMS` has them all."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Child(Base):
 def classes() -> Any:
     c = Child.make(3)
     with contextlib.suppress(AttributeError):
-        c.nothing  # noqa: B018
+        c.nothing
     return c.name(), c.twice, c.other, c[1:2], c == Child(3), len(c), 3 in c, (c + 1).x, c(1, k=2), c.plain(1)
 
 
@@ -103,14 +103,14 @@ def class_made_inside() -> Any:
         value = outer
 
         def get(self) -> Any:
-            return __class__.extra, self.value  # type: ignore[name-defined]
+            return __class__.extra, self.value
 
     return Made().get()
 
 
 @program
 def arguments() -> Any:
-    def f(a, /, b, *args, c=3, d, **kwargs):  # type: ignore[no-untyped-def]
+    def f(a, /, b, *args, c=3, d, **kwargs):
         return a, b, args, c, d, sorted(kwargs.items()), sorted(locals())
 
     rest: Any = {"d": 7, "e": 8}
@@ -119,7 +119,7 @@ def arguments() -> Any:
 
 @program
 def wrong_arguments() -> Any:
-    def f(a, *, b):  # type: ignore[no-untyped-def]
+    def f(a, *, b):
         return a, b
 
     out = []
@@ -135,7 +135,7 @@ def wrong_arguments() -> Any:
 def closures() -> Any:
     total = 0
 
-    def add(n: int, seen: list[int] = []) -> Callable[[], int]:  # noqa: B006
+    def add(n: int, seen: list[int] = []) -> Callable[[], int]:
         nonlocal total
         total += n
         seen.append(n)
@@ -163,7 +163,7 @@ def unbound_names() -> Any:
             value = 1
         return value
 
-    for f in (cell, local, lambda: does_not_exist):  # type: ignore[name-defined]  # noqa: F821
+    for f in (cell, local, lambda: does_not_exist):
         try:
             f()
         except NameError as error:
@@ -269,7 +269,7 @@ def finally_blocks() -> Any:
                 finally:
                     log.append(i)
                     if way == 4:
-                        return "overruled"  # noqa: B012
+                        return "overruled"
             except ValueError as error:
                 log.append(str(error))
         else:
@@ -296,7 +296,7 @@ def exceptions() -> Any:
     else:
         out.append("no")
     try:
-        1 / 0  # noqa: B018
+        1 / 0
     except ZeroDivisionError:
         out.append(sys.exc_info()[0])
     out.append(sys.exc_info()[0])
@@ -323,9 +323,7 @@ def uncaught() -> Any:
             / 0
         )  # fmt: skip
 
-    return inner(
-        3
-    )
+    return inner(3)
 
 
 class Manager:
@@ -400,7 +398,9 @@ def pattern_matching() -> Any:
             case _:
                 return "other"
 
-    return [look(v) for v in ({"op": 1, "a": 2}, [1, 5, 6, 2], Point(0, 3), Point(4, 0), "ab", "a", True, 3.5)]
+    return [
+        look(v) for v in ({"op": 1, "a": 2}, [1, 5, 6, 2], Point(0, 3), Point(4, 0), "ab", "a", True, 3.5)
+    ]
 
 
 @program
@@ -420,7 +420,7 @@ def unpacking() -> Any:
     f = {**d, "k": a}
     g = {*c, b}
     try:
-        a, b = 1, 2, 3  # type: ignore[misc]
+        a, b = 1, 2, 3
     except ValueError as error:
         return a, b, c, d, start, end, e, f, sorted(g), str(error)
 
@@ -436,8 +436,8 @@ def items_and_slices() -> Any:
     d |= {"b": 3}
     b = Base(3)
     b.x *= 2
-    b.y = 3  # type: ignore[attr-defined]
-    del b.y  # type: ignore[attr-defined]
+    b.y = 3
+    del b.y
     return x, x[1:3], d, b.x, hasattr(b, "y"), -b.x, ~b.x, +b.x, b.x**2, b.x // 4, 7 @ Mat()
 
 
@@ -458,7 +458,7 @@ def imports() -> Any:
     from collections import OrderedDict as Ordered
 
     try:
-        from os import no_such_name  # type: ignore[attr-defined]
+        from os import no_such_name
     except ImportError as error:
         return p.basename("a/b"), Ordered(a=1)["a"], error.name
     return no_such_name
@@ -469,8 +469,13 @@ def called_from_c() -> Any:
     data = sorted([3, 1, 2], key=lambda v: -v)
     mapped = list(map(lambda a, b: a + b, data, data))
     part = functools.partial(lambda *a, **k: (a, k), 1, z=2)
-    return data, mapped, list(filter(None, data)), functools.reduce(lambda a, b: a * b, data), part(3, y=4), max(
-        data, key=lambda v: v % 3
+    return (
+        data,
+        mapped,
+        list(filter(None, data)),
+        functools.reduce(lambda a, b: a * b, data),
+        part(3, y=4),
+        max(data, key=lambda v: v % 3),
     )
 
 
@@ -586,7 +591,7 @@ def enums_and_descriptors() -> Any:
 @program
 def assertions() -> Any:
     try:
-        assert [] == 1, "message"  # noqa: B015
+        assert [] == 1, "message"
     except AssertionError as error:
         return str(error)
 

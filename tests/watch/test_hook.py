@@ -1,4 +1,4 @@
-"""The frame hook and the watcher: watched programs behave as they do unwatched, and every frame is accounted for."""
+"""The frame hook and the watcher: watched programs behave as they do unwatched, and no frame is missed."""
 
 from __future__ import annotations
 
@@ -58,12 +58,22 @@ def traced(call: Any, *args: Any) -> list[tuple[str, str, int]]:
     return events
 
 
+def unwatched(program: Any) -> Any:
+    """Runs a program under the hook, which is off. (Any frame hook keeps 3.12 from inlining a generator, and
+    then an exception that passes through one is reported twice.)"""
+
+    def f(program: Any) -> Any:
+        return n.current().paused(program)
+
+    return Notes(kinds="").run(f, program)
+
+
 def test_tracers_see_the_same_lines() -> None:
     for program in programs.PROGRAMS:
         if program.__name__ in ("too_deep", "asynchronous"):
             continue
         untraced, notes = Notes(), Notes()
-        plain = traced(program)
+        plain = traced(unwatched, program)
         gc.disable()  # a collection would run other people's callbacks in the recording
         try:
             outcome(untraced.run, program)
@@ -83,7 +93,7 @@ def test_profilers_do_not_see_handlers() -> None:
     before = sys.getprofile()
     sys.setprofile(profile)
     try:
-        notes.watcher.run(programs.classes, ())  # type: ignore[arg-type]
+        notes.watcher.run(programs.classes, ())
     finally:
         sys.setprofile(before)
     assert notes.events
@@ -92,8 +102,8 @@ def test_profilers_do_not_see_handlers() -> None:
 
 
 def test_the_original_frame_lets_go_of_its_arguments() -> None:
-    """What was made for the call is held by the running frame alone. (Plain arguments lie on the caller's stack until
-    the call returns: CPython inlines no calls under a frame hook.)"""
+    """What was made for the call is held by the running frame alone. (Plain arguments lie on the caller's
+    stack until the call returns: CPython inlines no calls under a frame hook.)"""
 
     def callee(*args: Any, **kwargs: Any) -> Any:
         return sys.getrefcount(args), sys.getrefcount(kwargs)
@@ -153,7 +163,7 @@ def test_a_copy_dies_with_its_original() -> None:
 
 def test_super_without_a_first_argument_stays_an_error() -> None:
     class C(programs.Base):
-        def m(*args: Any) -> Any:  # type: ignore[misc]
+        def m(*args: Any) -> Any:
             return super().name()
 
     plain = outcome(C().m)
@@ -198,7 +208,7 @@ def test_runs_do_not_nest() -> None:
         for watcher in (inner.watcher, n.current()):
             assert watcher is not None
             try:
-                watcher.run(programs.recursion, ())  # type: ignore[arg-type]
+                watcher.run(programs.recursion, ())
             except RuntimeError as error:
                 errors.append(error)
 
@@ -253,7 +263,7 @@ def test_stop_when_a_function_is_entered_or_classified() -> None:
 
         def stop(x: Any) -> Any:
             if getattr(x, "co_name", getattr(x, "__name__", "")) == stop_at:
-                n.current().stop()  # type: ignore[union-attr]
+                n.current().stop()
             return (n.COPY, None, False)
 
         watcher = n.Watcher(
@@ -310,7 +320,7 @@ def test_what_a_handler_raises_goes_to_failed() -> None:
         except ValueError as error:
             return inner(x), str(error), type(error.__context__)
 
-    assert watcher.run(fresh_code(f), ("5",))[0] == 5  # type: ignore[arg-type]
+    assert watcher.run(fresh_code(f), ("5",))[0] == 5
     assert {type(e) for e in failures} == {Oops} and len(failures) > 3
     assert n.code_kind(inner.__code__) is None  # a failed classification is not remembered
 
@@ -329,7 +339,7 @@ def test_failed_may_fail() -> None:
                 foreign=print,
                 failed=failed,
             )
-            assert watcher.run(programs.recursion, ()) == 144  # type: ignore[arg-type]
+            assert watcher.run(programs.recursion, ()) == 144
     finally:
         sys.unraisablehook = before
     assert [u.exc_type for u in unraisable] and {u.exc_type for u in unraisable} == {ZeroDivisionError}
@@ -340,7 +350,7 @@ def test_the_exception_being_handled_is_untouched() -> None:
         try:
             raise KeyError("mine")
         except KeyError as error:
-            x.real  # noqa: B018
+            x.real
             return exc_info()[1] is error, error.__context__
 
     def handler(probe: Any, owner: Any) -> None:
@@ -362,7 +372,7 @@ def test_the_exception_being_handled_is_untouched() -> None:
     )
     x = 3
     watcher.know(x)
-    assert watcher.run(f, (x, sys.exc_info)) == (True, None)  # type: ignore[arg-type]
+    assert watcher.run(f, (x, sys.exc_info)) == (True, None)
     assert [type(e) for e in failures] == [ValueError]
 
 
@@ -446,17 +456,17 @@ def test_a_leaf_is_handed_over() -> None:
         return leaf(1, 2, z=4), n.state()
 
     notes = Notes(classify=kinds(leaf=(n.LEAF, "payload", True)))
-    notes.leaf = lambda payload, func, slots: (payload, func.__name__, slots, n.state())  # type: ignore[assignment]
+    notes.leaf = lambda payload, func, slots: (payload, func.__name__, slots, n.state())
     watcher = n.Watcher(
         {},
-        enter=print,
+        enter=lambda func: None,
         classify=notes.classify,
         leaf=lambda *args: notes.leaf(*args),
         blind=print,
         foreign=print,
         failed=notes.failures.append,
     )
-    watcher_notes = watcher.run(fresh_code(f), ())  # type: ignore[arg-type]
+    watcher_notes = watcher.run(fresh_code(f), ())
     assert watcher_notes == (("payload", "leaf", (1, 3, (2,), {"z": 4}), n.OFF), n.WATCHING)
 
 
@@ -561,7 +571,7 @@ def test_a_failing_instrumenter_is_blindness_for_now() -> None:
 
     f, notes = fresh_code(f), Notes()
     notes.run(fresh_code(lambda: None))
-    rules, opcodes.RULES[:] = list(opcodes.RULES), ["nonsense"] * 256  # type: ignore[list-item]
+    rules, opcodes.RULES[:] = list(opcodes.RULES), ["nonsense"] * 256
     try:
         assert outcome(notes.watcher.run, f, (3,))[1] is n.Unwatchable
     finally:
@@ -678,9 +688,9 @@ def exercise(t: Any, o: Any) -> None:
         del t[i]
         t.x = i
         t + i
-        t < i  # noqa: B015
-        i in t  # noqa: B015
-        not t  # noqa: B018
+        t < i
+        i in t
+        not t
         t()
         -t
         with t:
@@ -690,8 +700,8 @@ def exercise(t: Any, o: Any) -> None:
         t.method(i)
         t.method(i, 3)
         t.method(i, b=3)
-        t.prop  # noqa: B018
-        o.anything  # noqa: B018
+        t.prop
+        o.anything
         plain(i)
         plain(i, 2)
         plain(i, b=2)
@@ -779,7 +789,7 @@ def test_deep_recursion_in_a_thread_that_records_nothing() -> None:
     try:
         other = threading.Thread(target=lambda: results.append(down(50_000)))
         notes = Notes(kinds="")
-        notes.watcher.run(f, (other.start, other))  # type: ignore[arg-type]
+        notes.watcher.run(f, (other.start, other))
     finally:
         sys.setrecursionlimit(before)
     assert results == [50_000]
@@ -803,7 +813,7 @@ def test_threads_record_apart() -> None:
         return x + 1
 
     def thread(i: int) -> None:
-        if notes[i].watcher.run(work, (i, barrier.wait)) != 300 + i:  # type: ignore[arg-type]
+        if notes[i].watcher.run(work, (i, barrier.wait)) != 300 + i:
             problems.append(i)
         if n.state() != n.OFF:
             problems.append("state")
@@ -859,7 +869,7 @@ def test_one_watcher_can_run_many_times() -> None:
     gc.collect()
     blocks = sys.getallocatedblocks()
     for _ in range(10_000):
-        notes.watcher.run(f, (3,))  # type: ignore[arg-type]
+        notes.watcher.run(f, (3,))
     assert sys.getallocatedblocks() - blocks < 100
 
 

@@ -65,7 +65,7 @@ class Comparison:
         assert all(i.positions == positions for i in triple), "the probe has its instruction's place"
         self.next += 3
         self.probes.append(first.argval)
-        return first.argval  # type: ignore[no-any-return]
+        return first.argval
 
     def check(self) -> None:
         for k, old in enumerate(self.old):
@@ -79,14 +79,14 @@ class Comparison:
             assert (new.opname, new.positions) == (old.opname, old.positions)
             if is_jump(old):
                 continue
-            if old.opname == "COMPARE_OP" and old.arg & opcodes.COMPARE_TO_BOOL:  # type: ignore[operator]
-                assert new.arg == old.arg & ~opcodes.COMPARE_TO_BOOL  # type: ignore[operator]
+            if old.opname == "COMPARE_OP" and old.arg & opcodes.COMPARE_TO_BOOL:
+                assert new.arg == old.arg & ~opcodes.COMPARE_TO_BOOL
                 truth = self.skip_probe(old.positions)
                 assert truth is not None and truth.kind == n.TRUTH
                 assert self.new[self.next].opname == "TO_BOOL"
                 self.next += 1
                 continue
-            assert new.arg == old.arg and new.argval is old.argval or new.argval == old.argval
+            assert (new.arg == old.arg and new.argval is old.argval) or new.argval == old.argval
             if old.opname == "MAKE_FUNCTION":
                 after = self.skip_probe(old.positions)
                 assert after is not None and after.kind == n.FUNCTION
@@ -108,8 +108,8 @@ class Comparison:
 
     def check_exception_table(self) -> None:
         self.block[len(self.code.co_code)] = len(self.copy.co_code)
-        old = dis.Bytecode(self.code).exception_entries  # type: ignore[attr-defined]
-        new = dis.Bytecode(self.copy).exception_entries  # type: ignore[attr-defined]
+        old = dis.Bytecode(self.code).exception_entries
+        new = dis.Bytecode(self.copy).exception_entries
         assert [(e.start, e.end, e.target, e.depth, e.lasti) for e in new] == [
             (self.block[e.start], self.block[e.end], self.block[e.target], e.depth, e.lasti) for e in old
         ]
@@ -130,9 +130,9 @@ def check(code: CodeType) -> list[n.Probe]:
 
 
 def sources() -> list[Path]:
-    """Modules of the standard library, all of torch.nn.modules if torch is installed, and these tests."""
+    """Modules of the standard library, torch.nn.modules if torch is installed, and these tests."""
     library = Path(asyncio.__file__).parents[1]
-    names = "ast argparse contextlib dataclasses enum functools inspect typing subprocess tarfile pickle statistics"
+    names = "ast argparse contextlib dataclasses enum functools inspect typing subprocess tarfile pickle"
     paths = [library / f"{name}.py" for name in names.split()]
     paths += sorted((library / "asyncio").glob("*.py"))[::3]
     paths += [Path(__file__), Path(programs.__file__)]
@@ -171,7 +171,7 @@ def g(*args: Any, **kwargs: Any) -> Any:
 
 
 def test_argument_slots_become_positional() -> None:
-    def f(a, /, b, *args, c, d=1, **kwargs):  # type: ignore[no-untyped-def]
+    def f(a, /, b, *args, c, d=1, **kwargs):
         return a
 
     copy = instrument(f.__code__)
@@ -192,11 +192,24 @@ def test_what_cannot_be_watched() -> None:
 
 
 def test_long_jumps_get_prefixes() -> None:
-    """The copy's jumps are three times as long: where the original needs no EXTENDED_ARG, one or two are needed."""
+    """The copy's jumps are much longer: where the original needs no EXTENDED_ARG, one or two are needed."""
     for size in (8, 20, 60, 150, 400, 12_000):
-        lines = ["def f(x, stop):", "    n = 0", "    while True:", "        n += 1", "        if n > stop:", "            break"]
-        lines += ["        x = x + n" if i % 3 else "        x = abs(x) % 1000 if x else n" for i in range(size)]
-        lines += ["        try:", "            if n == 2: continue", "            if n == 3: raise ValueError"]
+        lines = [
+            "def f(x, stop):",
+            "    n = 0",
+            "    while True:",
+            "        n += 1",
+            "        if n > stop:",
+            "            break",
+        ]
+        lines += [
+            "        x = x + n" if i % 3 else "        x = abs(x) % 1000 if x else n" for i in range(size)
+        ]
+        lines += [
+            "        try:",
+            "            if n == 2: continue",
+            "            if n == 3: raise ValueError",
+        ]
         lines += ["        except ValueError:", "            x += 5", "    return x, n"]
         space: dict[str, Any] = {}
         exec("\n".join(lines), space)

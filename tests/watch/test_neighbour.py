@@ -33,7 +33,7 @@ def load() -> Any:
 
 def watched() -> Notes:
     notes = Notes(kinds="CALL")
-    assert notes.watcher.run(programs.recursion, ()) == 144  # type: ignore[arg-type]
+    assert notes.watcher.run(programs.recursion, ()) == 144
     assert not notes.failures, notes.failures
     assert notes.watcher.events > 1000
     return notes
@@ -59,10 +59,12 @@ def test_who_was_there_before_stays() -> None:
             for _ in range(100):
                 inner()
 
-        notes = Notes(kinds="", classify=lambda code: (n.OURS, None, True) if code.co_name == "inner" else None)
-        notes.watcher.run(f, ())  # type: ignore[arg-type]
+        notes = Notes(
+            kinds="", classify=lambda code: (n.OURS, None, True) if code.co_name == "inner" else None
+        )
+        notes.watcher.run(f, ())
         neighbour.counted()
-        notes.watcher.run(f, ())  # type: ignore[arg-type]
+        notes.watcher.run(f, ())
         assert neighbour.counted() == 100
     finally:
         neighbour.uninstall()
@@ -95,7 +97,7 @@ def test_who_comes_during_a_recording_and_stays() -> None:
         return programs.recursion()
 
     notes = Notes(kinds="CALL")
-    assert notes.watcher.run(f, (neighbour.install,)) == 144  # type: ignore[arg-type]
+    assert notes.watcher.run(f, (neighbour.install,)) == 144
     # now it is above ours and hands frames down to us; recording again must not make a circle
     assert neighbour.installed() and n.state() == n.OFF
     for _ in range(3):

@@ -1,5 +1,5 @@
-"""The native layer under every supported CPython that is found on this machine: built with the plain compiler, tested
-without torch and without pytest. An interpreter that is missing is reported, not an error."""
+"""The native layer under every supported CPython that is found on this machine: built with the plain
+compiler, tested without torch and without pytest. A missing interpreter is reported, not an error."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ def assemble(python: Path, folder: Path) -> None:
 def test_native_layer(version: tuple[int, int], tmp_path: Path) -> None:
     if building.COMPILER is None:
         pytest.skip("no C compiler")
+    if sys.version_info[:2] == version:
+        pytest.skip("this interpreter runs these tests itself")
     python = find(version)
     if python is None:
         pytest.skip("CPython {}.{} is not on this machine".format(*version))

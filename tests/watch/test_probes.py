@@ -35,7 +35,9 @@ class Manager:
         return True
 
 
-def told(func: Callable[..., Any], *args: Any, kinds: str | None = None, know: bool = True) -> list[tuple[Any, ...]]:
+def told(
+    func: Callable[..., Any], *args: Any, kinds: str | None = None, know: bool = True
+) -> list[tuple[Any, ...]]:
     """The events of one run; all arguments are known outside objects unless said otherwise."""
     notes = Notes(kinds=kinds)
     for arg in args if know else ():
@@ -508,7 +510,7 @@ def test_fresh_objects_of_immutable_types_are_silent() -> None:
 
 def test_of_fresh_objects_the_type_is_told_once() -> None:
     def f(x: Any, y: Any) -> None:
-        x.own, y.own, x.own, x.attribute  # noqa: B018
+        x.own, y.own, x.own, x.attribute
 
     events = told(f, Thing(), Thing(), kinds="ATTR", know=False)
     assert [e[1] for e in events] == ["own", "attribute"]
@@ -516,7 +518,7 @@ def test_of_fresh_objects_the_type_is_told_once() -> None:
 
 def test_of_known_objects_each_attribute_is_told_once() -> None:
     def f(x: Any, y: Any) -> None:
-        x.own, y.own, x.own, x.attribute  # noqa: B018
+        x.own, y.own, x.own, x.attribute
 
     a, b = Thing(), Thing()
     assert [e[1:] for e in told(f, a, b, kinds="ATTR")] == [("own", a), ("own", b), ("attribute", a)]
@@ -528,23 +530,32 @@ def test_a_changed_type_is_told_again() -> None:
 
     def f(x: Any, change: Any) -> None:
         for _ in range(3):
-            x.own  # noqa: B018
+            x.own
         change()
         for _ in range(3):
-            x.own  # noqa: B018
+            x.own
 
     x = Changing()
-    x.own = 1  # type: ignore[attr-defined]
+    x.own = 1
     events = told(f, x, lambda: setattr(Changing, "other", 1), kinds="ATTR", know=False)
     assert [e[1] for e in events] == ["own", "own"]
 
 
 def test_types_and_modules() -> None:
     def f(cls: Any, mod: Any) -> None:
-        cls.attribute, mod.path, cls.attribute, mod.path, int.real  # noqa: B018
+        cls.attribute, mod.path, cls.attribute, mod.path, int.real
 
     events = told(f, Thing, sys, kinds="ATTR", know=False)
     assert [e[1:] for e in events] == [("attribute", Thing), ("path", sys)]
+
+
+def test_a_class_is_told_as_owner_and_as_type() -> None:
+    def f(cls: Any, instance: Any) -> None:
+        cls.attribute, instance.attribute
+
+    thing = Thing()
+    events = told(f, Thing, thing, kinds="ATTR", know=False)
+    assert [e[1:] for e in events] == [("attribute", Thing), ("attribute", thing)]
 
 
 def test_stores() -> None:
@@ -554,7 +565,7 @@ def test_stores() -> None:
     def f(fresh: Any, cls: Any) -> None:
         fresh.a = 1
         fresh.a = 2
-        fresh.a  # noqa: B018
+        fresh.a
         cls.b = 1
         cls.b = 2
 
@@ -650,7 +661,7 @@ def test_a_probe_checks_where_it_reads() -> None:
         (n.HASH, 4, 3, None, 0, code, None, 4, 2),
     ):
         try:
-            n.Probe(*arguments)  # type: ignore[arg-type]
+            n.Probe(*arguments)
         except ValueError:
             continue
         raise AssertionError(arguments)
@@ -668,8 +679,10 @@ def test_a_probe_is_inert_outside_of_its_place() -> None:
     probe = notes.watcher.last_probe
     assert probe is not None and probe.depth > 2
     events = notes.watcher.events
-    assert -probe is None  # type: ignore[func-returns-value]
-    assert notes.run(f, probe) is None and notes.watcher.events == events + 1  # that of f's own UNARY_NEGATIVE
+    assert -probe is None
+    assert (
+        notes.run(f, probe) is None and notes.watcher.events == events + 1
+    )  # that of f's own UNARY_NEGATIVE
 
     def own(x: Any) -> Any:
         consts = sys._getframe().f_code.co_consts
@@ -690,7 +703,7 @@ def test_type_versions() -> None:
 
     first = n.type_version(T)
     assert first > 0 and n.type_version(T) == first and n.type_version(int) > 0
-    T.new = 1  # type: ignore[attr-defined]
+    T.new = 1
     assert n.type_version(T) not in (0, first)
 
 

@@ -1,5 +1,5 @@
-"""What the tests of the native layer share: a watcher that notes everything. No torch, no pytest: these tests also run
-under interpreters that have neither (run_other_pythons.py)."""
+"""What the tests of the native layer share: a watcher that notes everything. No torch, no pytest: these tests
+also run under interpreters that have neither (test_other_pythons.py)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 from stator import _native as n
 
-KINDS = {
-    getattr(n, name): name
-    for name in (
-        "ATTR SUPER_ATTR GLOBAL DEREF SUBSCR SLICE CALL CALL_EX BINARY COMPARE CONTAINS IS UNARY TRUTH ITER NEXT "
-        "UNPACK EXTEND HASH WITH WITH_EXIT FORMAT AWAIT STORE_ATTR DELETE_ATTR STORE_SUBSCR STORE_SLICE "
-        "DELETE_SUBSCR STORE_GLOBAL DELETE_GLOBAL STORE_DEREF DELETE_DEREF IMPORT_NAME IMPORT_FROM BUILD_CLASS "
-        "MATCH MATCH_CLASS MATCH_KEYS RAISE EXC_MATCH INTRINSIC"
-    ).split()
-}
+_NAMES = """
+    ATTR SUPER_ATTR GLOBAL DEREF SUBSCR SLICE CALL CALL_EX BINARY COMPARE CONTAINS IS UNARY TRUTH ITER NEXT
+    UNPACK EXTEND HASH WITH WITH_EXIT FORMAT AWAIT STORE_ATTR DELETE_ATTR STORE_SUBSCR STORE_SLICE
+    DELETE_SUBSCR STORE_GLOBAL DELETE_GLOBAL STORE_DEREF DELETE_DEREF IMPORT_NAME IMPORT_FROM BUILD_CLASS
+    MATCH MATCH_CLASS MATCH_KEYS RAISE EXC_MATCH INTRINSIC
+"""
+KINDS: dict[int, str] = {getattr(n, name): name for name in _NAMES.split()}
 
 
 class Notes:
     """A watcher with a handler for every kind; what the handlers are told is kept."""
 
-    def __init__(self, *, kinds: str | None = None, classify: Callable[[CodeType], Any] | None = None) -> None:
+    def __init__(
+        self, *, kinds: str | None = None, classify: Callable[[CodeType], Any] | None = None
+    ) -> None:
         self.events: list[tuple[Any, ...]] = []  # (kind's name, arg, *operands)
         self.probes: list[n.Probe] = []
         self.where: list[str] = []  # names of the code objects the events came from
@@ -66,7 +66,7 @@ class Notes:
         if self._classify is not None:
             answer = self._classify(code)
             if answer is not None:
-                return answer  # type: ignore[no-any-return]
+                return answer
         return (n.COPY, None, False)
 
     def leaf(self, payload: Any, func: FunctionType, slots: tuple[Any, ...]) -> Any:

@@ -36,7 +36,10 @@ unseen(Watcher *w, PyObject *object, uintptr_t tag)
     return pairset_add(&w->seen, (Pair){(uintptr_t)object, tag, 0}) != 0;
 }
 
+/* A class may be met as the owner of an attribute and as the type of one: two facts, two tags. */
 #define NAME_TAG(p) ((uintptr_t)(p)->arg)
+#define OWNER_TAG(p) ((uintptr_t)(p)->arg | 3)
+#define ITSELF_TAG(p) (KIND_TAG(p) + 1024)
 #define WRITE_TAG(p) ((uintptr_t)(p)->arg | ((p)->kind == KIND_STORE_ATTR ? 1 : 2))
 #define KIND_TAG(p) ((uintptr_t)(p)->kind + 1)
 #define CALL_TAG ((uintptr_t)KIND_CALL + 1)
@@ -66,6 +69,20 @@ on_operands(Watcher *w, Probe *p, Operands *ops)
     return call;
 }
 
+/* Kinds with one operand of which the same is noted every time: once per outside object is enough. */
+static int
+on_one(Watcher *w, Probe *p, Operands *ops)
+{
+    PyObject *x = ops->slots[0];
+    if (x == NULL) {
+        return 0;
+    }
+    if (known(w, x)) {
+        return unseen(w, x, ITSELF_TAG(p));
+    }
+    return mutable_type(Py_TYPE(x)) && unseen_type(w, Py_TYPE(x), KIND_TAG(p));
+}
+
 static int
 on_known(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
 {
@@ -85,7 +102,7 @@ on_truth(Watcher *w, Probe *p, Operands *ops)
     if (x == Py_True || x == Py_False || x == Py_None) {
         return 0;
     }
-    return on_operands(w, p, ops);
+    return on_one(w, p, ops);
 }
 
 static int
@@ -97,16 +114,16 @@ on_attr(Watcher *w, Probe *p, Operands *ops)
     }
     PyTypeObject *type = Py_TYPE(owner);
     if (known(w, owner)) {
-        return unseen(w, owner, NAME_TAG(p));
+        return unseen(w, owner, OWNER_TAG(p));
     }
     if (PyType_Check(owner)) {
-        return mutable_type((PyTypeObject *)owner) && unseen(w, owner, NAME_TAG(p));
+        return mutable_type((PyTypeObject *)owner) && unseen(w, owner, OWNER_TAG(p));
     }
     if (type == &PySuper_Type) {
         return 1;
     }
     if (PyModule_Check(owner)) {
-        return unseen(w, owner, NAME_TAG(p));
+        return unseen(w, owner, OWNER_TAG(p));
     }
     return mutable_type(type) && unseen_type(w, type, NAME_TAG(p));
 }
@@ -286,9 +303,9 @@ const Filter filters[KIND_COUNT] = {
     [KIND_IS] = on_known,
     [KIND_UNARY] = on_operands,
     [KIND_TRUTH] = on_truth,
-    [KIND_ITER] = on_operands,
+    [KIND_ITER] = on_one,
     [KIND_NEXT] = on_operands,
-    [KIND_UNPACK] = on_operands,
+    [KIND_UNPACK] = on_one,
     [KIND_EXTEND] = on_operands,
     [KIND_HASH] = on_operands,
     [KIND_WITH] = on_operands,

@@ -282,8 +282,6 @@ run_leaf(Thread *t, Watcher *w, PyThreadState *ts, Frame *f, PyObject *payload)
             error_drop(s.error); /* none was set when the frame started; the leaf's is the program's now */
             s.error = error_save();
         }
-        Py_CLEAR(t->leaf_error);
-        Py_CLEAR(t->leaf_traceback);
         shield_down(&s);
         Py_DECREF(slots);
     }

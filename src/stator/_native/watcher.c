@@ -24,8 +24,11 @@ shield_up(Shield *s, Thread *t, Watcher *w)
 void
 shield_down(Shield *s)
 {
+    if (--s->thread->hidden == 0) {
+        Py_CLEAR(s->thread->leaf_error); /* nobody asked for it; it would keep its frames alive */
+        Py_CLEAR(s->thread->leaf_traceback);
+    }
     PyThreadState_LeaveTracing(s->ts);
-    s->thread->hidden--;
     error_restore(s->error);
     watcher_restore(s->thread, s->watcher, s->state);
 }
@@ -156,6 +159,10 @@ watcher_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     Thread *t = &thread_here;
     if (nargs != 2 || !PyFunction_Check(args[0]) || !PyTuple_Check(args[1])) {
         PyErr_SetString(PyExc_TypeError, "run(func, slots) takes a Python function and a tuple");
+        return NULL;
+    }
+    if (w->enter == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this watcher was garbage already");
         return NULL;
     }
     if (t->watcher != NULL || w->thread != NULL) {

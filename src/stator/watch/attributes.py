@@ -6,6 +6,7 @@ The lookup is repeated by hand on the class dicts and the instance dict, running
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import types
@@ -18,6 +19,7 @@ from .. import _native
 from ..recording import Edge, Fact, Origin
 from .breaks import Drop
 from .classes import Classes
+from .constants import is_constant
 from .containers import change_key, read_index, read_key
 from .ledger import Ledger
 
@@ -64,18 +66,28 @@ def has_method(cls: type, name: str) -> bool:
     return _native.mro_lookup(cls, name) is not MISSING
 
 
+class _Plan(enum.Enum):
+    """What a class with the generic lookup says of a name; the instance dict is asked first in all these cases."""
+
+    ABSENT = 0
+    IN_CLASS = 1
+    REGISTERED = 2  # absent, and then `nn.Module.__getattr__` looks among the module's parts
+
+
 class Attributes:
     def __init__(self, ledger: Ledger, classes: Classes) -> None:
         self._ledger = ledger
         self._classes = classes
-        self._plain: set[tuple[type, str]] = set()  # no entry in the class: the instance dict decides
+        self._plans: dict[tuple[type, str], _Plan] = {}
+        self._tables: dict[int, list[tuple[Origin | None, dict[str, Any]]]] = {}
         self._spaces: dict[int, tuple[Origin, dict[str, Any]]] = {}  # by index of the owner's origin
 
     # -- reading
 
     def read(self, owner: Any, name: str) -> None:
         """`owner.name` is about to be evaluated."""
-        if (type(owner), name) in self._plain and self._read_quickly(owner, name):
+        plan = self._plans.get((type(owner), name))
+        if plan is not None and self._read_quickly(owner, name, plan):
             return
         if isinstance(owner, type):
             self._read_of_class(owner, name)
@@ -86,14 +98,27 @@ class Attributes:
         else:
             self._read_of_instance(owner, name)
 
-    def _read_quickly(self, owner: Any, name: str) -> bool:
-        """The most frequent case: an attribute in the dict of an object whose dict has been read before."""
+    def _read_quickly(self, owner: Any, name: str, plan: _Plan) -> bool:
+        """The most frequent cases, once the class has been asked: an instance attribute, a method, a registered module."""
         ledger = self._ledger
         origin = ledger.find(owner)
-        space = None if origin is None else self._spaces.get(origin.index)
-        if space is None or name not in space[1] or ledger.changed(space[1]) is not None:
+        if origin is None:
             return False
-        ledger.read(space[0], Edge.ITEM, name, space[1][name])
+        space = self._spaces.get(origin.index)
+        if space is None:
+            ledger.touch(origin, owner)
+            space = self.instance_dict(origin, owner)
+        if space is None or ledger.changed(space[1]) is not None:
+            return False
+        value = space[1].get(name, MISSING)
+        if value is not MISSING:
+            ledger.read(space[0], Edge.ITEM, name, value)
+            return True
+        if plan is _Plan.ABSENT:
+            return False
+        ledger.lacks(space[0], name)
+        if plan is _Plan.REGISTERED:
+            self._read_registered(owner, name, origin)
         return True
 
     def read_plain(self, owner: Any, name: str) -> None:
@@ -127,8 +152,12 @@ class Attributes:
                 if self._ledger.find(owner) is not None:
                     raise Drop("unguardable", f"attributes of {cls.__name__} are looked up by C code")
         self._read_generic(owner, name)
-        if self._classes.entry(cls, name) is MISSING:
-            self._plain.add((cls, name))
+        found = self._classes.entry(cls, name)
+        if found is MISSING:
+            registered = self._classes.entry(cls, "__getattr__") is _MODULE_GETATTR
+            self._plans[cls, name] = _Plan.REGISTERED if registered else _Plan.ABSENT
+        elif isinstance(found, types.FunctionType) or is_constant(found):
+            self._plans[cls, name] = _Plan.IN_CLASS
 
     def _read_generic(self, owner: Any, name: str) -> None:
         cls = type(owner)
@@ -227,20 +256,39 @@ class Attributes:
 
     def _read_registered(self, owner: Any, name: str, origin: Origin | None) -> None:
         """What `nn.Module.__getattr__` finds: a parameter, buffer or submodule. (Its own frame is not watched.)"""
+        ledger = self._ledger
+        for place, entries in self._tables_of(owner, origin):
+            found = name in entries
+            if place is not None:
+                if ledger.changed(entries) is not None:
+                    read_key(ledger, place, entries, name)
+                elif found:
+                    ledger.read(place, Edge.ITEM, name, entries[name])
+                else:
+                    ledger.lacks(place, name)
+            if found:
+                return
+
+    def _tables_of(self, owner: Any, origin: Origin | None) -> list[tuple[Origin | None, dict[str, Any]]]:
+        """The dicts in which a module registers its parts, known ones with their origin."""
+        if origin is not None and origin.index in self._tables:
+            return self._tables[origin.index]
+        tables: list[tuple[Origin | None, dict[str, Any]]] = []
         namespace = owner.__dict__
         for table in _MODULE_TABLES:
-            entries = namespace.get(table)
             if origin is not None:
                 space = self.instance_dict(origin, owner)
                 assert space is not None
                 read_key(self._ledger, *space, table)
-            if entries is None:
-                continue
-            place = self._ledger.find(entries)
-            if place is not None:
-                read_key(self._ledger, place, entries, name)
-            if name in entries:
-                return
+            entries = namespace.get(table)
+            if entries is not None:
+                place = self._ledger.find(entries)
+                if place is not None:
+                    self._ledger.touch(place, entries)
+                tables.append((place, entries))
+        if origin is not None and self._ledger.changed(namespace) is None:
+            self._tables[origin.index] = tables
+        return tables
 
     # -- classes, modules, super
 
@@ -347,7 +395,7 @@ class Attributes:
         change = self._ledger.change("class", origin, owner)
         change.written[name] = None
         self._classes.forget(owner, name)
-        self._plain.clear()
+        self._plans.clear()
 
     def note_function(self, origin: Origin, function: types.FunctionType, *, bound: bool = False) -> None:
         """A known function is entered: its code, defaults (unless all arguments are given) and closure matter."""

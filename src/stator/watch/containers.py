@@ -139,7 +139,7 @@ def contains(ledger: Ledger, origin: Origin, container: Any, item: Any) -> None:
         ledger.require(origin, Fact.HAS if dict.__contains__(initial, item) else Fact.LACKS, item)
     else:
         expose(ledger, origin, container)
-        for child in origin.children.values():
+        for child in (origin.children or {}).values():
             if not child.checks:
                 ledger.identity_used[child.index] = child
         ledger.use_identity(item)

@@ -1,15 +1,18 @@
-"""Instrumented copies: the same code with a probe before each instruction that reads or writes state or calls C.
+"""Instrumented copies: the same code with a probe before each instruction that reads or writes state or
+calls C code.
 
-Enters: a code object. Leaves: a copy of it in which `LOAD_CONST probe; UNARY_NEGATIVE; POP_TOP` precedes every
-instruction that `opcodes.py` has a rule for, and which takes all argument slots as plain positional arguments.
+Enters: a code object. Leaves: a copy of it in which `LOAD_CONST probe; UNARY_NEGATIVE; POP_TOP` precedes
+every instruction that `opcodes.py` has a rule for, and which takes all argument slots as plain positional
+arguments.
 
 What holds in between:
-- The unit of work is a *block*: the code units inserted before an instruction, the instruction with its EXTENDED_ARG
-  prefixes and caches, and the units inserted after it. Whatever referred to an instruction (a jump, the bounds and
-  the target of an exception table entry, an entry of the line table) refers to its block in the copy.
-- Inserted units have the line and columns of the instruction they belong to, so tracers see no extra lines.
-- The value stack's depth before each instruction is static; where two ways meet they must agree, else the code is
-  refused.
+- The unit of work is a *block*: the code units inserted before an instruction, the instruction with its
+  EXTENDED_ARG prefixes and caches, and the units inserted after it. Whatever referred to an instruction (a
+  jump, the bounds and the target of an exception table entry, an entry of the line table) refers to its block
+  in the copy.
+- Inserted units have the line and columns of the instruction they belong to: tracers see no extra lines.
+- The value stack's depth before each instruction is static; where two ways meet they must agree, else the
+  code is refused.
 - Code constants stay the originals: the hook makes a nested function's copy when it is called.
 """
 
@@ -86,10 +89,10 @@ def instrument(code: CodeType) -> CodeType:
 def _check_watchable(code: CodeType) -> None:
     if not code.co_flags & inspect.CO_OPTIMIZED:
         raise n.Unwatchable("it keeps its variables in a mapping (a class body, or code run by exec)")
-    if code.co_argcount == 0 and "__class__" in code.co_freevars:
-        if code.co_flags & _STARRED or code.co_kwonlyargcount:
-            # super() would find a first argument in the copy where the original has none
-            raise n.Unwatchable("its super() has no first argument to take")
+    no_first = code.co_argcount == 0 and (code.co_flags & _STARRED or code.co_kwonlyargcount)
+    if no_first and "__class__" in code.co_freevars:
+        # super() would find a first argument in the copy where the original has none
+        raise n.Unwatchable("its super() has no first argument to take")
 
 
 def decode(raw: bytes) -> Instructions:
@@ -125,7 +128,7 @@ def decode(raw: bytes) -> Instructions:
 
 
 def stack_depths(ins: Instructions, table: list[Handler], limit: int) -> list[int]:
-    """The depth of the value stack before each instruction, -1 where control never comes. Linear in the code."""
+    """The depth of the value stack before each instruction, -1 where control never comes. Linear."""
     ops, args = ins.ops, ins.args
     depths = [-1] * len(ops)
     work = [(0, 0)]
@@ -195,9 +198,7 @@ def _probe(rule: o.Rule, code: CodeType, ins: Instructions, k: int, depth: int) 
         stores = o.stored_name(code, ins.ops[follower], ins.args[follower])
     offset = (ins.starts[last] + ins.prefixes[last]) * _CODE_UNIT
     count, span, step = shape
-    return n.Probe(
-        rule.kind, depth, count, what, offset, code, stores, span, step, arg if rule.cell else -1
-    )
+    return n.Probe(rule.kind, depth, count, what, offset, code, stores, span, step, arg if rule.cell else -1)
 
 
 # ---- assembling ----
@@ -239,7 +240,7 @@ def _assemble(
     moved: list[int] = []
     for k, op in enumerate(ins.ops):
         parts += (before[k], _unit(op, args[k], prefixes[k]), after[k])
-        # A unit inside an instruction goes where the instruction's own units went; all before it is the block's start.
+        # An instruction's first unit goes to the block's start, its others to where they are in the copy.
         size = ins.starts[k + 1] - ins.starts[k]
         body = starts[k] + len(before[k]) // _CODE_UNIT
         moved.append(starts[k])
@@ -251,8 +252,8 @@ def _assemble(
 def _settle_jumps(
     ins: Instructions, before: list[bytes], after: list[bytes]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Arguments, prefix counts and block starts in the copy. A longer jump may need a prefix, which makes others
-    longer: repeat until nothing changes. Prefixes only grow, so it ends."""
+    """Arguments, prefix counts and block starts in the copy. A longer jump may need a prefix, which makes
+    others longer: repeat until nothing changes. Prefixes only grow, so it ends."""
     args = list(ins.args)
     prefixes = list(ins.prefixes)
     jumps = [(k, ins.target(k)) for k, op in enumerate(ins.ops) if o.JUMPS[op]]
@@ -286,7 +287,7 @@ def _settle_jumps(
 
 
 def parse_exception_table(table: bytes) -> list[Handler]:
-    """Entries are four numbers each, in groups of six bits, the highest first; 0x40 says that more groups follow."""
+    """Entries are four numbers each, in groups of six bits, the highest first; 0x40 says that more follow."""
     numbers: list[int] = []
     value = 0
     for byte in table:
@@ -316,7 +317,7 @@ def _move_exception_table(table: list[Handler], moved: list[int]) -> bytes:
 
 # ---- the line table ----
 
-# An entry begins with a byte that has the highest bit set: 1, form (4 bits), number of code units - 1 (3 bits).
+# An entry begins with a byte that has the highest bit set: 1, form (4 bits), code units - 1 (3 bits).
 _ENTRY = re.compile(rb"([\x80-\xff])([\x00-\x7f]*)", re.DOTALL)
 _ONE_LINE = range(10, 13)  # the line is 0, 1 or 2 further
 _NO_COLUMNS, _LONG = 13, 14  # a signed number says how much further the line is

@@ -68,12 +68,18 @@ class Ledger:
 
     def read(self, parent: Origin, edge: Edge, key: Any, value: Any) -> Origin:
         """Note that `value` was found at `edge`, `key` of parent."""
-        origin = parent.children.get((edge, key))
+        children = parent.children
+        if children is None:
+            children = parent.children = {}
+        origin = children.get((edge, key))
         if origin is None:
-            origin = self._new(edge, parent, key)
-            parent.children[edge, key] = origin
+            origin = children[edge, key] = self._new(edge, parent, key)
             self._identify(origin, value)
         return origin
+
+    def lacks(self, origin: Origin, key: str) -> None:
+        """A dict of names has no such name. (A repeated check does no harm.)"""
+        origin.checks.append(Check(Fact.LACKS, key, self.place))
 
     def _new(self, edge: Edge, parent: Origin | None, key: Any) -> Origin:
         origin = Origin(len(self.origins), edge, parent, key, self.place)

@@ -1,11 +1,11 @@
 """Which instruction gets which probe, for CPython 3.11, 3.12 and 3.13.
 
-Enters: nothing. Leaves: tables indexed by opcode. This is the only place in Python that knows of version differences;
-`instrument.py` reads the tables and asks for no version.
+Enters: nothing. Leaves: tables indexed by opcode. This is the only place in Python that knows of version
+differences; `instrument.py` reads the tables and asks for no version.
 
-A `Rule` says what the probe before an instruction is: its kind, where its operands lie on the value stack, and what
-`Probe.arg` is. An operand shape is (count, span, step): `count` values, the lowest `span` slots under the top, `step`
-slots apart.
+A `Rule` says what the probe before an instruction is: its kind, where its operands lie on the value stack,
+and what `Probe.arg` is. An operand shape is (count, span, step): `count` values, the lowest `span` slots
+under the top, `step` slots apart.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ VERSION = sys.version_info[:2]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The probe of one opcode. `shape` depends on the instruction's argument if it is callable, and None then means
-    that this one gets no probe."""
+    """The probe of one opcode. `shape` depends on the instruction's argument if it is callable, and None then
+    means that this one gets no probe."""
 
     kind: int
     shape: Shape | Callable[[int], Shape | None]
@@ -238,7 +238,9 @@ KW_NAMES: int = dis.opmap.get("KW_NAMES", -1)
 PRECALL: int = dis.opmap.get("PRECALL", -1)
 INTRINSIC_1: int = dis.opmap.get("CALL_INTRINSIC_1", -1)
 TO_BOOL: int = dis.opmap.get("TO_BOOL", -1)
-COMPARE_TO_BOOL: int = 16 if VERSION >= (3, 13) else 0  # COMPARE_OP with this bit turns its result into a bool
+COMPARE_TO_BOOL: int = (
+    16 if VERSION >= (3, 13) else 0
+)  # COMPARE_OP with this bit turns its result into a bool
 
 CALLS: frozenset[int] = _opcodes("PRECALL" if VERSION == (3, 11) else "CALL")
 NO_FALL_THROUGH: frozenset[int] = _opcodes(

@@ -126,6 +126,12 @@ class Recorder:
             break_reason=self.break_reason,
         )
 
+    def release(self) -> None:
+        """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
+        for origin in self.ledger.origins:
+            origin.children = None
+        del self.watcher, self.ledger, self.classes, self.attributes, self.tracer, self.leaves
+
     def drop(self, drop: Drop) -> None:
         """The recording is over; the run goes on."""
         if self.dropped is not None:

@@ -20,7 +20,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.overrides import TorchFunctionMode
 
 from ..facts import container_kind, tensor_facts, torch_state
-from ..recording import Edge, Fact, Origin, TensorFacts, describe_key
+from ..recording import Check, Edge, Fact, Origin, TensorFacts, describe_key
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
@@ -94,7 +94,7 @@ class Tracer:
         self.graph = fx.Graph()
         self._first: fx.Node | None = None
         self._known: dict[int, Known] = {}
-        self._outside_families: dict[tuple[int, int | None], Family] = {}
+        self._outside_families: dict[int, Family] = {}  # by identity of the base
         self.inputs: list[tuple[Origin, Any, TensorFacts]] = []
         self._names: dict[int, str] = {}
         self.outputs: list[fx.Node] = []
@@ -262,13 +262,13 @@ class Tracer:
         if type(tensor) not in _PLAIN_TENSORS:
             raise Drop("tensor-subclass", type(tensor).__name__)
         facts = tensor_facts(tensor)
-        self._ledger.require(origin, Fact.TENSOR, facts)
+        origin.checks.append(Check(Fact.TENSOR, facts, self._ledger.place))
         name = f"l_{self._name_of(origin)}_"
         if self._first is not None:
             with self.graph.inserting_before(self._first):
-                node = self.graph.placeholder(name, type_expr=torch.Tensor)
+                node = self.graph.create_node("placeholder", name, name=name, type_expr=torch.Tensor)
         else:
-            node = self.graph.placeholder(name, type_expr=torch.Tensor)
+            node = self.graph.create_node("placeholder", name, name=name, type_expr=torch.Tensor)
         self.inputs.append((origin, tensor, facts))
         return self._remember(tensor, node, (), self._family_of_input(tensor), keep=True)
 
@@ -329,10 +329,11 @@ class Tracer:
 
     def _family_of_input(self, tensor: Any) -> Family:
         version = _version(tensor)
-        storage = tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
-        family = self._outside_families.get((storage, version))
+        base = tensor._base
+        key = id(tensor if base is None else base)
+        family = self._outside_families.get(key)
         if family is None:
-            family = self._outside_families[storage, version] = Family(version, outside=True)
+            family = self._outside_families[key] = Family(version, outside=True)
         return family
 
     def _remember(
