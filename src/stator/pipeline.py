@@ -128,8 +128,9 @@ class Program:
             events.emit(events.CacheHit(self.name))
         try:
             return entry.replay(values)
-        except Exception:
+        except Exception as error:
             if entry.mutates:
+                error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
                 raise
         # The graph failed and has changed nothing: the function itself raises what eager raises, where it raises it.
         return self.call_plain(slots)

@@ -15,6 +15,7 @@ import weakref
 from collections import OrderedDict
 
 import numpy as np
+import pytest
 import torch
 from harness import World, check, rand
 
@@ -190,6 +191,7 @@ def test_a_failing_replay_has_not_changed_an_input_twice():
         [call(0, 1), call(2, 3), call(1, 9), call(3, 0)],
         expect=None,
         raises=IndexError,
+        tracebacks=False,
     )
 
 
@@ -393,3 +395,41 @@ def test_a_dict_that_changes_its_size_while_it_is_iterated_raises_as_plain():
         return run
 
     check(lambda: World(fn=fn, table=None), [call(1), call(2), call(3)], expect=None, raises=RuntimeError)
+
+
+@pytest.mark.parametrize("allocations", [20, 100, 300, 600, 1000])
+def test_earlier_garbage_is_collected_during_a_recording(allocations):
+    """Finalizers and callbacks of objects which the program does not know run in the middle of it."""
+    collected = []
+
+    class Member:
+        def __del__(self):
+            collected.append("finalizer")
+
+    def litter():
+        members = weakref.WeakSet()
+        for _ in range(20):
+            member = Member()
+            member.itself = member
+            member.ref = weakref.ref(member, lambda ref: collected.append("callback"))
+            members.add(member)
+
+    def fn(x):
+        steps = [[x * n] for n in range(60)]
+        return sum(step[0] for step in steps)
+
+    def call(seed):
+        def run(w):
+            x, before = rand(seed), gc.get_threshold()
+            gc.collect()
+            litter()
+            gc.set_threshold(gc.get_count()[0] + allocations, 1, 1)
+            try:
+                return w.fn(x)
+            finally:
+                gc.set_threshold(*before)
+
+        return run
+
+    check(lambda: World(fn=fn), [call(1), call(2), call(3)], expect="miss hit hit")
+    assert collected

@@ -160,6 +160,7 @@ def test_a_function_and_its_probes() -> None:
         return g(y, k=2) if y else [z for z in x]
 
     kinds = [KINDS.get(p.kind, "FUNCTION") for p in check(f.__code__)]
+    kinds = [kind for kind in kinds if kind != "ESCAPE"]  # each way out has one
     head = ["ATTR", "BINARY", "TRUTH", "GLOBAL", "CALL"]
     assert kinds[:5] == head
     # 3.12 runs comprehensions in place

@@ -83,6 +83,17 @@ on_one(Watcher *w, Probe *p, Operands *ops)
     return mutable_type(Py_TYPE(x)) && unseen_type(w, Py_TYPE(x), KIND_TAG(p));
 }
 
+/* A value leaves a frame, perhaps for C code that reads it: only outside containers can hold something unread. */
+static int
+on_escape(Watcher *w, Probe *p, Operands *ops)
+{
+    PyObject *x = ops->slots[0];
+    if (x == NULL || !(PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x) || PyAnySet_Check(x))) {
+        return 0;
+    }
+    return known(w, x) && unseen(w, x, KIND_TAG(p));
+}
+
 static int
 on_known(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
 {
@@ -330,5 +341,6 @@ const Filter filters[KIND_COUNT] = {
     [KIND_RAISE] = on_operands,
     [KIND_EXC_MATCH] = on_operands,
     [KIND_INTRINSIC] = on_operands,
+    [KIND_ESCAPE] = on_escape,
     [KIND_FUNCTION] = NULL, /* has no handler: probe.c notes the function */
 };

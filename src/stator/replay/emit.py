@@ -35,6 +35,18 @@ def make_function(
     return function
 
 
+def dict_of(mapping: dict[Any, Any]) -> type:
+    """The class whose methods write to a mapping as it is: an OrderedDict keeps an order of its own."""
+    return collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
+
+
+def refill(mapping: dict[Any, Any], contents: dict[Any, Any]) -> None:
+    base: Any = dict_of(mapping)
+    base.clear(mapping)
+    for key, value in contents.items():
+        base.__setitem__(mapping, key, value)
+
+
 def wanted_origins(recording: Recording) -> list[int]:
     """The origins whose values the replay uses: graph inputs first, in order."""
     wanted = dict.fromkeys(recording.inputs)
@@ -66,6 +78,8 @@ class _Emitter:
             "method": types.MethodType,
             "cell": types.CellType,
             "make_function": make_function,
+            "dict_of": dict_of,
+            "refill": refill,
         }
         self.create: list[str] = []
         self.fill: list[str] = []
@@ -211,9 +225,9 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
     "exception": _Emitter._exception,
 }
 _APPLY: dict[str, Callable[[_Emitter, str, Effect], str]] = {
-    "set item": lambda m, t, e: f"dict.__setitem__({t}, {m.constant(e.key)}, {m.expression(e.value)})",
-    "delete item": lambda m, t, e: f"dict.__delitem__({t}, {m.constant(e.key)})",
-    "refill dict": lambda m, t, e: f"type({t}).clear({t}); type({t}).update({t}, {{{m.pairs(e.value)}}})",
+    "set item": lambda m, t, e: f"dict_of({t}).__setitem__({t}, {m.constant(e.key)}, {m.expression(e.value)})",
+    "delete item": lambda m, t, e: f"dict_of({t}).__delitem__({t}, {m.constant(e.key)})",
+    "refill dict": lambda m, t, e: f"refill({t}, {{{m.pairs(e.value)}}})",
     "extend": lambda m, t, e: f"list.extend({t}, ({m.items(e.value)}))",
     "refill list": lambda m, t, e: f"list.__setitem__({t}, slice(None), ({m.items(e.value)}))",
     "refill set": lambda m, t, e: f"set.clear({t}); set.update({t}, ({m.items(e.value)}))",

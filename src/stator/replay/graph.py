@@ -1,28 +1,40 @@
-"""Running a compiled graph so that a failure inside it leaves torch's modes as they were."""
+"""Running a compiled graph so that a failure inside it leaves torch's modes and random numbers as they were."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
+_RANDOM_TAG = torch.Tag.nondeterministic_seeded
 _STATE_NODES = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_enter_autocast"})
 
 
+@functools.cache
+def _is_random(name: str) -> bool:
+    packet = getattr(torch.ops.aten, name.split(".")[0], None)
+    return packet is not None and any(_RANDOM_TAG in getattr(packet, overload).tags for overload in packet.overloads())
+
+
 def restoring(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
-    """The compiled graph, wrapped if some of its nodes set state: nobody else would undo what a failed run has set."""
-    names = {getattr(node.target, "__name__", "") for node in graph.graph.nodes if node.op == "call_function"}
-    if not names & _STATE_NODES:
+    """The compiled graph, wrapped if some of its nodes set state or draw numbers: nobody else would undo that."""
+    names = {str(getattr(node.target, "__name__", node.target)) for node in graph.graph.nodes}
+    random = any(map(_is_random, names))
+    if not random and not names & _STATE_NODES:
         return compiled
 
     def run(*inputs: Any) -> Any:
         grad = torch.is_grad_enabled()
         devices = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+        numbers = torch.get_rng_state() if random else None
         try:
             return compiled(*inputs)
         except BaseException:
+            if numbers is not None:
+                torch.set_rng_state(numbers)
             torch._C._set_grad_enabled(grad)
             for device, enabled, dtype in devices:
                 torch.set_autocast_enabled(device, enabled)

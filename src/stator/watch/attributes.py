@@ -27,6 +27,7 @@ MISSING = _native.MISSING
 _TensorBase = torch._C.TensorBase
 _MODULE_GETATTR = torch.nn.Module.__dict__["__getattr__"]
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+_GENERIC_MODULES = frozenset({"builtins", "collections", "functools", "operator", "itertools", "types", "re"})
 _OWN_LOOKUP = (type, super)  # builtin types whose attribute lookup is not the generic one
 
 # C attributes that are parts of the object, fixed or guarded as children: reading them runs nothing.
@@ -51,7 +52,7 @@ def _is_generic(getter: Any) -> bool:
     if not isinstance(getter, types.WrapperDescriptorType):
         return False
     owner = getter.__objclass__
-    return owner.__module__ in ("builtins", "collections") and owner not in _OWN_LOOKUP
+    return owner.__module__ in _GENERIC_MODULES and owner not in _OWN_LOOKUP
 
 
 def fresh_namespace(owner: Any) -> dict[str, Any]:
@@ -143,14 +144,13 @@ class Attributes:
 
     def _read_of_instance(self, owner: Any, name: str) -> None:
         cls = type(owner)
-        if self._classes.is_open(cls):
-            getter = self._classes.entry(cls, "__getattribute__")
-            if not _is_generic(getter):
-                if isinstance(getter, types.FunctionType):
-                    self._classes.note(cls)
-                    return
-                if self._ledger.find(owner) is not None:
-                    raise Drop("unguardable", f"attributes of {cls.__name__} are looked up by C code")
+        getter = self._classes.entry(cls, "__getattribute__")
+        if not _is_generic(getter):
+            if isinstance(getter, types.FunctionType):
+                self._classes.note(cls)
+                return
+            if self._ledger.find(owner) is not None:
+                raise Drop("unguardable", f"attributes of {cls.__name__} are looked up by C code")
         self._read_generic(owner, name)
         found = self._classes.entry(cls, name)
         if found is MISSING:
@@ -253,6 +253,8 @@ class Attributes:
         self._classes.note(cls)
         if fallback is _MODULE_GETATTR:
             self._read_registered(owner, name, origin)
+        elif not isinstance(fallback, types.FunctionType) and origin is not None:
+            raise Drop("unguardable", f"{cls.__qualname__}.__getattr__ is C code")
 
     def _read_registered(self, owner: Any, name: str, origin: Origin | None) -> None:
         """What `nn.Module.__getattr__` finds: a parameter, buffer or submodule. (Its own frame is not watched.)"""
@@ -316,6 +318,8 @@ class Attributes:
         read_key(self._ledger, origin, namespace, name)
         if name not in namespace:
             read_key(self._ledger, origin, namespace, "__getattr__")
+            if not isinstance(namespace.get("__getattr__"), (types.FunctionType, type(None))):
+                raise Drop("unguardable", f"{owner.__name__}.__getattr__ is C code")
 
     def _read_of_super(self, owner: Any, name: str) -> None:
         start = super.__dict__["__thisclass__"].__get__(owner)

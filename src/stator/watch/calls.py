@@ -10,6 +10,7 @@ from __future__ import annotations
 import _abc
 import _heapq
 import _operator
+import _string
 import builtins
 import collections
 import contextvars
@@ -54,6 +55,50 @@ def pure_deep(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> N
     """Reads its arguments all the way down (formatting, comparing)."""
     for arg in args:
         r.consult_deep(arg)
+
+
+def calls_back(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Calls some of its arguments with what it finds in the others."""
+    for arg in args:
+        r.consult_callable(arg)
+        r.consult_deep(arg)
+
+
+def format_text(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`str.format`: a field may reach into its argument."""
+    pure_deep(r, func, args, kwnames)
+    if not isinstance(args[0], str) or func.__name__ == "format_map":
+        if any(c in str(args[0]) for c in ".["):
+            raise Drop("unknown-callable", "str.format_map with attributes or items")
+        return
+    positional = args[1 : len(args) - len(kwnames)]
+    named = dict(zip(kwnames, args[len(args) - len(kwnames) :], strict=True))
+    automatic = itertools.count()
+    for _, field, _, _ in _string.formatter_parser(args[0]):
+        if field:
+            first, path = _string.formatter_field_name_split(field)
+            found = named.get(first) if isinstance(first, str) and first else None
+            if found is None:
+                index = first if isinstance(first, int) else next(automatic)
+                found = positional[index] if index < len(positional) else None
+            _walk_field(r, found, path)
+        elif field is not None:
+            next(automatic)
+
+
+def _walk_field(r: Recorder, value: Any, path: Iterable[tuple[bool, Any]]) -> None:
+    """What `{0.name[key]}` reads."""
+    for is_attribute, key in path:
+        if not is_attribute:
+            if container_kind(type(value)) is None:
+                raise Drop("unknown-callable", "str.format with items of an object")
+            value = value[key]  # exposed already
+            continue
+        r.attributes.read(value, key)
+        if _native.mro_lookup(type(value), key) is not _native.MISSING or not hasattr(value, "__dict__"):
+            raise Drop("unknown-callable", "str.format with attributes of a class")
+        value = value.__dict__.get(key)
+        r.consult_deep(value)
 
 
 def nothing(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
@@ -293,11 +338,19 @@ def _dict_update(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -
         change_all(r.ledger, origin, args[0])
 
 
+def _sort(r: Recorder, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    for arg in args[1:]:
+        r.consult_callable(arg)
+    r.consult_deep(args[0])
+    _change(r, func, args, kwnames)
+
+
 _METHODS: dict[str, dict[Rule, str]] = {
     "list": {
+        _sort: "sort",
         _add_to: "append",
         _extend: "extend __iadd__",
-        _change: "insert pop remove clear sort reverse __setitem__ __delitem__ __imul__ __init__",
+        _change: "insert pop remove clear reverse __setitem__ __delitem__ __imul__ __init__",
     },
     "dict": {
         _dict_get: "get __getitem__",
@@ -373,6 +426,8 @@ def method_rule(func: Any) -> Rule | None:
         return get_attribute if cls is type else get_attribute_plainly if cls is object else None
     if cls is object and name in ("__setattr__", "__delattr__"):
         return set_attribute_plainly
+    if cls is str and name in ("format", "format_map"):
+        return format_text
     if cls in _IMMUTABLE_TYPES or cls is bytearray:  # an outside bytearray ends the recording when consulted
         return pure_deep
     kind = container_kind(cls)
@@ -408,8 +463,9 @@ def _named(module: Any, names: str) -> list[Any]:
 
 
 _TABLE: list[tuple[Rule, Iterable[Any]]] = [
-    (pure, _named(builtins, "abs all any bytearray bytes complex dict enumerate filter float frozenset int iter list map max")),
-    (pure, _named(builtins, "min pow reversed round set sorted sum tuple zip chr ord bin hex oct divmod slice range")),
+    (calls_back, _named(builtins, "all any filter frozenset iter map max min set sorted sum")),
+    (pure, _named(builtins, "abs bytearray bytes complex dict enumerate float int list")),
+    (pure, _named(builtins, "pow reversed round tuple zip chr ord bin hex oct divmod slice range")),
     (pure_deep, _named(builtins, "str repr format ascii")),
     (read_type, [isinstance, issubclass, callable]),
     (read_length, [len, bool]),
@@ -422,8 +478,9 @@ _TABLE: list[tuple[Rule, Iterable[Any]]] = [
     (pure, _all_of(math)),
     (pure_deep, [f for f in _all_of(_operator) if f.__name__[0] != "_" and not f.__name__.startswith(("i", "set", "del"))]),
     (pure, [operator.index, operator.is_, operator.is_not, operator.inv, operator.invert]),
-    (pure, [functools.reduce, functools.partial, functools.cmp_to_key]),
-    (pure, [cls for cls in vars(itertools).values() if isinstance(cls, type)]),
+    (calls_back, [functools.reduce, functools.cmp_to_key]),
+    (pure, [functools.partial]),
+    (calls_back, [cls for cls in vars(itertools).values() if isinstance(cls, type)]),
     (change_first, _all_of(_heapq)),
     (change_first, [collections._count_elements]),
     (hash_of, [hash]),
@@ -431,7 +488,8 @@ _TABLE: list[tuple[Rule, Iterable[Any]]] = [
     (exception_info, [sys.exc_info]),
     (read_again, [sys.getrecursionlimit]),
     (nothing, [sys.intern]),
-    (pure, _named(collections, "deque OrderedDict defaultdict")),
+    (pure, _named(collections, "deque OrderedDict")),
+    (calls_back, [collections.defaultdict]),
     (pure, [types.SimpleNamespace, types.MappingProxyType, types.MethodType, types.GenericAlias, types.UnionType]),
     (pure, [operator.itemgetter, operator.attrgetter, operator.methodcaller]),
     (read_type, [_abc._abc_instancecheck, _abc._abc_subclasscheck]),
@@ -551,6 +609,14 @@ _ASKED_ALWAYS = frozenset(
 def may_be_approved(func: Any, rule: Rule) -> bool:
     """Can the C side skip calls of this callable whose arguments are all fresh?"""
     return rule not in _ASKED_ALWAYS and (id(func) in RULES or isinstance(func, _C_DESCRIPTORS))
+
+
+def reads_arguments_only(func: Any) -> bool:
+    """May C code call this C function on arguments that were exposed all the way down?"""
+    rule = RULES.get(id(func))
+    if rule is None and isinstance(func, _C_DESCRIPTORS):
+        rule = method_rule(func)
+    return rule in (pure, pure_deep, read_type, read_length, nothing, state, _dict_get) and func is not operator.getitem
 
 
 def rule_for(func: Any) -> Rule | None:

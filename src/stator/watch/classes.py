@@ -8,13 +8,34 @@ from __future__ import annotations
 import types
 from typing import Any
 
+import torch
+
 from .. import _native
 from ..facts import is_open, special_methods
 from ..recording import Check, Edge, Fact, Origin
+from .breaks import Drop
 from .constants import constant_fact
 from .ledger import Ledger
 
 MISSING = _native.MISSING
+_C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+_FROM_C = frozenset(  # special methods that a class statement may take from `object` or torch as they are
+    "__new__ __init__ __hash__ __eq__ __ne__ __repr__ __str__ __format__ __setattr__ __delattr__ __getattribute__ "
+    "__reduce__ __reduce_ex__ __init_subclass__ __subclasshook__ __class_getitem__ __torch_function__ __torch_dispatch__".split()
+)
+
+
+def _can_be_watched(name: str, value: Any) -> bool:
+    """Does C code that looks up this special method run Python code, or C code of `object`'s own?"""
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    if isinstance(value, (types.FunctionType, property, type)) or not callable(value):
+        return True
+    if isinstance(value, _C_DESCRIPTORS) and value.__objclass__ is torch._C.TensorBase:
+        return True  # the tensor mode sees it
+    return name in _FROM_C or name == "__getattr__"  # which `watch.attributes` looks at
 
 
 class Classes:
@@ -97,6 +118,8 @@ class Classes:
         place = self._ledger.constant(cls)
         self._ledger.require(place, Fact.SPECIALS, (_native.type_version(cls), specials))
         for name, value in specials.items():
+            if not _can_be_watched(name, value):
+                raise Drop("unguardable", f"{cls.__qualname__}.{name} is C code")
             function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
             if isinstance(function, types.FunctionType):
                 self._specials[id(function)] = (cls, name)

@@ -73,17 +73,20 @@ _EXPOSE: dict[str, Callable[[Ledger, Origin, Any], None]] = {
 _ITERATE: dict[type, Callable[[Any], Iterable[Any]]] = {}
 
 
-def expose_deep(ledger: Ledger, value: Any, depth: int = 4) -> None:
-    """Expose a value and the containers in it, fresh ones in between included."""
-    origin = ledger.find(value)
-    if origin is not None:
-        expose(ledger, origin, value)
-    kind = container_kind(type(value))
-    if kind is None or depth == 0:
-        return
-    for item in dict.values(value) if kind == "dict" else _plain_items(value, kind):
-        if not is_constant(item):
-            expose_deep(ledger, item, depth - 1)
+def expose_deep(ledger: Ledger, value: Any) -> None:
+    """Expose a value and all containers in it, fresh ones in between included."""
+    seen: set[int] = set()
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        kind = container_kind(type(value))
+        if kind is None or id(value) in seen or is_constant(value):
+            continue
+        seen.add(id(value))
+        origin = ledger.find(value)
+        if origin is not None:
+            expose(ledger, origin, value)
+        pending.extend(dict.values(value) if kind == "dict" else _plain_items(value, kind))
 
 
 def _plain_items(value: Any, kind: str) -> Iterable[Any]:

@@ -165,6 +165,8 @@ def _place_probes(code: CodeType, ins: Instructions, depths: list[int]) -> dict[
         if depth < 0:
             continue
         rule = rules[op] if op != o.INTRINSIC_1 else o.intrinsic_rule(args[k])
+        if op == o.YIELD_VALUE and ops[k - 1] == o.SEND:
+            rule = None  # 3.11's generator.throw() steps back from the one to find the other
         before = None if rule is None else _probe(rule, code, ins, k, depth)
         if op in o.CALLS and k > 0 and ops[k - 1] == o.KW_NAMES:
             assert before is not None

@@ -131,6 +131,8 @@ _COMMON: dict[str, Rule] = {
     "GET_LEN": _plain(n.MATCH, 1),
     "MATCH_CLASS": _plain(n.MATCH_CLASS, 3),
     "MATCH_KEYS": _plain(n.MATCH_KEYS, 2),
+    "RETURN_VALUE": _plain(n.ESCAPE, 1),
+    "YIELD_VALUE": _plain(n.ESCAPE, 1),
     "RAISE_VARARGS": Rule(n.RAISE, lambda arg: _top(arg) if arg else None),
     "CHECK_EXC_MATCH": _plain(n.EXC_MATCH, 2),
     "CHECK_EG_MATCH": _plain(n.EXC_MATCH, 2),
@@ -233,6 +235,8 @@ UNARY_NEGATIVE: int = dis.opmap["UNARY_NEGATIVE"]
 POP_TOP: int = dis.opmap["POP_TOP"]
 MAKE_FUNCTION: int = dis.opmap["MAKE_FUNCTION"]
 COMPARE_OP: int = dis.opmap["COMPARE_OP"]
+SEND: int = dis.opmap["SEND"]
+YIELD_VALUE: int = dis.opmap["YIELD_VALUE"]
 RESEND: int = dis.opmap["JUMP_BACKWARD_NO_INTERRUPT"]  # closes the loop of `yield from` and `await`
 KW_NAMES: int = dis.opmap.get("KW_NAMES", -1)
 PRECALL: int = dis.opmap.get("PRECALL", -1)

@@ -8,6 +8,8 @@ change; nothing here alters the course of the program.
 from __future__ import annotations
 
 import builtins
+import functools
+import operator
 import sys
 import types
 from collections.abc import Callable
@@ -24,7 +26,7 @@ from ..recording import Edge, Fact, Origin, Recording
 from . import effects, leaves, policy, steering
 from .attributes import Attributes
 from .breaks import Drop
-from .calls import bound_parts, break_for, constructor_rule, may_be_approved, rule_for
+from .calls import bound_parts, break_for, constructor_rule, may_be_approved, reads_arguments_only, rule_for
 from .classes import Classes
 from .constants import is_constant
 from .identity import Identity
@@ -41,6 +43,8 @@ from .containers import (
 )
 from .ledger import Ledger
 from .tensors import TensorMode, Tracer, is_tensor
+
+_KeyWrapper = type(functools.cmp_to_key(lambda a, b: 0))
 
 # Objects of C types which C code may hold and pass on without reading anything that needs a guard.
 _INERT = (
@@ -223,6 +227,29 @@ class Recorder:
         if is_open(cls):
             self.classes.note(cls)
 
+    def consult_callable(self, value: Any) -> None:
+        """C code is going to call this value with arguments that nobody sees: it must not read more than them."""
+        while isinstance(value, types.MethodType):
+            value = value.__func__
+        if isinstance(value, (types.FunctionType, type, operator.itemgetter)) or value is None or not callable(value):
+            return
+        if type(value) is _KeyWrapper and self.ledger.find(value) is None:
+            return
+        parts = bound_parts(value)
+        if parts is not None:
+            self._consult_bound(*parts)
+            return
+        if isinstance(_native.mro_lookup(type(value), "__call__"), types.FunctionType):
+            self.touch(value)
+        elif not reads_arguments_only(value):
+            raise Drop("unknown-callable", f"{self.name_of(value)}, called by C code")
+
+    def _consult_bound(self, method: Any, owner: Any) -> None:
+        """C code is going to call a C method: it may read its owner all the way, and change it if it is fresh."""
+        if self.ledger.find(owner) is not None and not reads_arguments_only(method) or rule_for(method) is None:
+            raise Drop("unknown-callable", f"{self.name_of(method)}, called by C code")
+        self.consult_deep(owner)
+
     def consult_deep(self, value: Any) -> None:
         self.consult(value)
         if container_kind(type(value)) is not None:
@@ -316,6 +343,10 @@ class Recorder:
         self.touch(mapping)
         self.hashed(key)
         if hasattr(type(mapping), "__missing__") and not is_open(type(mapping)) and key not in mapping:
+            factory = mapping.default_factory
+            self.ledger.read(origin, Edge.ATTR, "default_factory", factory)
+            if not isinstance(factory, (type, types.FunctionType, type(None))):
+                raise Drop("unknown-callable", f"{self.name_of(factory)}, called by C code")
             change_all(self.ledger, origin, mapping)  # defaultdict makes an entry
         else:
             read_key(self.ledger, origin, mapping, key)
@@ -411,6 +442,12 @@ class Recorder:
         for value in operands:
             if isinstance(value, BaseException) and self.ledger.find(value) is not None:
                 raise Drop("unguardable", "an outside exception is raised again")
+
+    def on_escape(self, probe: Any, value: Any) -> None:
+        """A frame gives a value away, perhaps to C code which compares, sorts or adds it up."""
+        self.ledger.place = probe
+        if probe.code is not self._root.__code__:
+            self.consult_deep(value)
 
     def on_await(self, probe: Any, *operands: Any) -> None:
         raise Drop("coroutine-root", "await")
@@ -592,6 +629,7 @@ _HANDLERS = {
     _native.EXC_MATCH: "on_operands",
     _native.INTRINSIC: "on_operands",
     _native.BUILD_CLASS: "on_class",
+    _native.ESCAPE: "on_escape",
 }
 
 

@@ -7,6 +7,7 @@ that prints. `Treatment` says what to do with a function at all; it is found onc
 from __future__ import annotations
 
 import enum
+import functools
 import operator
 import types
 from collections.abc import Callable
@@ -22,19 +23,18 @@ class Treatment(enum.IntEnum):
     FACT = 1  # answers from what tensor guards fix: no node
     STATE = 2  # changes torch's global state: a node, and a new state to expect
     BREAK = 3  # needs the tensor's data, or hands out its memory
-    GRAD = 4  # the `grad` of a tensor, an attribute like any other
+    ATTRIBUTE = 4  # state of a tensor that no fact covers (`grad`, hooks): an attribute like any other
 
 
 _FACT_ATTRIBUTES = frozenset(
     "shape dtype device ndim layout requires_grad is_leaf itemsize nbytes is_cuda is_cpu is_sparse is_sparse_csr is_meta "
-    "is_quantized is_nested is_mkldnn is_xpu is_mps is_xla is_hpu is_ipu is_vulkan is_maia is_mtia retains_grad "
-    "_backward_hooks names".split()
+    "is_quantized is_nested is_mkldnn is_xpu is_mps is_xla is_hpu is_ipu is_vulkan is_maia is_mtia".split()
 )
 _TENSOR_ATTRIBUTES = frozenset("T mT H mH real imag data".split())
 _FACTS = frozenset(
-    "size dim stride numel nelement is_contiguous storage_offset is_floating_point is_complex element_size get_device "
+    "size dim stride numel nelement is_contiguous is_floating_point is_complex element_size get_device "
     "type __len__ ndimension is_inference result_type promote_types can_cast is_signed is_same_size is_conj is_neg "
-    "_is_zerotensor has_names dense_dim sparse_dim is_coalesced device dim_order".split()
+    "_is_zerotensor has_names dense_dim sparse_dim device dim_order".split()
 )
 _BREAKS = {
     "item": "tensor-item",
@@ -52,6 +52,12 @@ _BREAKS = {
     "__array__": "tensor-numpy",
     "__array_wrap__": "tensor-numpy",
     "data_ptr": "tensor-data-ptr",
+    "indices": "dynamic-shape-op",
+    "values": "dynamic-shape-op",
+    "_indices": "dynamic-shape-op",
+    "_values": "dynamic-shape-op",
+    "is_coalesced": "tensor-scalar",
+    "_nnz": "tensor-scalar",
     "untyped_storage": "tensor-data-ptr",
     "storage": "tensor-data-ptr",
     "__dlpack__": "tensor-data-ptr",
@@ -80,10 +86,11 @@ _BREAKS = {
     "unique_consecutive": "dynamic-shape-op",
     "combinations": "dynamic-shape-op",
 }
-# Functions whose result's shape is read from a tensor argument other than the first.
-_SIZED_BY_DATA = frozenset(
-    "view reshape expand repeat zeros ones empty full arange linspace logspace narrow rand randn randint eye new_zeros "
-    "new_ones new_full new_empty split chunk tensor_split unflatten as_strided repeat_interleave tile roll pad".split()
+# Functions which read the shape of their result from tensor arguments, if they get any (besides the tensor they work on).
+_FACTORIES = frozenset("zeros ones empty full arange linspace logspace rand randn randint randperm eye range".split())
+_SIZED_BY_DATA = _FACTORIES | frozenset(
+    "view reshape expand repeat narrow new_zeros new_ones new_full new_empty split chunk tensor_split unflatten "
+    "as_strided repeat_interleave tile roll pad".split()
 )
 _STATE_SETTERS = frozenset({"_set_grad_enabled"})
 
@@ -127,6 +134,8 @@ def treatment_of(func: Any) -> tuple[Treatment, str]:
     name = name_of(func)
     if isinstance(func, types.MethodWrapperType):
         return _treatment_of_attribute(func.__name__, name)
+    if name == "storage_offset":
+        return Treatment.ATTRIBUTE, ""
     if name in _STATE_SETTERS:
         return Treatment.STATE, ""
     if name in _FACTS:
@@ -147,8 +156,8 @@ def _treatment_of_attribute(access: str, name: str) -> tuple[Treatment, str]:
         return Treatment.FACT, ""
     if name in _TENSOR_ATTRIBUTES:
         return Treatment.OPERATION, ""
-    if name in ("grad", "_grad", "grad_fn"):
-        return Treatment.GRAD, ""
+    if name in ("grad", "_grad", "grad_fn", "_backward_hooks", "_post_accumulate_grad_hooks", "retains_grad"):
+        return Treatment.ATTRIBUTE, ""
     return Treatment.BREAK, "tensor-data-ptr"
 
 
@@ -173,11 +182,30 @@ def needs_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     if name == "one_hot":
         return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
     if name in _SIZED_BY_DATA:
-        rest = (*args[1:], *kwargs.values()) if args and isinstance(args[0], torch.Tensor) else (*args, *kwargs.values())
+        rest = (*args[0 if name in _FACTORIES else 1 :], *kwargs.values())
         if name in ("full", "new_full"):
             rest = rest[:1]
         return any(_has_tensor(arg) for arg in rest)
-    return False
+    if isinstance(func, types.FunctionType):
+        return False
+    return any(_has_tensor(arg) and _wants_number(name, index, None) for index, arg in enumerate(args)) or any(
+        _has_tensor(arg) and _wants_number(name, -1, key) for key, arg in kwargs.items()
+    )
+
+
+@functools.cache
+def _wants_number(name: str, index: int, keyword: str | None) -> bool:
+    """Would a tensor given here be read for its value, as a dimension or a size?"""
+    packet = getattr(torch.ops.aten, name, None) if not name.startswith("__") else None
+    if packet is None:
+        return False
+    found = []
+    for overload in packet.overloads():
+        arguments = getattr(packet, overload)._schema.arguments
+        for position, argument in enumerate(arguments):
+            if position == index or (keyword is not None and argument.name == keyword):
+                found.append(str(argument.type))
+    return bool(found) and not any("Tensor" in kind or "number" in kind for kind in found)
 
 
 def _has_tensor(value: Any) -> bool:

@@ -144,19 +144,25 @@ class Tracer:
             if is_tensor(arg):
                 self._lookup(arg)
         result = func(*args, **kwargs)
-        if kind is Treatment.GRAD:
+        if kind is Treatment.ATTRIBUTE:
             self._attribute(func, args[0], result)
         return result
 
     def _attribute(self, func: Any, tensor: Any, value: Any) -> None:
-        """`t.grad`, `t.grad_fn`: state of a tensor that is not part of its facts."""
+        """`t.grad`, `t.grad_fn`, hooks: state of a tensor that is not part of its facts."""
         name = name_of(func)
         origin = self._ledger.find(tensor)
         if value is not None and name == "grad_fn":
             raise Drop("backward", "grad_fn")
+        if name == "storage_offset":
+            if origin is None:
+                raise Drop("tensor-data-ptr", name)
+            method = self._ledger.read(origin, Edge.ATTR, name, tensor.storage_offset)
+            self._ledger.read(method, Edge.CALL, (), value)
+            return
         if origin is not None and name != "grad_fn":
             self._ledger.read(origin, Edge.ATTR, name, value)
-        elif value is not None:
+        elif value is not None and value is not False:
             raise Drop("backward", name)
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
