@@ -17,6 +17,7 @@ COPY: Final[int]
 SKIP: Final[int]
 OURS: Final[int]
 LEAF: Final[int]
+TRANSPARENT: Final[int]
 CONSTANT: Final[int]
 BLIND: Final[int]
 INSTRUMENTED: Final[int]
@@ -122,6 +123,7 @@ class Watcher:
         blind: Callable[[CodeType, str | None], object],
         foreign: Callable[[CodeType], object],
         failed: Callable[[BaseException], object] | None,
+        transparent: Callable[[FunctionType, tuple[Any, ...]], object] | None = None,
     ) -> Watcher: ...
     def run(self, func: FunctionType, slots: tuple[Any, ...], /) -> Any: ...
     def stop(self) -> None: ...

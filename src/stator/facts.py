@@ -21,6 +21,7 @@ def torch_state() -> tuple[Any, ...]:
     """Everything that changes what an operation does and is not among its arguments."""
     return (
         _C.is_grad_enabled(),
+        _C._get_tracing_state() is None,
         _C.is_inference_mode_enabled(),
         _C.get_default_dtype(),
         _C._len_torch_function_stack(),
@@ -39,6 +40,7 @@ def autocast_state() -> tuple[Any, ...]:
 
 STATE_NAMES = (
     "grad mode",
+    "absence of tracing",
     "inference mode",
     "default dtype",
     "number of torch function modes",
@@ -48,6 +50,8 @@ STATE_NAMES = (
     "forward AD level",
     "autocast",
 )
+
+MODE_COUNT = STATE_NAMES.index("number of torch function modes")
 
 # -- tensors
 
@@ -100,6 +104,30 @@ def special_methods(cls: type) -> dict[str, Any]:
                 if name.startswith("__") and name.endswith("__") and name not in _NOT_SPECIAL:
                     found[name] = value
     return found
+
+
+# -- modules
+
+GLOBAL_HOOKS = (
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+
+
+def is_unhooked(module: Any) -> bool:
+    """Has this module no hooks, and nothing of its own in place of the methods that lead to `forward`?"""
+    d = module.__dict__
+    return not (
+        d["_backward_hooks"]
+        or d["_backward_pre_hooks"]
+        or d["_forward_hooks"]
+        or d["_forward_pre_hooks"]
+        or "forward" in d
+        or "_call_impl" in d
+        or d.get("_compiled_call_impl") is not None
+    )
 
 
 # -- containers

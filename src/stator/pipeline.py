@@ -169,7 +169,11 @@ class Program:
     def _record(self, slots: Slots) -> Any:
         """Watch the call; its result is the call's result, whatever becomes of the recording."""
         start = time.perf_counter()
-        recorder = Recorder(self.name)
+        try:
+            recorder = Recorder(self.name)
+        except Exception as error:
+            self._internal_failure("preparing to watch", error)
+            return self.call_plain(slots)
         try:
             result = recorder.run(self.function, self.names, slots)
         except _native.Unwatchable as why:

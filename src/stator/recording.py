@@ -58,6 +58,7 @@ class Fact(enum.IntEnum):
     SPECIALS = 11  # the special methods of class v are as in expected (version, {name: object})
     NO_ENTRY = 12  # the MRO of class v has no entry `expected`
     UNSET = 13  # cell v is empty
+    UNHOOKED = 15  # a call of module v comes to `forward` at once
     NO_SLOT = 14  # the slot whose descriptor is expected is empty
 
 

@@ -289,6 +289,28 @@ run_leaf(Thread *t, Watcher *w, PyThreadState *ts, Frame *f, PyObject *payload)
     return result;
 }
 
+/* A frame that runs as it is while its callees are watched: the recorder has noted what it is going to read. */
+static PyObject *
+run_transparent(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
+{
+    PyObject *slots = frame_slots(f);
+    if (slots == NULL) {
+        return NULL;
+    }
+    PyObject *args[2] = {(PyObject *)frame_func(f), slots};
+    PyObject *answer = watcher_call(w, w->transparent, args, 2);
+    int noted = answer == Py_True;
+    Py_XDECREF(answer);
+    Py_DECREF(slots);
+    if (!noted && !w->stopped) {
+        return watch_copy(t, w, ts, f);
+    }
+    if (!w->stopped && hook_enter(w, frame_func(f)) == 0) {
+        code_delay_inlining(frame_code(f));
+    }
+    return pass_on(ts, f, 0);
+}
+
 /* ---- the hook ---- */
 
 static PyObject *
@@ -313,6 +335,9 @@ watch_start(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
         }
         result = Py_NewRef(v.payload);
         frame_discard(ts, f);
+        break;
+    case CODE_TRANSPARENT:
+        result = run_transparent(t, w, ts, f);
         break;
     case CODE_LEAF:
         result = run_leaf(t, w, ts, f, v.payload);

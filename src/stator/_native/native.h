@@ -8,7 +8,7 @@
 /* ---- constants; module.c exports every name below to Python ---- */
 
 #define STATES(X) X(OFF) X(WATCHING) X(SENTINEL)
-#define CODE_KINDS(X) X(COPY) X(SKIP) X(OURS) X(LEAF) X(CONSTANT) X(BLIND) X(INSTRUMENTED)
+#define CODE_KINDS(X) X(COPY) X(SKIP) X(OURS) X(LEAF) X(TRANSPARENT) X(CONSTANT) X(BLIND) X(INSTRUMENTED)
 #define PROBE_KINDS(X)                                                                                          \
     X(ATTR) X(SUPER_ATTR) X(GLOBAL) X(DEREF) X(SUBSCR) X(SLICE) X(CALL) X(CALL_EX) X(BINARY) X(COMPARE)          \
     X(CONTAINS) X(IS) X(UNARY) X(TRUTH) X(ITER) X(NEXT) X(UNPACK) X(EXTEND) X(HASH) X(WITH) X(WITH_EXIT)         \
@@ -119,7 +119,7 @@ extern PyTypeObject ProbeType;
 typedef struct Watcher {
     PyObject_HEAD
     PyObject *handlers[KIND_COUNT];
-    PyObject *enter, *classify, *leaf, *blind, *foreign, *failed;
+    PyObject *enter, *classify, *leaf, *blind, *foreign, *failed, *transparent;
     PtrSet known, fresh, entered; /* addresses only */
     PtrSet approved, intercepted; /* owning */
     PairSet seen;

@@ -338,11 +338,16 @@ take_handlers(Watcher *w, PyObject *handlers)
 static PyObject *
 watcher_new(PyTypeObject *type, PyObject *args, PyObject *kwds)
 {
-    static char *names[] = {"handlers", "enter", "classify", "leaf", "blind", "foreign", "failed", NULL};
-    PyObject *handlers, *f[6];
-    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O!$OOOOOO:Watcher", names, &PyDict_Type, &handlers, &f[0], &f[1],
-                                     &f[2], &f[3], &f[4], &f[5])) {
+    static char *names[] = {"handlers", "enter", "classify", "leaf", "blind", "foreign", "failed", "transparent", NULL};
+    PyObject *handlers, *f[7] = {[6] = Py_None};
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O!|$OOOOOOO:Watcher", names, &PyDict_Type, &handlers, &f[0], &f[1],
+                                     &f[2], &f[3], &f[4], &f[5], &f[6])) {
         return NULL;
+    }
+    for (int i = 0; i < 6; i++) {
+        if (f[i] == NULL) {
+            return PyErr_Format(PyExc_TypeError, "Watcher: '%s' is missing", names[i + 1]);
+        }
     }
     Watcher *w = (Watcher *)type->tp_alloc(type, 0);
     if (w == NULL) {
@@ -354,6 +359,7 @@ watcher_new(PyTypeObject *type, PyObject *args, PyObject *kwds)
     w->blind = Py_NewRef(f[3]);
     w->foreign = Py_NewRef(f[4]);
     w->failed = Py_NewRef(f[5]);
+    w->transparent = Py_NewRef(f[6]);
     w->last_probe = Py_NewRef(Py_None);
     w->approved.owning = w->intercepted.owning = 1;
     if (take_handlers(w, handlers) < 0) {
@@ -376,6 +382,7 @@ watcher_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(w->blind);
     Py_VISIT(w->foreign);
     Py_VISIT(w->failed);
+    Py_VISIT(w->transparent);
     Py_VISIT(w->last_probe);
     int stop = ptrset_traverse(&w->approved, visit, arg);
     stop = stop ? stop : ptrset_traverse(&w->intercepted, visit, arg);
@@ -395,6 +402,7 @@ watcher_clear(PyObject *self)
     Py_CLEAR(w->blind);
     Py_CLEAR(w->foreign);
     Py_CLEAR(w->failed);
+    Py_CLEAR(w->transparent);
     Py_CLEAR(w->last_probe);
     ptrset_clear(&w->known);
     ptrset_clear(&w->fresh);

@@ -19,6 +19,7 @@ from .. import _native
 from ..facts import (
     STATE_NAMES,
     container_kind,
+    is_unhooked,
     keys_of,
     same_constant,
     shared_storages,
@@ -148,6 +149,7 @@ _HOLDS: dict[Fact, Callable[[Any, Any, Any], bool]] = {
     Fact.NO_ENTRY: lambda v, e, _: _native.mro_lookup(v, e) is MISSING,
     Fact.UNSET: lambda v, e, _: is_unset(v),
     Fact.NO_SLOT: lambda v, e, _: no_slot(v, e),
+    Fact.UNHOOKED: lambda v, e, _: is_unhooked(v),
 }
 
 
@@ -178,6 +180,8 @@ def _say(check: Check, origin: Origin, value: Any) -> tuple[str, str, str]:
         return f"special methods of {name}", "unchanged", "changed"
     if check.fact is Fact.NO_ENTRY:
         return f"{name}.{expected}", "absent", "present"
+    if check.fact is Fact.UNHOOKED:
+        return f"hooks of {name}", "none", "some"
     return name, _short(expected), _short(value)
 
 
@@ -413,6 +417,7 @@ def _assertion(check: Check, origin: Origin) -> str:
         Fact.SPECIALS: lambda: f"special methods of {name} unchanged",
         Fact.NO_ENTRY: lambda: f"{name} has no {e!r}",
         Fact.UNSET: lambda: f"{name} is unset",
+        Fact.UNHOOKED: lambda: f"{name} has no hooks",
         Fact.NO_SLOT: lambda: f"{name} has no {e.__name__!r}",
     }
     return words[check.fact]()

@@ -19,7 +19,7 @@ import torch.autograd.grad_mode
 import torch.overrides
 
 from .. import _native
-from . import steering
+from . import module_calls, steering
 
 _STATOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -98,6 +98,8 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
         return _native.LEAF, LEAVES[code], trusted
     if steering.breaks_at(code):
         return _native.BLIND, None, False
+    if code in module_calls.FRAMES:
+        return _native.TRANSPARENT, None, trusted
     if code in _CONSTANTS:
         return _native.CONSTANT, _CONSTANTS[code], trusted
     if filename.startswith(_STATOR):

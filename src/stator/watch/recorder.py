@@ -42,6 +42,7 @@ from .containers import (
     read_key,
 )
 from .ledger import Ledger
+from .module_calls import ModuleCalls
 from .tensors import TensorMode, Tracer, is_tensor
 
 _KeyWrapper = type(functools.cmp_to_key(lambda a, b: 0))
@@ -78,12 +79,14 @@ class Recorder:
             blind=self.blind,
             foreign=self.foreign,
             failed=self.failed,
+            transparent=self.transparent,
         )
         self.ledger = Ledger(self.watcher)
         self.classes = Classes(self.ledger)
         self.attributes = Attributes(self.ledger, self.classes)
         self.tracer = Tracer(self)
         self.leaves = leaves.Leaves(self)
+        self.module_calls = ModuleCalls(self)
         self.handled_outside = sys.exc_info()[0] is not None
 
     # -- the run
@@ -134,7 +137,7 @@ class Recorder:
         """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
         for origin in self.ledger.origins:
             origin.children = None
-        del self.watcher, self.ledger, self.classes, self.attributes, self.tracer, self.leaves
+        del self.watcher, self.ledger, self.classes, self.attributes, self.tracer, self.leaves, self.module_calls
 
     def drop(self, drop: Drop) -> None:
         """The recording is over; the run goes on."""
@@ -178,6 +181,9 @@ class Recorder:
             if origin is None:
                 raise Drop("unknown-function", function.__qualname__)
         self.attributes.note_function(origin, function)
+
+    def transparent(self, function: types.FunctionType, slots: tuple[Any, ...]) -> bool:
+        return self.module_calls.note(slots[0])
 
     def leaf(self, payload: str, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
         return self.leaves.call(payload, function, slots)

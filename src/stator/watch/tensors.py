@@ -19,7 +19,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.overrides import TorchFunctionMode
 
-from ..facts import container_kind, tensor_facts, torch_state
+from ..facts import MODE_COUNT, container_kind, tensor_facts, torch_state
 from ..recording import Check, Edge, Fact, Origin, TensorFacts, describe_key
 from .breaks import Drop
 from .constants import is_constant
@@ -360,7 +360,7 @@ class Tracer:
     def _read_state_under_mode(self) -> tuple[Any, ...]:
         """Inside `__torch_function__` the mode itself is off the stack: count it in."""
         state = torch_state()
-        return (*state[:3], state[3] + 1, *state[4:])
+        return (*state[:MODE_COUNT], state[MODE_COUNT] + 1, *state[MODE_COUNT + 1 :])
 
     def expect_state(self) -> None:
         """A leaf that changed the state on purpose has been recorded."""
