@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 import types
 from typing import Any
 
-import numpy
 import torch
 
 from ..recording import Fact
@@ -36,6 +36,7 @@ IDENTITY_TYPES: frozenset[type] = frozenset(
         torch._ops.OpOverloadPacket,
     }
 )
+_NUMPY_SCALARS: tuple[type, ...] = (sys.modules["numpy"].generic,) if "numpy" in sys.modules else ()  # torch loads it
 _BY_VALUE = (tuple, torch.Size, slice, types.BuiltinFunctionType)
 _FIXED_TYPES: dict[type, Fact | None] = dict.fromkeys(EQUAL_TYPES, Fact.EQUAL) | dict.fromkeys(IDENTITY_TYPES, Fact.IS)
 _FIXED_TYPES |= dict.fromkeys((dict, list, set, types.FunctionType, types.MethodType, types.CellType), None)
@@ -50,7 +51,7 @@ def constant_fact(value: Any) -> Fact | None:
         return _fact_by_value(value)
     if isinstance(value, (type, types.ModuleType, enum.Enum)):
         return Fact.IS
-    return Fact.EQUAL if issubclass(cls, numpy.generic) else None
+    return Fact.EQUAL if issubclass(cls, _NUMPY_SCALARS) else None
 
 
 def _fact_by_value(value: Any) -> Fact | None:

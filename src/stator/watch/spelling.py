@@ -172,9 +172,8 @@ def _depends_on_data(name: str) -> bool:
     return any(wanted & set(getattr(packet, overload).tags) for overload in packet.overloads())
 
 
-def needs_data(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def needs_data(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Does the shape of the result depend on the contents of a tensor, for these arguments?"""
-    name = name_of(func)
     if name == "__getitem__" or name == "__setitem__":
         return name == "__getitem__" and _index_needs_data(args[1])
     if name == "where":
@@ -223,13 +222,12 @@ def _index_needs_data(index: Any) -> bool:
 
 
 def spell(
-    func: Any, args: tuple[Any, ...], plain: bool, probe: _native.Probe | None
+    func: Any, name: str, args: tuple[Any, ...], plain: bool, probe: _native.Probe | None
 ) -> tuple[str, Any, tuple[Any, ...], str]:
     """(node kind, target, arguments, name) for a function; the last probe tells whether it was an operator.
 
     `plain`: it has no keyword arguments.
     """
-    name = name_of(func)
     if isinstance(func, types.MethodWrapperType):
         return "call_function", getattr, (args[0], name), name
     if name in _ITEMS:

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 _TensorBase = torch._C.TensorBase
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_TREATMENTS: dict[Any, tuple[Treatment, str]] = {}
+_TREATMENTS: dict[Any, tuple[Treatment, str, str]] = {}
 _KINDS_OF_ARGUMENT = (tuple, list, dict, slice)
+_UNNAMED_STEPS = ("__dict__", "_modules", "_parameters", "_buffers")
 _NOT_A_NAME = re.compile(r"\W+")
 _OWN_FOLDERS: tuple[str, ...] = (torch.__path__[0], __file__.rsplit("watch", 1)[0])
 
@@ -121,23 +122,25 @@ class Tracer:
             return func(*args, **kwargs)
         treatment = _TREATMENTS.get(func)
         if treatment is None:
-            treatment = _TREATMENTS[func] = treatment_of(func)
+            treatment = _TREATMENTS[func] = (*treatment_of(func), name_of(func))
         try:
             if treatment[0] is Treatment.OPERATION:
-                return self._record(func, args, kwargs)
+                return self._record(func, treatment[2], args, kwargs)
             return self._special(treatment, func, args, kwargs)
         except Drop as drop:
             self._recorder.drop(drop)
             return func(*args, **kwargs)
 
-    def _special(self, treatment: tuple[Treatment, str], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        kind, reason = treatment
+    def _special(
+        self, treatment: tuple[Treatment, str, str], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        kind, reason, name = treatment
         if kind is Treatment.BREAK:
-            raise Drop(reason, name_of(func))
+            raise Drop(reason, name)
         if kind is Treatment.STATE:
             self._check_state()
             result = func(*args, **kwargs)
-            self._node("call_function", func, args, kwargs, name_of(func).strip("_"))
+            self._node("call_function", func, args, kwargs, name.strip("_"))
             self._expected = self._read_state_under_mode()
             return result
         for arg in args:
@@ -145,12 +148,11 @@ class Tracer:
                 self._lookup(arg)
         result = func(*args, **kwargs)
         if kind is Treatment.ATTRIBUTE:
-            self._attribute(func, args[0], result)
+            self._attribute(name, args[0], result)
         return result
 
-    def _attribute(self, func: Any, tensor: Any, value: Any) -> None:
+    def _attribute(self, name: str, tensor: Any, value: Any) -> None:
         """`t.grad`, `t.grad_fn`, hooks: state of a tensor that is not part of its facts."""
-        name = name_of(func)
         origin = self._ledger.find(tensor)
         if value is not None and name == "grad_fn":
             raise Drop("backward", "grad_fn")
@@ -165,27 +167,27 @@ class Tracer:
         elif value is not None and value is not False:
             raise Drop("backward", name)
 
-    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _record(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._check_state()
-        if needs_data(func, args, kwargs):
-            raise Drop("dynamic-shape-op", name_of(func))
+        if needs_data(func, name, args, kwargs):
+            raise Drop("dynamic-shape-op", name)
         tensors: list[tuple[Any, Known]] = []
-        kind, target, node_args, name = spell(func, args, not kwargs, self._recorder.watcher.last_probe)
+        kind, target, node_args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
         node_args = tuple([self._argument(arg, tensors) for arg in node_args])
         node_kwargs = {key: self._argument(arg, tensors) for key, arg in kwargs.items()}
         try:
             result = self._recorder.watcher.call_leaf(func, args, kwargs)
         except Exception as error:
-            self._recorder.drop(Drop("operation-raised", f"{name_of(func)}: {type(error).__name__}"))
+            self._recorder.drop(Drop("operation-raised", f"{name}: {type(error).__name__}"))
             raise
         if not self.active:  # a foreign frame ended the recording inside
             return result
         if result is NotImplemented:
             return result
-        wrote = self._refresh(tensors) or self._switched_grad(func, tensors)
+        wrote = self._refresh(tensors) or self._switched_grad(name, tensors)
         self.operations += 1
         if wrote or not self._returns_known(result):
-            self._register(result, self._node(kind, target, node_args, node_kwargs, name), tensors)
+            self._register(result, self._node(kind, target, node_args, node_kwargs, label), tensors)
         return result
 
     def _refresh(self, tensors: list[tuple[Any, Known]]) -> bool:
@@ -204,9 +206,9 @@ class Tracer:
                 known.epoch = known.family.epoch
         return wrote
 
-    def _switched_grad(self, func: Any, tensors: list[tuple[Any, Known]]) -> bool:
+    def _switched_grad(self, name: str, tensors: list[tuple[Any, Known]]) -> bool:
         """`requires_grad_` writes to a tensor without touching its version."""
-        if name_of(func) != "requires_grad_":
+        if name != "requires_grad_":
             return False
         for tensor, known in tensors:
             if known.family.outside:
@@ -279,11 +281,10 @@ class Tracer:
         return self._remember(tensor, node, (), self._family_of_input(tensor), keep=True)
 
     def _name_of(self, origin: Origin) -> str:
-        """The origin as part of an identifier: `self_modules_linear_parameters_weight`."""
+        """The origin as part of an identifier: `self_encoder_linear_weight`."""
         name = self._names.get(origin.index)
         if name is None:
-            own = "" if origin.key == "__dict__" else describe_key(origin)
-            own = _NOT_A_NAME.sub("_", own).strip("_")
+            own = "" if origin.key in _UNNAMED_STEPS else _NOT_A_NAME.sub("_", describe_key(origin)).strip("_")
             above = self._name_of(origin.parent) if origin.parent is not None else ""
             name = self._names[origin.index] = f"{above}_{own}" if above and own else above or own
         return name
@@ -292,7 +293,8 @@ class Tracer:
 
     def _node(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
         probe = self._recorder.watcher.last_probe
-        node = self.graph.create_node(kind, target, args, kwargs, name=(probe.stores if probe else None) or name)
+        node = self.graph.create_node(kind, target, name=(probe.stores if probe else None) or name)
+        node.args, node.kwargs = args, kwargs  # set apart: `create_node` would look through them for symbolic numbers
         node.meta["stack_trace"] = _user_line()
         if self._first is None:
             self._first = node
