@@ -180,9 +180,7 @@ def measure(case: Case, repeats: int, torch_first: bool) -> dict[str, float]:
     for name in sorted(both, reverse=torch_first):
         side = both[name]
         result[f"{name}_cold"] = side.first_call(case.make(), case.inputs)
-        result[f"{name}_again"] = statistics.median(
-            side.first_call(case.make(), case.inputs) for _ in range(repeats)
-        )
+        result[f"{name}_again"] = statistics.median(side.first_call(case.make(), case.inputs) for _ in range(repeats))
         result[f"{name}_graphs"] = side.graphs
     return result
 
@@ -297,9 +295,7 @@ def row_of_full(rounds: int, repeats: int) -> str:
 def compare(names: list[str], rounds: int, repeats: int) -> bool:
     """Print the whole table, row by row; are all goals reached?"""
     print("Capture, stator against torch.compile, graphs run as they are (backend 'eager')")
-    print(
-        f"Medians of {rounds} process{'es' * (rounds > 1)} per model; graphs t/s: of torch.compile and stator"
-    )
+    print(f"Medians of {rounds} process{'es' * (rounds > 1)} per model; graphs t/s: of torch.compile and stator")
     print(f"{machine()}\n")
     print(line(COLUMNS))
     print(line("-" * width for width in COLUMNS.values()), flush=True)
@@ -313,14 +309,10 @@ def compare(names: list[str], rounds: int, repeats: int) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(CASES), help="comma-separated (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="processes per model (default: %(default)s)")
-    parser.add_argument(
-        "--repeats", type=int, default=2, help="of `again` per process (default: %(default)s)"
-    )
+    parser.add_argument("--repeats", type=int, default=2, help="of `again` per process (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one process per model, one repeat")
     parser.add_argument("--measure", help=argparse.SUPPRESS)  # the measured process
     parser.add_argument("--torch-first", action="store_true", help=argparse.SUPPRESS)
@@ -338,9 +330,7 @@ def main() -> int:
         return 0
     names = [name.strip() for name in asked.models.split(",")]
     if not set(names) <= set(CASES):
-        parser.error(
-            f"unknown models: {', '.join(sorted(set(names) - set(CASES)))} (known: {', '.join(CASES)})"
-        )
+        parser.error(f"unknown models: {', '.join(sorted(set(names) - set(CASES)))} (known: {', '.join(CASES)})")
     if min(asked.rounds, asked.repeats) < 1:
         parser.error("rounds and repeats must be at least 1")
     rounds, repeats = (1, 1) if asked.quick else (asked.rounds, asked.repeats)

@@ -125,9 +125,7 @@ def shortened(text: str, most: int = 24, width: int = 110) -> str:
     lines = [line if len(line) <= width else line[: width - 3] + "..." for line in text.splitlines()]
     if len(lines) <= most:
         return "\n".join(lines)
-    return "\n".join(
-        [*lines[:most], f"  ... and {len(lines) - most} lines more (print(stator.explain(...)))"]
-    )
+    return "\n".join([*lines[:most], f"  ... and {len(lines) - most} lines more (print(stator.explain(...)))"])
 
 
 def best_backend() -> str:

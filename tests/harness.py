@@ -55,9 +55,7 @@ class Checked:
     world: World
 
 
-def rand(
-    seed: int, *shape: int, dtype: torch.dtype = torch.float32, requires_grad: bool = False
-) -> torch.Tensor:
+def rand(seed: int, *shape: int, dtype: torch.dtype = torch.float32, requires_grad: bool = False) -> torch.Tensor:
     """Normal random numbers that depend on `seed` alone; four of them unless a shape is given."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(shape or (4,), generator=generator).to(dtype)
@@ -123,9 +121,7 @@ def check_change(
         return run
 
     twice: list[Call] = [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2))]
-    return check(
-        world, [*twice, after(change), lambda w: w.fn(rand(4)), after(restore)], expect=None
-    ).outcomes
+    return check(world, [*twice, after(change), lambda w: w.fn(rand(4)), after(restore)], expect=None).outcomes
 
 
 def compare(plain: Run, compiled: Run, tracebacks: bool = True) -> None:
@@ -226,9 +222,7 @@ class Raised:
 def user_frames(error: BaseException) -> list[tuple[str, int]]:
     """Function and line of the traceback's frames in the program, not in the harness or in torch."""
     frames = traceback.extract_tb(error.__traceback__)
-    return [
-        (frame.name, frame.lineno or 0) for frame in frames if not Path(frame.filename).is_relative_to(TORCH)
-    ][1:]
+    return [(frame.name, frame.lineno or 0) for frame in frames if not Path(frame.filename).is_relative_to(TORCH)][1:]
 
 
 def is_subsequence(wanted: Sequence[Any], among: Sequence[Any]) -> bool:
@@ -389,9 +383,7 @@ class Description:
         self.attributes(path, items)
 
     def unordered(self, path: str, items: set[Any]) -> None:
-        assert all(only_atoms(item) or isinstance(item, enum.Enum) for item in items), (
-            "sets of plain values only"
-        )
+        assert all(only_atoms(item) or isinstance(item, enum.Enum) for item in items), "sets of plain values only"
         self.say(path, f"{type_name(items)} {sorted(map(repr, items))}")
 
     def member(self, path: str, value: enum.Enum) -> None:

@@ -199,17 +199,12 @@ def test_backend_error_carries_the_cause_and_the_graph() -> None:
     cause = ValueError("no such op")
     error = BackendError("mine", cause, "some/graph.py")
     assert error.__cause__ is cause
-    assert (
-        str(error)
-        == "backend 'mine' failed with ValueError: no such op; the graph was saved to some/graph.py"
-    )
+    assert str(error) == "backend 'mine' failed with ValueError: no such op; the graph was saved to some/graph.py"
 
 
 def test_internal_error_names_step_cause_and_report() -> None:
     error = InternalError("recording", KeyError("x"), "some/report.txt")
-    assert (
-        str(error) == "stator failed in recording with KeyError: 'x'; a report was saved to some/report.txt"
-    )
+    assert str(error) == "stator failed in recording with KeyError: 'x'; a report was saved to some/report.txt"
     assert str(InternalError("recording")) == "stator failed in recording"
 
 
@@ -244,9 +239,7 @@ def ids_used() -> Iterator[tuple[str, str]]:
 
 
 def test_hints_name_only_what_there_is() -> None:
-    named = {
-        name for known in REASONS.values() for name in re.findall(r"stator\.(\w+)", known.reason + known.hint)
-    }
+    named = {name for known in REASONS.values() for name in re.findall(r"stator\.(\w+)", known.reason + known.hint)}
     assert {name for name in named if not hasattr(stator, name)} == set()
 
 

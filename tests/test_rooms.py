@@ -83,9 +83,7 @@ def test_the_order_has_no_cycle_between_rooms() -> None:
     """No two rooms may import each other, directly or through others."""
     reach = {here: set(there) - {here} for here, there in MAY_IMPORT.items()}
     for _ in reach:
-        reach = {
-            here: there.union(*(reach.get(next, set()) for next in there)) for here, there in reach.items()
-        }
+        reach = {here: there.union(*(reach.get(next, set()) for next in there)) for here, there in reach.items()}
     assert [here for here, there in reach.items() if here in there] == []
 
 

@@ -58,7 +58,13 @@ def compile(
     """
     if fn is None:
         return functools.partial(
-            compile, backend=backend, mode=mode, fullgraph=fullgraph, dynamic=dynamic, options=options, disable=disable
+            compile,
+            backend=backend,
+            mode=mode,
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+            options=options,
+            disable=disable,
         )
     if not callable(fn):
         raise TypeError(f"stator.compile takes a function, a method or a module, not {fn!r}")
@@ -91,7 +97,7 @@ def _compile_callable(fn: Any, program_of: ProgramOf) -> Any:
         return types.MethodType(_compile_callable(fn.__func__, program_of), fn.__self__)
     function = fn if isinstance(fn, types.FunctionType) and can_dispatch(fn) else _as_function(fn)
     program = program_of(function, getattr(fn, "__qualname__", function.__qualname__))
-    if isinstance(fn, _C_CALLABLES) or isinstance(fn, types.FunctionType) and function is not fn:
+    if isinstance(fn, _C_CALLABLES) or (isinstance(fn, types.FunctionType) and function is not fn):
         program.give_up("unwatchable-code")
     if program.break_at_root is not None:
         events.emit(events.GraphBreak(program.break_at_root))
@@ -115,7 +121,7 @@ def _as_function(fn: Any) -> types.FunctionType:
 
     # Made under a name of its own: frames of this package's files are not watched.
     call.__code__ = call.__code__.replace(co_filename="<stator call>", co_name=type(fn).__name__)
-    return call
+    return call  # type: ignore[return-value]
 
 
 def compile_(
@@ -192,5 +198,3 @@ def set_stance(stance: str) -> contextlib.AbstractContextManager[None]:
     if stance not in STANCES:
         raise ValueError(f"there is no stance {stance!r}; known: {', '.join(STANCES)}")
     return _Stance(pipeline.set_stance(stance))
-
-

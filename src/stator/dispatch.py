@@ -1,7 +1,7 @@
 """From a callable to a compiled callable: binding arguments as the callable itself would.
 
-Enters: a Python function and its `Program`. Leaves: a function with the same signature, name and defaults whose body hands
-the argument slots to the program. Wrong arguments raise what the plain function raises, because CPython binds them.
+Enters: a Python function and its `Program`. Leaves: a function with the same signature, name and defaults whose body
+hands the argument slots to the program. Wrong arguments raise what the plain function raises: CPython binds them.
 """
 
 from __future__ import annotations

@@ -201,9 +201,7 @@ class BreakReason:
     user_stack: tuple[FrameSummary, ...]  # outermost first; the last one is the place itself
     hint: str
     function: str = "<unknown>"  # the function that the line belongs to
-    columns: tuple[int, int] | None = field(
-        default=None, compare=False
-    )  # of the instruction in `line`, for the caret
+    columns: tuple[int, int] | None = field(default=None, compare=False)  # of the instruction in `line`, for the caret
 
     @property
     def place(self) -> str:
@@ -246,9 +244,7 @@ def break_reason(
 
 def _fill(reason: str, what: str) -> str:
     """The reason with what it is about put in, or left out if that is not known."""
-    return (
-        reason.format(what=what) if what else reason.replace(" ({what})", "").format(what="something unknown")
-    )
+    return reason.format(what=what) if what else reason.replace(" ({what})", "").format(what="something unknown")
 
 
 def _position(code: CodeType, offset: int | None) -> tuple[int, tuple[int, int | None] | None]:
@@ -341,9 +337,7 @@ class BackendError(StatorError):
 class InternalError(StatorError):
     """A step of stator failed, a fault of ours. `__cause__` is the failure, `report_path` a saved report."""
 
-    def __init__(
-        self, where: str, cause: BaseException | None = None, report_path: str | None = None
-    ) -> None:
+    def __init__(self, where: str, cause: BaseException | None = None, report_path: str | None = None) -> None:
         super().__init__(where, cause, report_path)
         self.where, self.report_path = where, report_path
         self.__cause__ = cause

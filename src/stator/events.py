@@ -62,9 +62,7 @@ class CacheMiss(Event):
     """No recording fitted a call."""
 
     name: str
-    why: object = (
-        None  # str() gives the guard that failed, expected and found; None: there was no recording yet
-    )
+    why: object = None  # str() gives the guard that failed, expected and found; None: there was no recording yet
 
 
 @dataclass(frozen=True)

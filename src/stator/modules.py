@@ -25,18 +25,20 @@ def compile_in_place(module: torch.nn.Module, program_of: Callable[[types.Functi
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if recording():
-            return module._call_impl(*args, **kwargs)
+            return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
         return program((module, args, kwargs))
 
     call.__code__ = call.__code__.replace(co_filename="<stator call>")
     call.stator = Handle(program)  # type: ignore[attr-defined]
-    module._compiled_call_impl = call  # type: ignore[assignment]
+    module._compiled_call_impl = call
 
 
-def compiled_module(module: torch.nn.Module, program_of: Callable[[types.FunctionType, str], Program]) -> torch.nn.Module:
+def compiled_module(
+    module: torch.nn.Module, program_of: Callable[[types.FunctionType, str], Program]
+) -> torch.nn.Module:
     """Another module object over the same attributes whose calls are compiled."""
     original = type(module)
-    program = program_of(original.__call__, original.__qualname__)
+    program = program_of(original.__call__, original.__qualname__)  # type: ignore[arg-type]
     handle = Handle(program)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -61,7 +63,8 @@ def compiled_module(module: torch.nn.Module, program_of: Callable[[types.Functio
         "stator": handle,
     }
     call.__code__ = call.__code__.replace(co_filename="<stator call>")
-    subclass = type(original)(original.__name__, (original,), namespace)
+    metaclass: Any = type(original)
+    subclass = metaclass(original.__name__, (original,), namespace)
     compiled = object.__new__(subclass)
     object.__setattr__(compiled, "__dict__", module.__dict__)
     return compiled  # type: ignore[no-any-return]

@@ -38,9 +38,7 @@ def _at_least_one(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"must be an int, not {value!r}")
     if value < 1:
-        raise ValueError(
-            f"must be at least 1, not {value}; to run without compiling, use stator.compile(disable=True)"
-        )
+        raise ValueError(f"must be at least 1, not {value}; to run without compiling, use stator.compile(disable=True)")
     return value
 
 
@@ -286,8 +284,7 @@ def nearest(name: str, known: Mapping[str, Any] | list[str]) -> str:
 
 def _refuse(name: str) -> NoReturn:
     raise AttributeError(
-        f"stator has no option {name!r}; the nearest is {nearest(name, FIELDS)!r} "
-        f"(known: {', '.join(FIELDS)})"
+        f"stator has no option {name!r}; the nearest is {nearest(name, FIELDS)!r} (known: {', '.join(FIELDS)})"
     )
 
 

@@ -138,23 +138,27 @@ def describe(origin: Origin) -> str:
 # How to make a value again. A recipe is one of the following.
 
 
-class Constant(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Constant:
     value: Any
 
 
-class Outside(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Outside:
     """The value of an origin."""
 
     index: int
 
 
-class Output(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Output:
     """An output of the graph."""
 
     index: int
 
 
-class Fresh(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Fresh:
     """An object made anew; all mentions of one index are one object."""
 
     index: int

@@ -85,9 +85,7 @@ WRITERS = {
     "operator iadd": lambda s, x: len(operator.iadd(s.items, [x])),
     "operator ior": lambda s, x: len(operator.ior(s.table, {"n": x})),
     "methodcaller": lambda s, x: use(operator.methodcaller("append", x)(s.items)),
-    "extend by iterator": lambda s, x: use(
-        s.items.extend(x * n for n in range(2)), s.items.extend(iter([1, x]))
-    ),
+    "extend by iterator": lambda s, x: use(s.items.extend(x * n for n in range(2)), s.items.extend(iter([1, x]))),
     "extend by itself": lambda s, x: use(s.items.extend(s.items), s.items.append(s.items)),
     "slice assignment": lambda s, x: use(s.items.__setitem__(slice(0, 2), [x, x, x])),
     "sort": lambda s, x: use(s.items.sort(), s.items.reverse()),
@@ -101,16 +99,10 @@ WRITERS = {
     "dict pop and popitem": lambda s, x: s.table.pop("a") + len(s.table.popitem()),
     "dict clear": lambda s, x: use(s.table.clear(), s.items.clear(), s.names.clear()),
     "dict order": lambda s, x: use(s.table.__setitem__("b", s.table.pop("b"))),
-    "set methods": lambda s, x: use(
-        s.names.add("y"), s.names.update("pq"), s.names.discard("x"), s.names.remove("p")
-    ),
+    "set methods": lambda s, x: use(s.names.add("y"), s.names.update("pq"), s.names.discard("x"), s.names.remove("p")),
     "set operators": lambda s, x: use(s.names.__ior__({"n"}), s.names.__isub__({"x"})),
-    "deque methods": lambda s, x: use(
-        s.queue.appendleft(x), s.queue.rotate(2), s.queue.extend([x, 1]), s.queue.pop()
-    ),
-    "ordered dict": lambda s, x: use(
-        s.ordered.move_to_end("a"), s.ordered.update(c=x), s.ordered.popitem(last=False)
-    ),
+    "deque methods": lambda s, x: use(s.queue.appendleft(x), s.queue.rotate(2), s.queue.extend([x, 1]), s.queue.pop()),
+    "ordered dict": lambda s, x: use(s.ordered.move_to_end("a"), s.ordered.update(c=x), s.ordered.popitem(last=False)),
     "counter": lambda s, x: use(s.counts.update("bc"), s.counts.subtract("a")),
     "setattr": lambda s, x: use(setattr(s.thing, "value", x), setattr(s.thing, "fresh", [x])),
     "object setattr": lambda s, x: use(object.__setattr__(s.thing, "value", x)),

@@ -24,9 +24,7 @@ THIS_MODULE = sys.modules[__name__]
 
 
 def the_globals(_):
-    return {
-        name: getattr(THIS_MODULE, name, "<deleted>") for name in ("SCALE", "BIAS", "NAMES", "TOTAL", "COUNT")
-    }
+    return {name: getattr(THIS_MODULE, name, "<deleted>") for name in ("SCALE", "BIAS", "NAMES", "TOTAL", "COUNT")}
 
 
 def world_of_globals(fn):
@@ -187,9 +185,7 @@ def test_a_global_that_hides_a_builtin():
         finally:
             del THIS_MODULE.len
 
-    check(
-        world_of_globals(fn), [plain_call(1), plain_call(2), hide, plain_call(4)], expect="miss hit miss hit"
-    )
+    check(world_of_globals(fn), [plain_call(1), plain_call(2), hide, plain_call(4)], expect="miss hit miss hit")
 
 
 def test_an_attribute_of_an_imported_module():

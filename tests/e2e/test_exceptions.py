@@ -368,9 +368,7 @@ def test_an_error_that_depends_on_the_values():
     def call(*index):
         return lambda w: w.fn(rand(1), torch.tensor(index))
 
-    check(
-        lambda: World(fn=fn), [call(0, 1), call(2, 3), call(1, 9), call(3, 0)], expect=None, raises=IndexError
-    )
+    check(lambda: World(fn=fn), [call(0, 1), call(2, 3), call(1, 9), call(3, 0)], expect=None, raises=IndexError)
 
 
 def test_a_recursion_without_end():

@@ -177,9 +177,7 @@ def test_a_number_instead_of_a_tensor():
     def fn(x, y):
         return x * y
 
-    check_noticed(
-        lambda: World(fn=fn), lambda w: w.fn(rand(1), torch.tensor(2.0)), lambda w: w.fn(rand(1), 2.0)
-    )
+    check_noticed(lambda: World(fn=fn), lambda w: w.fn(rand(1), torch.tensor(2.0)), lambda w: w.fn(rand(1), 2.0))
 
 
 # ---- objects and containers ---------------------------------------------------------------------
@@ -269,9 +267,7 @@ def test_key_added_to_a_dict():
             x = x + value
         return x
 
-    check_noticed(
-        lambda: World(fn=fn), lambda w: w.fn(rand(1), {"a": 1}), lambda w: w.fn(rand(1), {"a": 1, "b": 2})
-    )
+    check_noticed(lambda: World(fn=fn), lambda w: w.fn(rand(1), {"a": 1}), lambda w: w.fn(rand(1), {"a": 1, "b": 2}))
 
 
 def test_key_added_that_was_asked_for():

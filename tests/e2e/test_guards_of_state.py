@@ -47,9 +47,7 @@ def with_model(change):
     ids=["training flag", "attribute", "module swapped", "bias gone", "module added", "frozen"],
 )
 def test_changed_module(normal, changed):
-    seen = check(
-        model_world, [with_model(normal), with_model(normal), with_model(changed)], expect="miss hit miss"
-    )
+    seen = check(model_world, [with_model(normal), with_model(normal), with_model(changed)], expect="miss hit miss")
     assert str(seen.world.fn.stator.last_miss)
 
 
@@ -166,9 +164,7 @@ UNRELATED = 0
 def test_unrelated_changes_stay_hits(change):
     def world():
         holder, table, weight = Holder(), {"scale": 3, "other": "x"}, rand(9)
-        return World(
-            fn=lambda x: holder.scaled(x) * table["scale"] + weight, holder=holder, table=table, weight=weight
-        )
+        return World(fn=lambda x: holder.scaled(x) * table["scale"] + weight, holder=holder, table=table, weight=weight)
 
     def changed(w):
         change(w)

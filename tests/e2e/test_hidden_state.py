@@ -62,9 +62,7 @@ def test_a_weak_reference_dies():
         gc.collect()
         return w.fn(rand(3))
 
-    check(
-        world, [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2)), drop, lambda w: w.fn(rand(4))], expect=None
-    )
+    check(world, [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2)), drop, lambda w: w.fn(rand(4))], expect=None)
 
 
 def test_context_variables():
@@ -169,9 +167,7 @@ def test_a_failing_replay_has_not_used_up_random_numbers():
     def call(*index):
         return lambda w: w.fn(rand(1), torch.tensor(index))
 
-    check(
-        lambda: World(fn=fn), [call(0, 1), call(2, 3), call(1, 9), call(3, 0)], expect=None, raises=IndexError
-    )
+    check(lambda: World(fn=fn), [call(0, 1), call(2, 3), call(1, 9), call(3, 0)], expect=None, raises=IndexError)
 
 
 def test_a_failing_replay_has_not_changed_an_input_twice():

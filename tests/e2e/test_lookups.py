@@ -80,9 +80,7 @@ def test_getattr_is_added_to_a_class():
 
 def test_getattribute_is_added_to_a_class():
     def change(w):
-        w.cls.__getattribute__ = lambda self, name: (
-            9.0 if name == "factor" else object.__getattribute__(self, name)
-        )
+        w.cls.__getattribute__ = lambda self, name: 9.0 if name == "factor" else object.__getattribute__(self, name)
 
     def restore(w):
         del w.cls.__getattribute__

@@ -272,9 +272,7 @@ def test_weights_changed_between_calls_are_used():
     def replace(model):
         model.weight = nn.Parameter(torch.ones(4, 4))
 
-    check_module(
-        lambda: nn.Linear(4, 4), call(3, before=train), call(4, before=replace), expect="miss hit hit hit"
-    )
+    check_module(lambda: nn.Linear(4, 4), call(3, before=train), call(4, before=replace), expect="miss hit hit hit")
 
 
 def test_loading_a_state_dict():
@@ -315,9 +313,7 @@ def test_a_forward_that_is_replaced_on_the_object():
     def replace(model):
         model[1].forward = lambda x: x - 5
 
-    check_module(
-        lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()), call(3, before=replace), expect="miss hit miss"
-    )
+    check_module(lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()), call(3, before=replace), expect="miss hit miss")
 
 
 def test_walking_the_tree_of_modules():

@@ -20,9 +20,7 @@ def keep(seed, *shape):
 
 
 def check_in_place(fn, *shape, expect="miss hit hit"):
-    return check(
-        lambda: World(fn=fn, x=None), [keep(1, *shape), keep(2, *shape), keep(3, *shape)], expect=expect
-    )
+    return check(lambda: World(fn=fn, x=None), [keep(1, *shape), keep(2, *shape), keep(3, *shape)], expect=expect)
 
 
 # ---- changes in place ---------------------------------------------------------------------------
@@ -398,8 +396,7 @@ def test_finfo_and_promotion():
 
     check(
         lambda: World(fn=fn),
-        [lambda w, s=s: w.fn(rand(s), rand(s + 1) > 0) for s in (1, 3)]
-        + [lambda w: w.fn(rand(5).half(), rand(6) > 0)],
+        [lambda w, s=s: w.fn(rand(s), rand(s + 1) > 0) for s in (1, 3)] + [lambda w: w.fn(rand(5).half(), rand(6) > 0)],
         expect="miss hit miss",
     )
 
@@ -410,10 +407,7 @@ def test_python_numbers_as_arguments():
 
     check(
         lambda: World(fn=fn),
-        [
-            lambda w, n=n, p=p: w.fn(rand(1), n, p)
-            for n, p in ((2, 0.5), (2, 0.5), (3, 0.5), (3, 2.0), (2, 0.5))
-        ],
+        [lambda w, n=n, p=p: w.fn(rand(1), n, p) for n, p in ((2, 0.5), (2, 0.5), (3, 0.5), (3, 2.0), (2, 0.5))],
         expect="miss hit miss miss hit",
     )
 

@@ -295,6 +295,4 @@ def test_formatting_numbers_of_the_shape():
 
 
 def test_type_of_the_result_is_exact():
-    check_stateless(
-        lambda x: (x + 1, 1, True, 1.0, 1j, "s", b"b", None, ..., x.shape[0], x.shape, float, x.dtype)
-    )
+    check_stateless(lambda x: (x + 1, 1, True, 1.0, 1j, "s", b"b", None, ..., x.shape[0], x.shape, float, x.dtype))

@@ -47,9 +47,7 @@ def bert_config(**changes: Any) -> hf.BertConfig:
 
 def gpt2_config(**changes: Any) -> hf.GPT2Config:
     ends = dict(bos_token_id=1, eos_token_id=2)
-    return hf.GPT2Config(
-        n_layer=2, n_embd=32, n_head=4, n_positions=32, vocab_size=VOCABULARY, **ends, **changes
-    )
+    return hf.GPT2Config(n_layer=2, n_embd=32, n_head=4, n_positions=32, vocab_size=VOCABULARY, **ends, **changes)
 
 
 def llama_config(**changes: Any) -> hf.LlamaConfig:
@@ -79,9 +77,7 @@ MODELS = [
     Model("bert", lambda: hf.BertModel(bert_config()), lambda s: {"input_ids": tokens(s, 2, 9)}),
     Model("bert-padded", lambda: hf.BertForSequenceClassification(bert_config()), lambda s: padded(s, 3, 9)),
     Model("gpt2", lambda: hf.GPT2LMHeadModel(gpt2_config()), lambda s: {"input_ids": tokens(s, 2, 9)}),
-    Model(
-        "gpt2-no-cache", lambda: hf.GPT2LMHeadModel(gpt2_config(use_cache=False)), lambda s: padded(s, 2, 9)
-    ),
+    Model("gpt2-no-cache", lambda: hf.GPT2LMHeadModel(gpt2_config(use_cache=False)), lambda s: padded(s, 2, 9)),
     Model("llama", lambda: hf.LlamaForCausalLM(llama_config()), lambda s: {"input_ids": tokens(s, 2, 9)}),
     Model("llama-loss", lambda: hf.LlamaForCausalLM(llama_config(use_cache=False)), lambda s: with_labels(s)),
     Model("t5", lambda: hf.T5ForConditionalGeneration(t5_config()), lambda s: with_labels(s)),

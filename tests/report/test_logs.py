@@ -197,9 +197,7 @@ def test_an_unknown_name_is_refused_and_the_nearest_named() -> None:
 
 def run(program: str, logs: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "STATOR_LOGS": logs}
-    return subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
 
 
 EMIT = """

@@ -398,9 +398,7 @@ def pattern_matching() -> Any:
             case _:
                 return "other"
 
-    return [
-        look(v) for v in ({"op": 1, "a": 2}, [1, 5, 6, 2], Point(0, 3), Point(4, 0), "ab", "a", True, 3.5)
-    ]
+    return [look(v) for v in ({"op": 1, "a": 2}, [1, 5, 6, 2], Point(0, 3), Point(4, 0), "ab", "a", True, 3.5)]
 
 
 @program

@@ -203,9 +203,7 @@ def test_long_jumps_get_prefixes() -> None:
             "        if n > stop:",
             "            break",
         ]
-        lines += [
-            "        x = x + n" if i % 3 else "        x = abs(x) % 1000 if x else n" for i in range(size)
-        ]
+        lines += ["        x = x + n" if i % 3 else "        x = abs(x) % 1000 if x else n" for i in range(size)]
         lines += [
             "        try:",
             "            if n == 2: continue",

@@ -59,9 +59,7 @@ def test_who_was_there_before_stays() -> None:
             for _ in range(100):
                 inner()
 
-        notes = Notes(
-            kinds="", classify=lambda code: (n.OURS, None, True) if code.co_name == "inner" else None
-        )
+        notes = Notes(kinds="", classify=lambda code: (n.OURS, None, True) if code.co_name == "inner" else None)
         notes.watcher.run(f, ())
         neighbour.counted()
         notes.watcher.run(f, ())

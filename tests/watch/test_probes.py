@@ -35,9 +35,7 @@ class Manager:
         return True
 
 
-def told(
-    func: Callable[..., Any], *args: Any, kinds: str | None = None, know: bool = True
-) -> list[tuple[Any, ...]]:
+def told(func: Callable[..., Any], *args: Any, kinds: str | None = None, know: bool = True) -> list[tuple[Any, ...]]:
     """The events of one run; all arguments are known outside objects unless said otherwise."""
     notes = Notes(kinds=kinds)
     for arg in args if know else ():

@@ -21,9 +21,7 @@ KINDS: dict[int, str] = {getattr(n, name): name for name in _NAMES.split() if ha
 class Notes:
     """A watcher with a handler for every kind; what the handlers are told is kept."""
 
-    def __init__(
-        self, *, kinds: str | None = None, classify: Callable[[CodeType], Any] | None = None
-    ) -> None:
+    def __init__(self, *, kinds: str | None = None, classify: Callable[[CodeType], Any] | None = None) -> None:
         self.events: list[tuple[Any, ...]] = []  # (kind's name, arg, *operands)
         self.probes: list[n.Probe] = []
         self.where: list[str] = []  # names of the code objects the events came from
@@ -88,9 +86,7 @@ class Notes:
 def fresh_code(func: Callable[..., Any]) -> FunctionType:
     """The same function on a code object of its own, so that it has not been classified yet."""
     assert isinstance(func, FunctionType)
-    copy = FunctionType(
-        func.__code__.replace(), func.__globals__, func.__name__, func.__defaults__, func.__closure__
-    )
+    copy = FunctionType(func.__code__.replace(), func.__globals__, func.__name__, func.__defaults__, func.__closure__)
     copy.__kwdefaults__ = func.__kwdefaults__
     copy.__qualname__ = func.__qualname__
     return copy

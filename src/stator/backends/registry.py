@@ -26,7 +26,7 @@ def list_backends() -> list[str]:
 
 
 def register_backend(backend: B | None = None, *, name: str | None = None) -> Any:
-    """Register a backend under a name (its own, if none is given). Usable as a decorator, with and without arguments."""
+    """Register a backend under a name (its own, if none is given); also a decorator, with and without arguments."""
     if backend is None:
         return lambda function: register_backend(function, name=name)
     if not callable(backend):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,5 +53,3 @@ class Cache:
     def clear(self) -> None:
         with self._lock:
             self.entries = ()
-
-

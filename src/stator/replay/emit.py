@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ..recording import Blueprint, Constant, Effect, Fresh, Outside, Output, Recipe, Recording
+from ..recording import Blueprint, Constant, Effect, Output, Outside, Recipe, Recording
 
 Replay = Callable[[tuple[Any, ...]], Any]
 _LITERALS = (int, str, bool, type(None), bytes)
@@ -60,7 +60,7 @@ def wanted_origins(recording: Recording) -> list[int]:
         recipe = pending.pop()
         if isinstance(recipe, Outside):
             wanted[recipe.index] = None
-        elif not isinstance(recipe, (Constant, Output, Fresh)) and isinstance(recipe, (list, tuple)):
+        elif isinstance(recipe, (list, tuple)):
             pending.extend(recipe)
     return list(wanted)
 
@@ -169,7 +169,9 @@ class _Emitter:
 
     def _tuple(self, name: str, b: Blueprint) -> None:
         items = f"({self.items(b.parts)})"
-        self.create.append(f"{name} = " + (items if b.cls is tuple else f"tuple.__new__({self.constant(b.cls)}, {items})"))
+        self.create.append(
+            f"{name} = " + (items if b.cls is tuple else f"tuple.__new__({self.constant(b.cls)}, {items})")
+        )
 
     def _frozenset(self, name: str, b: Blueprint) -> None:
         self.create.append(f"{name} = frozenset.__new__({self.constant(b.cls)}, ({self.items(b.parts)}))")

@@ -1,8 +1,8 @@
 """Guards: a recording's origins and checks, checked, and put into words.
 
-Enters: origins with checks, parents before children. Leaves: `Guards.check(slots)`, which resolves every origin once and
-gives back the values that the replay needs, or None. What was checked is what is used. Any exception while checking is
-a failed guard. `Guards.why(slots)` walks the same data slowly and says which check fails.
+Enters: origins with checks, parents before children. Leaves: `Guards.check(slots)`, which resolves every origin once
+and gives back the values that the replay needs, or None. What was checked is what is used. Any exception while
+checking is a failed guard. `Guards.why(slots)` walks the same data slowly and says which check fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..facts import (
 from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe
 
 MISSING = _native.MISSING
-_BASES: dict[str, type] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "deque": deque}
+_BASES: dict[str, Any] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "deque": deque}
 
 
 class Miss(NamedTuple):
@@ -115,7 +115,7 @@ def specials_unchanged(cls: type, expected: list[Any]) -> bool:
 
 def is_unset(cell: Any) -> bool:
     try:
-        cell.cell_contents
+        _ = cell.cell_contents
     except ValueError:
         return True
     return False
@@ -175,7 +175,11 @@ def _say(check: Check, origin: Origin, value: Any) -> tuple[str, str, str]:
     if check.fact is Fact.CODE:
         return f"code of {name}", expected[0].co_qualname, getattr(value, "__qualname__", repr(type(value)))
     if check.fact in (Fact.SAME, Fact.OTHER):
-        return f"identity of {name}", "the same object" if check.fact is Fact.SAME else "another object", "not so"
+        return (
+            f"identity of {name}",
+            "the same object" if check.fact is Fact.SAME else "another object",
+            "not so",
+        )
     if check.fact is Fact.SPECIALS:
         return f"special methods of {name}", "unchanged", "changed"
     if check.fact is Fact.NO_ENTRY:
@@ -261,10 +265,15 @@ def _quick_fetch(origin: Origin) -> tuple[Callable[[Any, Any], Any], int, Any]:
     return _FETCH[origin.edge], origin.parent.index, origin.key
 
 
+def _constant(slots: Any, value: Any) -> Any:
+    return value
+
+
 def same_tensor(value: Any, e: TensorFacts) -> bool:
     """Do the facts hold of this tensor? Asked in the order of what changes most often."""
-    return (
-        type(value) is e.type
+    cls: Any = type(value)
+    return bool(
+        cls is e.type
         and value.shape == e.size
         and value.dtype is e.dtype
         and value.requires_grad is e.requires_grad
@@ -304,9 +313,9 @@ class Guards:
         for origin in self._origins:
             checks = [_quick_check(origin, check) for check in origin.checks]
             if origin.edge is Edge.LOCAL:
-                self._steps.append((None, origin.key[0], None, checks))
+                self._steps.append((operator.getitem, -1, origin.key[0], checks))
             elif origin.edge is Edge.CONST:
-                self._steps.append((None, -1, origin.key, checks))
+                self._steps.append((_constant, -1, origin.key, checks))
             else:
                 self._steps.append((*_quick_fetch(origin), checks))
 
@@ -315,10 +324,7 @@ class Guards:
             self._prepare()
         values: list[Any] = []
         for fetch, parent, key, checks in self._steps:
-            if fetch is not None:
-                value = fetch(values[parent], key)
-            else:
-                value = slots[parent] if parent >= 0 else key
+            value = fetch(values[parent], key) if parent >= 0 else fetch(slots, key)
             values.append(value)
             for kind, expected, function in checks:
                 if kind == 0:
@@ -365,7 +371,12 @@ class Guards:
             try:
                 value = fetch(origin, values, slots)
             except Exception as error:
-                return Miss(describe(origin), "present", f"{type(error).__name__}: {error}", render_place(origin.place))
+                return Miss(
+                    describe(origin),
+                    "present",
+                    f"{type(error).__name__}: {error}",
+                    render_place(origin.place),
+                )
             values.append(value)
             for check in origin.checks:
                 try:

@@ -55,9 +55,7 @@ class Explanation:
             yield f"\nGraph break {number}: {render(reason)}"
         if self.compile_times:
             yield ""
-            yield "Times: " + ", ".join(
-                f"{step} {_duration(spent)}" for step, spent in self.compile_times.items()
-            )
+            yield "Times: " + ", ".join(f"{step} {_duration(spent)}" for step, spent in self.compile_times.items())
 
 
 def ops(graph: Any) -> list[str]:

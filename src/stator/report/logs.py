@@ -154,9 +154,7 @@ class _Switchboard:
             ROOT.setLevel(level)
             self._level = level
         by_option = {
-            name
-            for name, on in (("guards", options.print_guards), ("output_code", options.output_code))
-            if on
+            name for name, on in (("guards", options.print_guards), ("output_code", options.output_code)) if on
         }
         wanted = self.named | by_option
         for name in self._set - wanted:
@@ -182,8 +180,7 @@ def parse(text: str) -> frozenset[str]:
         if name != "all" and name not in LOGS:
             known = [*LOGS, "all"]
             raise ValueError(
-                f"there is no log {name!r}; the nearest is {nearest(name, known)!r} "
-                f"(known: {', '.join(known)})"
+                f"there is no log {name!r}; the nearest is {nearest(name, known)!r} (known: {', '.join(known)})"
             )
         chosen = chosen - set(names) if word.startswith("-") else chosen | set(names)
     return frozenset(chosen)

@@ -33,7 +33,15 @@ _OWN_LOOKUP = (type, super)  # builtin types whose attribute lookup is not the g
 # C attributes that are parts of the object, fixed or guarded as children: reading them runs nothing.
 _PARTS: dict[type, frozenset[str]] = {
     types.FunctionType: frozenset(
-        {"__code__", "__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__name__", "__qualname__"}
+        {
+            "__code__",
+            "__defaults__",
+            "__kwdefaults__",
+            "__closure__",
+            "__globals__",
+            "__name__",
+            "__qualname__",
+        }
         | {"__module__", "__doc__", "__annotations__"}
     ),
     types.MethodType: frozenset({"__func__", "__self__"}),
@@ -100,7 +108,7 @@ class Attributes:
             self._read_of_instance(owner, name)
 
     def _read_quickly(self, owner: Any, name: str, plan: _Plan) -> bool:
-        """The most frequent cases, once the class has been asked: an instance attribute, a method, a registered module."""
+        """The most frequent cases, once the class has been asked: instance attribute, method, registered module."""
         ledger = self._ledger
         origin = ledger.find(owner)
         if origin is None:
@@ -298,7 +306,15 @@ class Attributes:
         meta = type(owner)
         found_in_meta = self._classes.entry(meta, name)
         if found_in_meta is not MISSING and self._is_data(found_in_meta):
-            if name in ("__dict__", "__mro__", "__bases__", "__name__", "__qualname__", "__module__", "__doc__"):
+            if name in (
+                "__dict__",
+                "__mro__",
+                "__bases__",
+                "__name__",
+                "__qualname__",
+                "__module__",
+                "__doc__",
+            ):
                 return
             self._read_through(found_in_meta, meta, name, owner, None)
             return
@@ -366,9 +382,7 @@ class Attributes:
                 read_key(self._ledger, *space, name)
             change_key(self._ledger, *space, name)
 
-    def _write_through(
-        self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None, delete: bool
-    ) -> None:
+    def _write_through(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None, delete: bool) -> None:
         if isinstance(found, property):
             place = self._classes.value(cls, name, found)
             part = "fdel" if delete else "fset"

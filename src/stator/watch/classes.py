@@ -23,7 +23,8 @@ _C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 _FROM_C = frozenset(  # special methods that a class statement may take from `object` or torch as they are
     "__new__ __init__ __hash__ __eq__ __ne__ __repr__ __str__ __format__ __setattr__ __delattr__ __getattribute__ "
-    "__reduce__ __reduce_ex__ __init_subclass__ __subclasshook__ __class_getitem__ __torch_function__ __torch_dispatch__".split()
+    "__reduce__ __reduce_ex__ __init_subclass__ __subclasshook__ __class_getitem__ __torch_function__ "
+    "__torch_dispatch__".split()
 )
 
 

@@ -18,7 +18,20 @@ import torch
 from ..recording import Fact
 
 EQUAL_TYPES: frozenset[type] = frozenset(
-    {int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented), range, torch.device, re.Pattern}
+    {
+        int,
+        float,
+        complex,
+        bool,
+        str,
+        bytes,
+        type(None),
+        type(...),
+        type(NotImplemented),
+        range,
+        torch.device,
+        re.Pattern,
+    }
 )
 IDENTITY_TYPES: frozenset[type] = frozenset(
     {
@@ -38,8 +51,12 @@ IDENTITY_TYPES: frozenset[type] = frozenset(
 )
 _NUMPY_SCALARS: tuple[type, ...] = (sys.modules["numpy"].generic,) if "numpy" in sys.modules else ()  # torch loads it
 _BY_VALUE = (tuple, torch.Size, slice, types.BuiltinFunctionType)
-_FIXED_TYPES: dict[type, Fact | None] = dict.fromkeys(EQUAL_TYPES, Fact.EQUAL) | dict.fromkeys(IDENTITY_TYPES, Fact.IS)
-_FIXED_TYPES |= dict.fromkeys((dict, list, set, types.FunctionType, types.MethodType, types.CellType), None)
+_OBJECT_TYPES = (dict, list, set, types.FunctionType, types.MethodType, types.CellType)
+_FIXED_TYPES: dict[type, Fact | None] = {
+    **dict.fromkeys(EQUAL_TYPES, Fact.EQUAL),
+    **dict.fromkeys(IDENTITY_TYPES, Fact.IS),
+    **dict.fromkeys(_OBJECT_TYPES, None),
+}
 
 
 def constant_fact(value: Any) -> Fact | None:

@@ -1,7 +1,7 @@
 """Reading and changing outside containers.
 
-Expose before use: before C code iterates, compares, copies or changes an outside container, its structure is guarded and
-all its children are noted in the ledger. So whatever C code then gives back is known or fresh.
+Expose before use: before C code iterates, compares, copies or changes an outside container, its structure is guarded
+and all its children are noted in the ledger. So whatever C code then gives back is known or fresh.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def expose_deep(ledger: Ledger, value: Any) -> None:
 
 
 def _plain_items(value: Any, kind: str) -> Iterable[Any]:
-    base = {"list": list, "tuple": tuple, "deque": deque}.get(kind)
+    base: Any = {"list": list, "tuple": tuple, "deque": deque}.get(kind)
     return base.__iter__(value) if base is not None else ()
 
 

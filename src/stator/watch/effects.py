@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..facts import container_kind, is_open, keys_of, shared_storages, tensor_facts
-from ..recording import Blueprint, Constant, Effect, Fresh, Origin, Outside, Output, Recipe, Recording
+from ..recording import Blueprint, Constant, Effect, Fresh, Origin, Output, Outside, Recipe, Recording
 from .breaks import Drop
 from .constants import is_constant
 from .ledger import Change
@@ -122,7 +122,10 @@ class Rebuilder:
 
     def _partial(self, value: Any, blueprint: Blueprint) -> None:
         pairs = [(name, self.recipe(item)) for name, item in value.keywords.items()]
-        blueprint.kind, blueprint.parts = "partial", [self.recipe(value.func), self.recipes(value.args), pairs]
+        blueprint.kind, blueprint.parts = (
+            "partial",
+            [self.recipe(value.func), self.recipes(value.args), pairs],
+        )
 
     def _cell(self, value: Any, blueprint: Blueprint) -> None:
         try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .breaks import Drop
 
 if TYPE_CHECKING:
-    from .recorder import Recorder
+    from .handlers import Handlers
 
 _USES = (
     "add radd sub rsub mul rmul floordiv rfloordiv truediv rtruediv mod rmod divmod rdivmod pow rpow lshift rlshift "
@@ -24,9 +24,9 @@ _USES = (
 class Identity(int):
     """The identity of an object, as an int."""
 
-    _recorder: Recorder
+    _recorder: Handlers
 
-    def __new__(cls, value: Any, *, recorder: Recorder) -> Identity:
+    def __new__(cls, value: Any, *, recorder: Handlers) -> Identity:
         self = super().__new__(cls, builtins.id(value))
         self._recorder = recorder
         return self

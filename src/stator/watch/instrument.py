@@ -251,9 +251,7 @@ def _assemble(
     return b"".join(parts), moved, tuple(consts)
 
 
-def _settle_jumps(
-    ins: Instructions, before: list[bytes], after: list[bytes]
-) -> tuple[list[int], list[int], list[int]]:
+def _settle_jumps(ins: Instructions, before: list[bytes], after: list[bytes]) -> tuple[list[int], list[int], list[int]]:
     """Arguments, prefix counts and block starts in the copy. A longer jump may need a prefix, which makes
     others longer: repeat until nothing changes. Prefixes only grow, so it ends."""
     args = list(ins.args)

@@ -16,7 +16,6 @@ from .. import _native
 from ..recording import Check, Edge, Fact, Origin, Place
 from .constants import constant_fact
 
-
 _KEYED_FACTS = frozenset({Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fact.OTHER})
 
 

@@ -1,7 +1,8 @@
 """Calls of `nn.Module`s, noted as one fact each.
 
-`Module.__call__` reads a dozen attributes before it comes to `forward`. Where there are no hooks and nothing is shadowed, all
-of that is one check on the module; the two frames in between run as they are and only `forward` is watched.
+`Module.__call__` reads a dozen attributes before it comes to `forward`. Where there are no hooks and nothing is
+shadowed, all of that is one check on the module; the two frames in between run as they are and only `forward` is
+watched.
 """
 
 from __future__ import annotations

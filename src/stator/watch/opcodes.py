@@ -221,13 +221,9 @@ def _opcodes(*names: str) -> frozenset[int]:
 
 RULES: list[Rule | None] = _by_opcode()
 CACHES: list[int] = _caches()  # inline cache entries that follow each opcode
-HAS_ARG: list[bool] = [
-    op in dis.hasarg if hasattr(dis, "hasarg") else op >= dis.HAVE_ARGUMENT for op in range(256)
-]
+HAS_ARG: list[bool] = [op in dis.hasarg if hasattr(dis, "hasarg") else op >= dis.HAVE_ARGUMENT for op in range(256)]
 # +1 forward, -1 backward, 0 no jump; all jumps are relative to the end of the instruction and its caches
-JUMPS: list[int] = [
-    (-1 if "BACKWARD" in dis.opname[op] else 1) if op in dis.hasjrel else 0 for op in range(256)
-]
+JUMPS: list[int] = [(-1 if "BACKWARD" in dis.opname[op] else 1) if op in dis.hasjrel else 0 for op in range(256)]
 
 EXTENDED_ARG: int = dis.EXTENDED_ARG
 LOAD_CONST: int = dis.opmap["LOAD_CONST"]
@@ -242,9 +238,7 @@ KW_NAMES: int = dis.opmap.get("KW_NAMES", -1)
 PRECALL: int = dis.opmap.get("PRECALL", -1)
 INTRINSIC_1: int = dis.opmap.get("CALL_INTRINSIC_1", -1)
 TO_BOOL: int = dis.opmap.get("TO_BOOL", -1)
-COMPARE_TO_BOOL: int = (
-    16 if VERSION >= (3, 13) else 0
-)  # COMPARE_OP with this bit turns its result into a bool
+COMPARE_TO_BOOL: int = 16 if VERSION >= (3, 13) else 0  # COMPARE_OP with this bit turns its result into a bool
 
 CALLS: frozenset[int] = _opcodes("PRECALL" if VERSION == (3, 11) else "CALL")
 NO_FALL_THROUGH: frozenset[int] = _opcodes(

@@ -37,7 +37,7 @@ def _codes(*functions: Any) -> dict[types.CodeType, None]:
 
 
 def _wrapper_of_tensor_operators() -> types.CodeType:
-    return torch.Tensor.__rsub__.__code__  # type: ignore[attr-defined, no-any-return]
+    return torch.Tensor.__rsub__.__code__
 
 
 # Run unwatched: what they read is noted elsewhere.
@@ -47,7 +47,10 @@ _SKIPPED = _codes(
     torch.nn.Module.__getattr__,  # `watch.attributes` notes what it is going to find
 )
 _SKIPPED[_wrapper_of_tensor_operators()] = None  # calls handle_torch_function
-_WEAK_FILES = (weakref.__file__, _weakrefset.__file__)  # their `remove` callbacks run when something else dies
+_WEAK_FILES = (
+    weakref.__file__,
+    _weakrefset.__file__,
+)  # their `remove` callbacks run when something else dies
 
 
 def is_compiling() -> bool:

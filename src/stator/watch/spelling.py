@@ -27,8 +27,8 @@ class Treatment(enum.IntEnum):
 
 
 _FACT_ATTRIBUTES = frozenset(
-    "shape dtype device ndim layout requires_grad is_leaf itemsize nbytes is_cuda is_cpu is_sparse is_sparse_csr is_meta "
-    "is_quantized is_nested is_mkldnn is_xpu is_mps is_xla is_hpu is_ipu is_vulkan is_maia is_mtia".split()
+    "shape dtype device ndim layout requires_grad is_leaf itemsize nbytes is_cuda is_cpu is_sparse is_sparse_csr "
+    "is_meta is_quantized is_nested is_mkldnn is_xpu is_mps is_xla is_hpu is_ipu is_vulkan is_maia is_mtia".split()
 )
 _TENSOR_ATTRIBUTES = frozenset("T mT H mH real imag data".split())
 _FACTS = frozenset(
@@ -86,7 +86,7 @@ _BREAKS = {
     "unique_consecutive": "dynamic-shape-op",
     "combinations": "dynamic-shape-op",
 }
-# Functions which read the shape of their result from tensor arguments, if they get any (besides the tensor they work on).
+# Functions which read the shape of their result from tensor arguments besides the tensor they work on, if given any.
 _FACTORIES = frozenset("zeros ones empty full arange linspace logspace rand randn randint randperm eye range".split())
 _SIZED_BY_DATA = _FACTORIES | frozenset(
     "view reshape expand repeat narrow new_zeros new_ones new_full new_empty split chunk tensor_split unflatten "
@@ -119,8 +119,15 @@ _COMPARE = {
     "gt": operator.gt, "lt": operator.lt, "ge": operator.ge, "le": operator.le,
     "__eq__": operator.eq, "eq": operator.eq, "__ne__": operator.ne, "ne": operator.ne,
 }  # fmt: skip
-_UNARY = {"neg": operator.neg, "__invert__": operator.invert, "bitwise_not": operator.invert, "positive": operator.pos}
+_UNARY: dict[str, Callable[..., Any]] = {
+    "neg": operator.neg,
+    "__invert__": operator.invert,
+    "bitwise_not": operator.invert,
+    "positive": operator.pos,
+}
 _ITEMS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
+
+
 def name_of(func: Any) -> str:
     """The bare name of a torch function, of the attribute for a getter."""
     if isinstance(func, types.MethodWrapperType):
@@ -179,7 +186,7 @@ def needs_data(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, An
     if name == "where":
         return len(args) + len(kwargs) == 1
     if name == "one_hot":
-        return (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1
+        return bool((args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) == -1)
     if name in _SIZED_BY_DATA:
         rest = (*args[0 if name in _FACTORIES else 1 :], *kwargs.values())
         if name in ("full", "new_full"):
@@ -247,7 +254,7 @@ def spell(
 
 
 def _short(target: Callable[..., Any]) -> str:
-    return target.__name__.strip("_")
+    return str(getattr(target, "__name__", "operation")).strip("_")
 
 
 def _is_tensor_method(func: Any) -> bool:

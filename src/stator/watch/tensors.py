@@ -59,7 +59,7 @@ class Known:
     __slots__ = ("epoch", "family", "index", "node", "print", "reference")
 
     def __init__(self, node: Any, index: tuple[int, ...], family: Family, fingerprint: tuple[Any, ...]) -> None:
-        self.node = node  # of the operation; `index` says which of its results, () if it has one
+        self.node: fx.Node = node  # of the operation; `index` says which of its results, () if it has one
         self.index = index
         self.family = family
         self.print = fingerprint
@@ -68,7 +68,12 @@ class Known:
 
 
 def _fingerprint(tensor: Any) -> tuple[Any, ...]:
-    return (tensor.data_ptr() if tensor.layout is torch.strided else 0, tensor.dtype, tensor.shape, tensor.requires_grad)
+    return (
+        tensor.data_ptr() if tensor.layout is torch.strided else 0,
+        tensor.dtype,
+        tensor.shape,
+        tensor.requires_grad,
+    )
 
 
 def _version(tensor: Any) -> int | None:
@@ -294,7 +299,10 @@ class Tracer:
     def _node(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
         probe = self._recorder.watcher.last_probe
         node = self.graph.create_node(kind, target, name=(probe.stores if probe else None) or name)
-        node.args, node.kwargs = args, kwargs  # set apart: `create_node` would look through them for symbolic numbers
+        node.args, node.kwargs = (
+            args,
+            kwargs,
+        )  # set apart: `create_node` would look through them for symbolic numbers
         node.meta["stack_trace"] = _user_line()
         if self._first is None:
             self._first = node
@@ -307,7 +315,9 @@ class Tracer:
         known.index = ()
         return known.node
 
-    def _register(self, result: Any, node: fx.Node, operands: list[tuple[Any, Known]], path: tuple[int, ...] = ()) -> None:
+    def _register(
+        self, result: Any, node: fx.Node, operands: list[tuple[Any, Known]], path: tuple[int, ...] = ()
+    ) -> None:
         if is_tensor(result):
             if id(result) not in self._known:
                 if type(result) not in _PLAIN_TENSORS:

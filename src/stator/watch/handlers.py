@@ -1,0 +1,504 @@
+"""The handlers of the probes: what each instruction is going to read or change, noted just before it executes.
+
+Nothing here alters the course of the program; `Drop` says that the recording cannot go on.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import operator
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import _native
+from ..facts import container_kind, is_open
+from ..recording import Edge, Fact, Origin
+from . import policy
+from .attributes import Attributes
+from .breaks import Drop
+from .calls import bound_parts, break_for, constructor_rule, may_be_approved, reads_arguments_only, rule_for
+from .classes import Classes
+from .constants import is_constant
+from .containers import (
+    append,
+    change_all,
+    change_key,
+    contains,
+    expose,
+    expose_deep,
+    measure,
+    read_index,
+    read_key,
+)
+from .identity import Identity
+from .ledger import Ledger
+from .tensors import is_tensor
+
+_KeyWrapper = type(functools.cmp_to_key(lambda a, b: 0))
+
+# Objects of C types which C code may hold and pass on without reading anything that needs a guard.
+_INERT = (
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    types.CellType,
+    types.GenericAlias,
+    types.UnionType,
+    type,
+    property,
+    staticmethod,
+    classmethod,
+    super,
+    torch.Generator,
+)
+
+
+class Handlers:
+    """What a recorder knows of the run so far, and a method per kind of probe."""
+
+    watcher: _native.Watcher
+    ledger: Ledger
+    classes: Classes
+    attributes: Attributes
+    root: Any  # the function under watch
+    handled_outside: bool  # was an exception being handled when the run began?
+
+    def drop(self, drop: Drop) -> None:
+        """The recording is over; the run goes on."""
+        raise NotImplementedError
+
+    # -- what several handlers need
+
+    def paused(self, func: Callable[..., Any], *args: Any) -> Any:
+        return self.watcher.paused(func, *args)
+
+    def touch(self, value: Any) -> None:
+        """The type of a value matters, and special methods of its class may be looked up."""
+        origin = self.ledger.find(value)
+        if origin is not None:
+            self.ledger.touch(origin, value)
+        if is_open(type(value)):
+            self.classes.note(type(value))
+
+    def consult(self, value: Any) -> None:
+        """C code may read this value and, if it is a container, its children."""
+        cls = type(value)
+        if cls is Identity:
+            raise Drop("identity", "id")
+        origin = self.ledger.find(value)
+        if origin is not None:
+            expose(self.ledger, origin, value)
+            if not is_open(cls) and container_kind(cls) is None and not self._inert(value):
+                raise Drop("outside-iterator" if hasattr(cls, "__next__") else "unguardable", cls.__qualname__)
+        if is_open(cls):
+            self.classes.note(cls)
+
+    def consult_callable(self, value: Any) -> None:
+        """C code is going to call this value with arguments that nobody sees: it must not read more than them."""
+        while isinstance(value, types.MethodType):
+            value = value.__func__
+        if isinstance(value, (types.FunctionType, type, operator.itemgetter)) or value is None or not callable(value):
+            return
+        if type(value) is _KeyWrapper and self.ledger.find(value) is None:
+            return
+        parts = bound_parts(value)
+        if parts is not None:
+            self._consult_bound(*parts)
+            return
+        if isinstance(_native.mro_lookup(type(value), "__call__"), types.FunctionType):
+            self.touch(value)
+        elif not reads_arguments_only(value):
+            raise Drop("unknown-callable", f"{self.name_of(value)}, called by C code")
+
+    def _consult_bound(self, method: Any, owner: Any) -> None:
+        """C code is going to call a C method: it may read its owner all the way, and change it if it is fresh."""
+        if (self.ledger.find(owner) is not None and not reads_arguments_only(method)) or rule_for(method) is None:
+            raise Drop("unknown-callable", f"{self.name_of(method)}, called by C code")
+        self.consult_deep(owner)
+
+    def consult_deep(self, value: Any) -> None:
+        self.consult(value)
+        if container_kind(type(value)) is not None:
+            expose_deep(self.ledger, value)
+
+    @staticmethod
+    def _inert(value: Any) -> bool:
+        return isinstance(value, _INERT) or is_constant(value) or is_tensor(value)
+
+    def hashed(self, key: Any) -> None:
+        """A value is used as a key: by equality, hence perhaps by identity."""
+        if not is_constant(key):
+            self.ledger.use_identity(key)
+            self.touch(key)
+
+    def contains(self, item: Any, container: Any) -> None:
+        origin = self.ledger.find(container)
+        if origin is not None and container_kind(type(container)) is not None:
+            contains(self.ledger, origin, container, item)
+        elif origin is not None:
+            self.consult(container)
+        self.touch(container)
+        self.hashed(item)
+
+    def advance(self, iterator: Any) -> None:
+        """An iterator moves on; an outside one would have to be moved by the replay too."""
+        if self.ledger.find(iterator) is not None and not is_open(type(iterator)):
+            generator = isinstance(iterator, (types.GeneratorType, types.CoroutineType))
+            raise Drop("outside-generator" if generator else "outside-iterator", type(iterator).__name__)
+        self.touch(iterator)
+
+    def name_of(self, func: Any) -> str:
+        module = getattr(func, "__module__", None) or ""
+        name = getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
+        return f"{module}.{name}" if module and module != "builtins" else str(name)
+
+    def in_operation_wrapper(self) -> bool:
+        """Does the instruction about to run stand in torch's own wrapper of an operation?"""
+        place = self.ledger.place
+        return place is not None and place.code.co_filename in policy.OPERATION_FILES
+
+    # -- probes: reading
+
+    def on_attribute(self, probe: Any, owner: Any) -> None:
+        self.ledger.place = probe
+        self.attributes.read(owner, probe.arg)
+
+    def on_super_attribute(self, probe: Any, super_type: Any, cls: type, self_: Any) -> None:
+        self.ledger.place = probe
+        if super_type is super:
+            self.attributes.read(super(cls, self_), probe.arg)
+
+    def on_global(self, probe: Any, namespace: dict[str, Any], builtin: dict[str, Any]) -> None:
+        self.ledger.place = probe
+        name = probe.arg
+        read_key(self.ledger, self.ledger.constant(namespace), namespace, name)
+        if name not in namespace:
+            read_key(self.ledger, self.ledger.constant(builtin), builtin, name)
+
+    def on_cell(self, probe: Any, cell: types.CellType) -> None:
+        self.ledger.place = probe
+        origin = self.ledger.find(cell)
+        if origin is None or self.ledger.changed(cell) is not None:
+            return
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            self.ledger.require(origin, Fact.UNSET, None)
+            return
+        self.ledger.read(origin, Edge.ATTR, "cell_contents", value)
+
+    def on_item(self, probe: Any, container: Any, key: Any) -> None:
+        self.ledger.place = probe
+        origin = self.ledger.find(container)
+        kind = container_kind(type(container))
+        if origin is None:
+            self.touch(container)
+            if kind == "dict":
+                self.hashed(key)
+        elif kind == "dict":
+            self._look_up(origin, container, key)
+        elif kind in ("list", "tuple"):
+            read_index(self.ledger, origin, container, key)
+            self.touch(container)
+        elif isinstance(container, type):
+            self.touch(container)
+        elif not is_tensor(container):
+            self.consult(container)
+
+    def _look_up(self, origin: Origin, mapping: Any, key: Any) -> None:
+        self.touch(mapping)
+        self.hashed(key)
+        if hasattr(type(mapping), "__missing__") and not is_open(type(mapping)) and key not in mapping:
+            factory = mapping.default_factory
+            self.ledger.read(origin, Edge.ATTR, "default_factory", factory)
+            if not isinstance(factory, (type, types.FunctionType, type(None))):
+                raise Drop("unknown-callable", f"{self.name_of(factory)}, called by C code")
+            change_all(self.ledger, origin, mapping)  # defaultdict makes an entry
+        else:
+            read_key(self.ledger, origin, mapping, key)
+
+    def on_slice(self, probe: Any, container: Any, *bounds: Any) -> None:
+        self.ledger.place = probe
+        if not is_tensor(container):
+            self.consult(container)
+
+    def on_operands(self, probe: Any, *operands: Any) -> None:
+        self.ledger.place = probe
+        for value in operands:
+            self.consult(value)
+
+    def on_binary(self, probe: Any, left: Any, right: Any) -> None:
+        self.ledger.place = probe
+        self.consult_deep(right)
+        origin = self.ledger.find(left)
+        if origin is None or not probe.arg.endswith("="):
+            self.consult_deep(left)
+        elif type(left) is list and probe.arg == "+=":
+            append(self.ledger, origin, left)
+        elif container_kind(type(left)) in ("list", "dict", "set", "deque") and type(left) is not frozenset:
+            change_all(self.ledger, origin, left)
+            self.touch(left)
+        else:
+            self.consult_deep(left)
+
+    def on_compare(self, probe: Any, left: Any, right: Any) -> None:
+        self.ledger.place = probe
+        for value in (left, right):
+            self.consult_deep(value)
+            self.ledger.use_identity(value)
+
+    def on_contains(self, probe: Any, item: Any, container: Any) -> None:
+        self.ledger.place = probe
+        self.contains(item, container)
+
+    def on_is(self, probe: Any, left: Any, right: Any) -> None:
+        self.ledger.place = probe
+        for value in (left, right):
+            self.touch_type(value)
+        mine, other = self.ledger.find(left), self.ledger.find(right)
+        if mine is not None and other is not None and left is not right:
+            first, second = sorted((mine, other), key=lambda origin: origin.index)
+            self.ledger.require(second, Fact.OTHER, first.index)
+
+    def touch_type(self, value: Any) -> None:
+        origin = self.ledger.find(value)
+        if origin is not None:
+            self.ledger.touch(origin, value)
+
+    def on_truth(self, probe: Any, value: Any) -> None:
+        self.ledger.place = probe
+        origin = self.ledger.find(value)
+        if origin is not None and container_kind(type(value)) is not None:
+            measure(self.ledger, origin, value)
+        self.touch(value)
+
+    def on_next(self, probe: Any, iterator: Any, *rest: Any) -> None:
+        self.ledger.place = probe
+        self.advance(iterator)
+
+    def on_hash(self, probe: Any, *keys: Any) -> None:
+        self.ledger.place = probe
+        for key in keys:
+            self.hashed(key)
+
+    def on_with(self, probe: Any, manager: Any) -> None:
+        self.ledger.place = probe
+        if not is_open(type(manager)):
+            raise Drop("unknown-callable", f"with {type(manager).__qualname__}")
+        self.touch(manager)
+
+    def on_format(self, probe: Any, *operands: Any) -> None:
+        self.ledger.place = probe
+        for value in operands:
+            self.consult_deep(value)
+
+    def on_match_class(self, probe: Any, subject: Any, cls: Any, names: tuple[str, ...]) -> None:
+        self.ledger.place = probe
+        self.touch(subject)
+        if isinstance(cls, type):
+            self.attributes.read(cls, "__match_args__")
+            matched = getattr(cls, "__match_args__", ())
+            if isinstance(subject, cls):
+                for name in (*matched, *names):
+                    self.attributes.read(subject, name)
+        self.touch(cls)
+
+    def on_raise(self, probe: Any, *operands: Any) -> None:
+        self.ledger.place = probe
+        for value in operands:
+            if isinstance(value, BaseException) and self.ledger.find(value) is not None:
+                raise Drop("unguardable", "an outside exception is raised again")
+
+    def on_escape(self, probe: Any, value: Any) -> None:
+        """A frame gives a value away, perhaps to C code which compares, sorts or adds it up."""
+        self.ledger.place = probe
+        if probe.code is not self.root.__code__:
+            self.consult_deep(value)
+
+    def on_await(self, probe: Any, *operands: Any) -> None:
+        raise Drop("coroutine-root", "await")
+
+    def on_class(self, probe: Any, *operands: Any) -> None:
+        self.ledger.place = probe
+        raise Drop("build-class")
+
+    def on_import(self, probe: Any, namespace: dict[str, Any], level: Any, fromlist: Any) -> None:
+        self.ledger.place = probe
+        if namespace.get("__builtins__") not in (builtins, vars(builtins)):
+            raise Drop("import", probe.arg)
+        name = probe.arg
+        if level:
+            parts = (namespace.get("__package__") or "").split(".")
+            name = ".".join([*parts[: len(parts) - level + 1], probe.arg]).rstrip(".")
+        module = sys.modules.get(name)
+        if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+            raise Drop("import", name)
+        origin = self.ledger.constant(sys.modules)
+        read_key(self.ledger, origin, sys.modules, name)
+        if not fromlist:
+            read_key(self.ledger, origin, sys.modules, name.partition(".")[0])
+
+    # -- probes: writing
+
+    def on_store_attribute(self, probe: Any, value: Any, owner: Any) -> None:
+        self.ledger.place = probe
+        self.attributes.write(owner, probe.arg)
+
+    def on_delete_attribute(self, probe: Any, owner: Any) -> None:
+        self.ledger.place = probe
+        self.attributes.write(owner, probe.arg, delete=True)
+
+    def on_store_item(self, probe: Any, value: Any, container: Any, key: Any) -> None:
+        self.ledger.place = probe
+        self._change_item(container, key)
+
+    def on_delete_item(self, probe: Any, container: Any, key: Any) -> None:
+        self.ledger.place = probe
+        origin = self.ledger.find(container)
+        if origin is not None and isinstance(container, dict):
+            self._look_up(origin, container, key)
+        self._change_item(container, key)
+
+    def on_store_slice(self, probe: Any, value: Any, container: Any, *bounds: Any) -> None:
+        self.ledger.place = probe
+        self.consult(value)
+        self._change_item(container, slice(*bounds))
+
+    def _change_item(self, container: Any, key: Any) -> None:
+        self.touch(container)
+        origin = self.ledger.find(container)
+        if is_tensor(container):
+            return
+        kind = container_kind(type(container))
+        if kind == "dict":
+            self.hashed(key)
+        if origin is None or (is_open(type(container)) and self._has_python_method(container, "__setitem__")):
+            return
+        if kind == "dict":
+            change_key(self.ledger, origin, container, key)
+        elif kind is not None:
+            change_all(self.ledger, origin, container)
+        else:
+            raise Drop("unguardable", f"an item of {type(container).__qualname__} is set")
+
+    @staticmethod
+    def _has_python_method(value: Any, name: str) -> bool:
+        return isinstance(_native.mro_lookup(type(value), name), types.FunctionType)
+
+    def on_store_global(self, probe: Any, namespace: dict[str, Any], *value: Any) -> None:
+        self.ledger.place = probe
+        origin = self.ledger.constant(namespace)
+        if not value:
+            read_key(self.ledger, origin, namespace, probe.arg)
+        change_key(self.ledger, origin, namespace, probe.arg)
+
+    def on_store_cell(self, probe: Any, cell: types.CellType, *value: Any) -> None:
+        self.ledger.place = probe
+        origin = self.ledger.find(cell)
+        if origin is not None:
+            self.ledger.change("cell", origin, cell)
+
+    # -- probes: calling
+
+    def on_call(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
+        self.ledger.place = probe
+        return self.call(probe, func, args, kwnames)
+
+    def on_call_ex(self, probe: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        self.ledger.place = probe
+        self.consult(args)
+        if kwargs is not None:
+            self.consult(kwargs)
+        if type(args) not in (tuple, list) or type(kwargs) not in (dict, type(None)):
+            if isinstance(func, types.FunctionType):
+                return None
+            raise Drop("unguardable", f"call with *{type(args).__name__}")
+        names = tuple(kwargs) if kwargs else ()
+        return self.call(probe, func, (*args, *(kwargs.values() if kwargs else ())), names)
+
+    def call(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
+        """A callable is about to be called. May give back another one to be called in its place."""
+        rule = rule_for(func)
+        if rule is not None:
+            replacement = rule(self, func, args, kwnames)
+            if replacement is None and probe is not None and may_be_approved(func, rule):
+                self.watcher.approve(func)
+            return replacement
+        if isinstance(func, types.FunctionType):
+            return None
+        if isinstance(func, types.MethodType):
+            owner = self.ledger.find(func)
+            if owner is not None:
+                self.ledger.touch(owner, func)
+                for part in ("__func__", "__self__"):
+                    self.ledger.read(owner, Edge.ATTR, part, getattr(func, part))
+            return self.call(None, func.__func__, (func.__self__, *args), kwnames)
+        if isinstance(func, type):
+            constructor_rule(self, func, args, kwnames)
+            if probe is not None:
+                self.watcher.approve(func)
+            return None
+        parts = bound_parts(func)
+        if parts is not None:
+            owner = self.ledger.find(func)
+            if owner is not None:
+                self.ledger.touch(owner, func)
+                self.ledger.read(owner, Edge.ATTR, "__self__", parts[1])
+            if rule_for(parts[0]) is not None:
+                return self.call(None, parts[0], (parts[1], *args), kwnames)
+        elif isinstance(_native.mro_lookup(type(func), "__call__"), types.FunctionType):
+            self.touch(func)
+            return None
+        raise Drop(break_for(func), self.name_of(func))
+
+
+# The method of `Handlers` for each kind of probe.
+HANDLERS = {
+    _native.ATTR: "on_attribute",
+    _native.SUPER_ATTR: "on_super_attribute",
+    _native.GLOBAL: "on_global",
+    _native.DEREF: "on_cell",
+    _native.SUBSCR: "on_item",
+    _native.SLICE: "on_slice",
+    _native.CALL: "on_call",
+    _native.CALL_EX: "on_call_ex",
+    _native.BINARY: "on_binary",
+    _native.COMPARE: "on_compare",
+    _native.CONTAINS: "on_contains",
+    _native.IS: "on_is",
+    _native.UNARY: "on_operands",
+    _native.TRUTH: "on_truth",
+    _native.ITER: "on_operands",
+    _native.NEXT: "on_next",
+    _native.UNPACK: "on_operands",
+    _native.EXTEND: "on_operands",
+    _native.HASH: "on_hash",
+    _native.WITH: "on_with",
+    _native.FORMAT: "on_format",
+    _native.AWAIT: "on_await",
+    _native.STORE_ATTR: "on_store_attribute",
+    _native.DELETE_ATTR: "on_delete_attribute",
+    _native.STORE_SUBSCR: "on_store_item",
+    _native.STORE_SLICE: "on_store_slice",
+    _native.DELETE_SUBSCR: "on_delete_item",
+    _native.STORE_GLOBAL: "on_store_global",
+    _native.DELETE_GLOBAL: "on_store_global",
+    _native.STORE_DEREF: "on_store_cell",
+    _native.DELETE_DEREF: "on_store_cell",
+    _native.IMPORT_NAME: "on_import",
+    _native.IMPORT_FROM: "on_attribute",
+    _native.MATCH_CLASS: "on_match_class",
+    _native.MATCH_KEYS: "on_operands",
+    _native.MATCH: "on_operands",
+    _native.RAISE: "on_raise",
+    _native.EXC_MATCH: "on_operands",
+    _native.INTRINSIC: "on_operands",
+    _native.BUILD_CLASS: "on_class",
+    _native.ESCAPE: "on_escape",
+}

@@ -1,0 +1,218 @@
+"""Rules for methods of builtin types: which of them read a container, and which change it, and how."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import copyreg
+import itertools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..facts import container_kind, is_open
+from .breaks import Drop
+from .constants import is_constant
+from .containers import append, change_all, change_key, read_key
+from .rules import (
+    Args,
+    Rule,
+    advance,
+    context_variable,
+    format_text,
+    get_attribute,
+    get_attribute_plainly,
+    nothing,
+    pure,
+    pure_deep,
+    pure_of_class,
+    read_length,
+    read_type,
+    set_attribute_plainly,
+)
+
+if TYPE_CHECKING:
+    from .handlers import Handlers
+
+
+def change_first(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Changes its first argument, a list."""
+    _change(r, func, args, kwnames)
+
+
+def _add_to(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    origin = r.ledger.find(args[0])
+    if origin is not None:
+        append(r.ledger, origin, args[0])
+
+
+def _extend(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    pure(r, func, args[1:], ())
+    _add_to(r, func, args, kwnames)
+
+
+def _change(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    pure(r, func, args[1:], ())
+    origin = r.ledger.find(args[0])
+    if origin is not None:
+        change_all(r.ledger, origin, args[0])
+
+
+def dict_get(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    r.hashed(args[1])
+    origin = r.ledger.find(args[0])
+    if origin is not None:
+        read_key(r.ledger, origin, args[0], args[1])
+
+
+def _dict_contains(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    r.contains(args[1], args[0])
+
+
+def _dict_set(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    r.hashed(args[1])
+    origin = r.ledger.find(args[0])
+    if origin is not None:
+        change_key(r.ledger, origin, args[0], args[1])
+
+
+def _dict_take(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`pop`, `setdefault`, `__delitem__`: look, then change one key."""
+    if container_kind(type(args[0])) != "dict":
+        _change(r, func, args, kwnames)
+        return
+    dict_get(r, func, args, kwnames)
+    _dict_set(r, func, args, kwnames)
+
+
+def _dict_update(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    pure(r, func, args[1:], ())
+    origin = r.ledger.find(args[0])
+    if origin is None:
+        return
+    positional = args[1 : len(args) - len(kwnames)]
+    if all(isinstance(arg, dict) for arg in positional):
+        for key in itertools.chain(*positional, kwnames):
+            change_key(r.ledger, origin, args[0], key)
+    else:
+        change_all(r.ledger, origin, args[0])
+
+
+def _sort(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    for arg in args[1:]:
+        r.consult_callable(arg)
+    r.consult_deep(args[0])
+    _change(r, func, args, kwnames)
+
+
+_METHODS: dict[str, dict[Rule, str]] = {
+    "list": {
+        _sort: "sort",
+        _add_to: "append",
+        _extend: "extend __iadd__",
+        _change: "insert pop remove clear reverse __setitem__ __delitem__ __imul__ __init__",
+    },
+    "dict": {
+        dict_get: "get __getitem__",
+        _dict_contains: "__contains__",
+        _dict_set: "__setitem__",
+        _dict_take: "pop setdefault __delitem__",
+        _dict_update: "update __ior__",
+        _change: "clear popitem move_to_end __init__ __missing__",
+        read_length: "__len__",
+    },
+    "set": {
+        _change: "add discard remove pop clear update difference_update intersection_update "
+        "symmetric_difference_update __ior__ __iand__ __isub__ __ixor__ __init__",
+    },
+    "deque": {
+        _change: "append appendleft extend extendleft insert pop popleft remove clear rotate reverse "
+        "__setitem__ __delitem__ __iadd__ __init__",
+    },
+    "tuple": {},
+}
+_BY_METHOD: dict[tuple[str, str], Rule] = {
+    (kind, name): rule for kind, rules in _METHODS.items() for rule, names in rules.items() for name in names.split()
+}
+_IMMUTABLE_TYPES = (str, bytes, int, float, complex, bool, tuple, frozenset, range, slice, type(None), torch.Size)
+_ITERABLES: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), "", b"", range(0), collections.deque())
+_ITERATOR_TYPES = tuple(
+    {type(iter(iterable)) for iterable in _ITERABLES}
+    | {type(reversed([])), type(reversed({})), enumerate, zip, map, filter, reversed}
+    | {cls for cls in vars(itertools).values() if isinstance(cls, type)}
+    | {types.GeneratorType, type({}.keys()), type({}.values()), type({}.items())}
+    | {type(collections.OrderedDict().keys()), type(collections.OrderedDict().items())}
+    | {type(collections.OrderedDict().values()), type(iter(collections.OrderedDict()))}
+)
+
+
+def object_method(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Special methods of `object` and of builtin exceptions."""
+    name = func.__name__
+    if name in ("__eq__", "__ne__", "__hash__"):
+        for arg in args:
+            r.ledger.use_identity(arg)
+            r.touch(arg)
+    elif name == "__reduce_ex__":
+        _reduce(r, args)
+    elif name in ("__reduce__", "__getstate__", "__sizeof__", "__dir__"):
+        raise Drop("unknown-callable", f"object.{name}")
+    else:
+        pure_of_class(r, args)
+
+
+def _reduce(r: Handlers, args: Args) -> None:
+    """`object.__reduce_ex__`, as `copy` uses it: hands out the instance dict and `copyreg.__newobj__`."""
+    value = args[0]
+    if is_constant(value):
+        return
+    reduce = r.classes.entry(type(value), "__reduce__")
+    if not is_open(type(value)) or reduce is not object.__reduce__ or args[1:] != (4,):
+        raise Drop("unknown-callable", f"{type(value).__qualname__}.__reduce_ex__")
+    if copyreg._slotnames(type(value)):  # type: ignore[attr-defined]
+        raise Drop("unknown-callable", f"{type(value).__qualname__}.__reduce_ex__ with slots")
+    r.classes.note(type(value))
+    origin = r.ledger.find(value)
+    if origin is not None:
+        r.attributes.instance_dict(origin, value)
+    read_key(r.ledger, r.ledger.constant(vars(copyreg)), vars(copyreg), "__newobj__")
+
+
+def method_rule(func: Any) -> Rule | None:
+    """The rule of a method of a builtin type (an unbound C descriptor)."""
+    cls, name = func.__objclass__, func.__name__
+    if issubclass(cls, torch._C.TensorBase):
+        return nothing if name not in _HIDDEN_TENSOR_METHODS else None
+    if name == "__getattribute__":
+        return get_attribute if cls is type else get_attribute_plainly if cls is object else None
+    if cls is object and name in ("__setattr__", "__delattr__"):
+        return set_attribute_plainly
+    if cls is str and name in ("format", "format_map"):
+        return format_text
+    if cls in _IMMUTABLE_TYPES or cls is bytearray:  # an outside bytearray ends the recording when consulted
+        return pure_deep
+    kind = container_kind(cls)
+    if kind is not None and cls.__module__ in ("builtins", "collections", "_collections"):
+        default: Rule = pure_deep if name in _DEEP_METHODS else pure
+        return _BY_METHOD.get((kind, name), default)
+    if cls is object or issubclass(cls, BaseException):
+        return object_method
+    if cls is type and name in ("__instancecheck__", "__subclasscheck__", "mro", "__repr__", "__or__", "__call__"):
+        return read_type
+    if cls in _ITERATOR_TYPES:
+        return advance if name in ("__next__", "send", "throw", "close") else pure
+    if cls is contextvars.ContextVar and name == "get":
+        return context_variable
+    if cls in (types.FunctionType, types.MethodType, property, staticmethod, classmethod) and name in (
+        "__get__",
+        "__repr__",
+    ):
+        return nothing
+    if cls in (types.MappingProxyType, types.GenericAlias, types.UnionType):
+        return pure
+    return None
+
+
+_DEEP_METHODS = frozenset("__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __repr__ __str__ __format__ index count".split())
+_HIDDEN_TENSOR_METHODS = frozenset({"as_subclass", "_make_subclass", "_make_wrapper_subclass", "__setstate__"})

@@ -1,0 +1,259 @@
+"""What a C callable may read and change: one function per kind of callable, called just before it runs.
+
+A rule gets the handlers, the callable and its arguments, and notes what the call is going to read or change. It may
+give back another callable to be called in its place. `watch.calls` says which callable has which rule.
+"""
+
+from __future__ import annotations
+
+import _string  # type: ignore[import-not-found]  # what `str.format` itself parses its fields with
+import functools
+import itertools
+import operator
+import types
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import _native
+from ..facts import container_kind
+from ..recording import Edge
+from .breaks import Drop
+from .constants import is_constant
+from .containers import expose, measure
+from .identity import Identity
+
+if TYPE_CHECKING:
+    from .handlers import Handlers
+
+C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+Args = tuple[Any, ...]
+Rule = Callable[["Handlers", Any, Args, tuple[str, ...]], Any]
+
+
+def pure(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Reads its arguments, one level deep, and nothing else."""
+    for arg in args:
+        r.consult(arg)
+
+
+def pure_deep(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Reads its arguments all the way down (formatting, comparing)."""
+    for arg in args:
+        r.consult_deep(arg)
+
+
+def calls_back(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Calls some of its arguments with what it finds in the others."""
+    for arg in args:
+        r.consult_callable(arg)
+        r.consult_deep(arg)
+
+
+def format_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`str.format`: a field may reach into its argument."""
+    pure_deep(r, func, args, kwnames)
+    if not isinstance(args[0], str) or func.__name__ == "format_map":
+        if any(c in str(args[0]) for c in ".["):
+            raise Drop("unknown-callable", "str.format_map with attributes or items")
+        return
+    positional = args[1 : len(args) - len(kwnames)]
+    named = dict(zip(kwnames, args[len(args) - len(kwnames) :], strict=True))
+    automatic = itertools.count()
+    for _, field, _, _ in _string.formatter_parser(args[0]):
+        if field:
+            first, path = _string.formatter_field_name_split(field)
+            found = named.get(first) if isinstance(first, str) and first else None
+            if found is None:
+                index = first if isinstance(first, int) else next(automatic)
+                found = positional[index] if index < len(positional) else None
+            _walk_field(r, found, path)
+        elif field is not None:
+            next(automatic)
+
+
+def _walk_field(r: Handlers, value: Any, path: Iterable[tuple[bool, Any]]) -> None:
+    """What `{0.name[key]}` reads."""
+    for is_attribute, key in path:
+        if not is_attribute:
+            if container_kind(type(value)) is None:
+                raise Drop("unknown-callable", "str.format with items of an object")
+            value = value[key]  # exposed already
+            continue
+        r.attributes.read(value, key)
+        if _native.mro_lookup(type(value), key) is not _native.MISSING or not hasattr(value, "__dict__"):
+            raise Drop("unknown-callable", "str.format with attributes of a class")
+        value = value.__dict__.get(key)
+        r.consult_deep(value)
+
+
+def nothing(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Keeps its arguments without looking into them, or looks at nothing that matters."""
+
+
+def read_type(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Looks at the types of its arguments only."""
+    for arg in args:
+        r.touch(arg)
+        if isinstance(arg, tuple):
+            r.consult_deep(arg)
+
+
+def read_length(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    origin = r.ledger.find(args[0]) if args else None
+    if origin is not None and container_kind(type(args[0])) is not None:
+        measure(r.ledger, origin, args[0])
+    pure_of_class(r, args)
+
+
+def pure_of_class(r: Handlers, args: Iterable[Any]) -> None:
+    for arg in args:
+        r.touch(arg)
+
+
+def type_call(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    if len(args) != 1:
+        raise Drop("build-class")
+    r.touch(args[0])
+
+
+def get_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`getattr`, `hasattr`, `type.__getattribute__`."""
+    if len(args) > 1 and isinstance(args[1], str):
+        r.attributes.read(args[0], args[1])
+
+
+def get_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`object.__getattribute__`."""
+    if len(args) > 1 and isinstance(args[1], str):
+        r.attributes.read_plain(args[0], args[1])
+
+
+def set_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    r.attributes.write(args[0], args[1], delete=func is delattr)
+
+
+def set_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`object.__setattr__`, `object.__delattr__`."""
+    r.attributes.write_plain(args[0], args[1], delete=func.__name__ == "__delattr__")
+
+
+def namespace_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`vars(o)`."""
+    if args:
+        r.attributes.read(args[0], "__dict__")
+
+
+def advance(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`next`: the iterator moves on."""
+    r.advance(args[0])
+
+
+def state(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Reads a part of torch's global state that every recording guards as a whole."""
+
+
+def read_again(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """A reader of state that the guards call again: same arguments, same answer."""
+    if kwnames or not all(map(is_constant, args)):
+        raise Drop("unguardable", f"{r.name_of(func)} with arguments that are not constants")
+    value = r.paused(func, *args)
+    r.ledger.read(r.ledger.find(func) or r.ledger.constant(func), Edge.CALL, args, value)
+
+
+def context_variable(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    value = r.paused(func, *args)
+    r.ledger.read(r.ledger.constant(func), Edge.CALL, args, value)
+
+
+def cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """A function behind `functools.lru_cache`: on a hit no frame runs, so the guards ask the cache again."""
+    if kwnames or not all(map(is_constant, args)):
+        raise Drop("cached-function", r.name_of(func))
+    read_again(r, func, args, kwnames)
+
+
+def follow_weak_reference(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    origin = r.ledger.find(func)
+    if origin is not None:
+        r.ledger.touch(origin, func)
+        r.ledger.read(origin, Edge.CALL, (), r.paused(func))
+
+
+def call_partial(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    origin = r.ledger.find(func)
+    if origin is not None:
+        r.ledger.touch(origin, func)
+        for part in ("func", "args", "keywords"):
+            place = r.ledger.read(origin, Edge.ATTR, part, getattr(func, part))
+            if part != "func" and not is_constant(getattr(func, part)):
+                expose(r.ledger, place, getattr(func, part))
+    names = tuple(func.keywords) + kwnames
+    split = len(args) - len(kwnames)
+    r.call(None, func.func, func.args + args[:split] + tuple(func.keywords.values()) + args[split:], names)
+
+
+def call_methodcaller(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    kind, parts = func.__reduce__()
+    if kind is not operator.methodcaller:
+        raise Drop("unknown-callable", "operator.methodcaller with keywords")
+    r.attributes.read(args[0], parts[0])
+    method = _native.mro_lookup(type(args[0]), parts[0])
+    if isinstance(method, C_DESCRIPTORS):
+        r.call(None, method, (args[0], *parts[1:]), ())
+
+
+def call_attrgetter(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    for path in func.__reduce__()[1]:
+        if "." in path:
+            raise Drop("unknown-callable", "operator.attrgetter with a dotted name")
+        r.attributes.read(args[0], path)
+
+
+def answer_overrides(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`has_torch_function*` say True under any mode; only the wrappers of torch's own operations should hear that."""
+    if r.in_operation_wrapper():
+        return None
+    return _plain_has_torch_function
+
+
+def _plain_has_torch_function(*args: Any) -> bool:
+    relevant = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+    return any(_overrides(type(arg)) for arg in relevant)
+
+
+def _overrides(cls: type) -> bool:
+    found = _native.mro_lookup(cls, "__torch_function__")
+    plain = (_native.MISSING, torch.Tensor.__dict__["__torch_function__"], torch._C._disabled_torch_function_impl)
+    return not any(found is known for known in plain)
+
+
+def no_mode(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """The program must not see the mode that watches it."""
+    return None if r.in_operation_wrapper() else _no_mode
+
+
+def _no_mode() -> bool:
+    return False
+
+
+def identity_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`id`: answered with a number that ends the recording if it is used for more than a key."""
+    if len(args) != 1 or kwnames:
+        return None
+    r.hashed(args[0])
+    return functools.partial(Identity, recorder=r)
+
+
+def hash_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    if _native.mro_lookup(type(args[0]), "__hash__") in (object.__hash__, torch.Tensor.__hash__):
+        raise Drop("identity", "hash")
+    pure_deep(r, func, args, kwnames)
+
+
+def exception_info(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`sys.exc_info()`: an exception handled inside is fresh; that none was being handled outside is guarded."""
+    if r.handled_outside:
+        raise Drop("unguardable", "the exception that the caller handles")
+    r.ledger.read(r.ledger.constant(func), Edge.CALL, (), (None, None, None))
