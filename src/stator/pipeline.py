@@ -146,7 +146,7 @@ class Program:
     def _miss(self, slots: Slots, inputs: Slots) -> Any:
         entries = self.cache.entries
         if entries:
-            self.last_miss = entries[0].guards.why(inputs)
+            self.last_miss = self._why(entries[0], inputs)
         events.emit(events.CacheMiss(self.name, self.last_miss if entries else None))
         if _stance == "fail_on_recompile" and entries:
             raise RuntimeError(f"{self.name} would have to be recorded again: {self.last_miss}")
@@ -171,16 +171,18 @@ class Program:
         start = time.perf_counter()
         try:
             recorder = Recorder(self.name)
+            recorder.prepare(self.function, self.names, slots)
         except Exception as error:
             self._internal_failure("preparing to watch", error)
             return self.call_plain(slots)
         try:
-            result = recorder.run(self.function, self.names, slots)
+            result = recorder.run(slots)
         except _native.Unwatchable as why:
             self._unwatchable = self._break("unwatchable-code", str(why))
             return self._run_plain(slots, self._unwatchable)
         except BaseException:
             self._note_raise(recorder)
+            recorder.release()
             raise
         try:
             self._keep(recorder, result, start)
@@ -251,14 +253,22 @@ class Program:
 
     # -- what went otherwise
 
+    @staticmethod
+    def _why(entry: Entry, inputs: Slots) -> Miss | None:
+        """Words about a miss must not cost a call its result, whatever the objects in it do when they are looked at."""
+        try:
+            return entry.guards.why(inputs)
+        except Exception as error:
+            return Miss(entry.name, "guards to hold", f"{type(error).__name__}: {error}", "")
+
     def _note_raise(self, recorder: Recorder) -> None:
         """The program raised: nothing is kept, unless it keeps raising."""
         self._raised += 1
         self.plain += 1
         if self._raised >= _TRANSIENT_LIMIT and recorder.failure is None:
-            reason = recorder.break_reason or break_reason("raises", self.function.__code__, what=self.name)
             recording = recorder.plain_recording()
-            recording.break_reason = reason
+            if recording.break_reason is None:
+                recording.break_reason = break_reason("raises", self.function.__code__, what=self.name)
             self.cache.add(self.build(recording))
 
     @staticmethod

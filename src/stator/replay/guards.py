@@ -238,6 +238,13 @@ def _known_type(origin: Origin) -> type | None:
     return {"__dict__": dict, "__closure__": tuple, "__defaults__": tuple}.get(str(origin.key))
 
 
+def _needed(origin: Origin) -> list[Check]:
+    """The checks of an origin that no other one implies."""
+    if not {Fact.TENSOR, Fact.IS, Fact.EQUAL} & {check.fact for check in origin.checks}:
+        return origin.checks
+    return [check for check in origin.checks if check.fact is not Fact.TYPE]
+
+
 def _quick_check(origin: Origin, check: Check) -> tuple[_Quick, Any, Any]:
     """(kind, expected, function for TABLE) of a check."""
     fact, expected = check.fact, check.expected
@@ -311,7 +318,7 @@ class Guards:
 
     def _prepare(self) -> None:
         for origin in self._origins:
-            checks = [_quick_check(origin, check) for check in origin.checks]
+            checks = [_quick_check(origin, check) for check in _needed(origin)]
             if origin.edge is Edge.LOCAL:
                 self._steps.append((operator.getitem, -1, origin.key[0], checks))
             elif origin.edge is Edge.CONST:

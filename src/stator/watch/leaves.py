@@ -26,7 +26,10 @@ class Leaves:
     def call(self, payload: str, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
         """Run the function; on success record its node. A failure to record ends the recording only."""
         recorder = self._recorder
-        recorder.enter(function)
+        try:
+            recorder.enter(function)
+        except Exception as error:
+            recorder.failed(error)
         code = function.__code__
         positional = slots[: code.co_argcount]
         rest = slots[code.co_argcount] if code.co_flags & 0x04 else ()
@@ -35,8 +38,8 @@ class Leaves:
             try:
                 getattr(self, payload)(*slots)
                 recorder.tracer.expect_state()
-            except Drop as drop:
-                recorder.drop(drop)
+            except Exception as error:
+                recorder.failed(error)
         return result
 
     def _known_manager(self, manager: Any) -> None:

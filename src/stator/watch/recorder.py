@@ -52,17 +52,20 @@ class Recorder(Handlers):
 
     # -- the run
 
-    def run(self, function: types.FunctionType, names: tuple[str, ...], slots: tuple[Any, ...]) -> Any:
-        """Call the function watched. Exceptions are the program's own."""
+    def prepare(self, function: types.FunctionType, names: tuple[str, ...], slots: tuple[Any, ...]) -> None:
+        """Note what the run is given: the arguments, and the function itself."""
         for index, (name, value) in enumerate(zip(names, slots, strict=True)):
             self.ledger.local(index, name, value)
         self.root = function
         root = self.ledger.local(len(slots), function.__name__, function)
         self.attributes.note_function(root, function, bound=True)
+
+    def run(self, slots: tuple[Any, ...]) -> Any:
+        """Call the function watched. Exceptions are the program's own."""
         with TensorMode(self.tracer):
             self.tracer.begin()
             try:
-                return self.watcher.run(function, slots)
+                return self.watcher.run(self.root, slots)
             finally:
                 self.tracer.active = False
 

@@ -12,7 +12,7 @@ import re
 import sys
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
@@ -80,6 +80,15 @@ def _version(tensor: Any) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
+class Step(NamedTuple):
+    """One torch function between its two halves: found out about, not yet run."""
+
+    kind: Treatment
+    name: str
+    tensors: list[tuple[Any, Known]]
+    node: tuple[str, Any, tuple[Any, ...], dict[str, Any], str]  # the arguments of `Tracer._node`
+
+
 class TensorMode(TorchFunctionMode):
     """Stands on torch's stack of modes while a run is watched."""
 
@@ -123,38 +132,64 @@ class Tracer:
     # -- one torch function
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a torch function and record it. Only its own exceptions come out of here."""
         if not self.active:
             return func(*args, **kwargs)
+        try:
+            step = self._before(func, args, kwargs)
+        except Exception as error:
+            self._recorder.failed(error)
+            return func(*args, **kwargs)
+        try:
+            result = self._recorder.watcher.call_leaf(func, args, kwargs)
+        except Exception as error:
+            self._recorder.drop(Drop("operation-raised", f"{step.name}: {type(error).__name__}"))
+            raise
+        if self.active:  # else a foreign frame ended the recording inside
+            try:
+                self._after(step, result)
+            except Exception as error:
+                self._recorder.failed(error)
+        return result
+
+    def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+        """What is about to run, spelled as a node; its tensors are looked up, outside ones become inputs."""
         treatment = _TREATMENTS.get(func)
         if treatment is None:
             treatment = _TREATMENTS[func] = (*treatment_of(func), name_of(func))
-        try:
-            if treatment[0] is Treatment.OPERATION:
-                return self._record(func, treatment[2], args, kwargs)
-            return self._special(treatment, func, args, kwargs)
-        except Drop as drop:
-            self._recorder.drop(drop)
-            return func(*args, **kwargs)
-
-    def _special(
-        self, treatment: tuple[Treatment, str, str], func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
         kind, reason, name = treatment
         if kind is Treatment.BREAK:
             raise Drop(reason, name)
-        if kind is Treatment.STATE:
-            self._check_state()
-            result = func(*args, **kwargs)
-            self._node("call_function", func, args, kwargs, name.strip("_"))
+        tensors: list[tuple[Any, Known]] = []
+        if kind is not Treatment.OPERATION:
+            if kind is Treatment.STATE:
+                self._check_state()
+            for arg in args:
+                if is_tensor(arg):
+                    tensors.append((arg, self._lookup(arg)))
+            return Step(kind, name, tensors, ("call_function", func, args, kwargs, name.strip("_")))
+        self._check_state()
+        if needs_data(func, name, args, kwargs):
+            raise Drop("dynamic-shape-op", name)
+        op, target, node_args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
+        node_args = tuple([self._argument(arg, tensors) for arg in node_args])
+        node_kwargs = {key: self._argument(arg, tensors) for key, arg in kwargs.items()}
+        return Step(kind, name, tensors, (op, target, node_args, node_kwargs, label))
+
+    def _after(self, step: Step, result: Any) -> None:
+        """It has run: the node, and what is known of the tensors now."""
+        if step.kind is Treatment.FACT or result is NotImplemented:
+            return
+        if step.kind is Treatment.ATTRIBUTE:
+            self._attribute(step.name, step.tensors[0][0], result)
+        elif step.kind is Treatment.STATE:
+            self._node(*step.node)
             self._expected = self._read_state_under_mode()
-            return result
-        for arg in args:
-            if is_tensor(arg):
-                self._lookup(arg)
-        result = func(*args, **kwargs)
-        if kind is Treatment.ATTRIBUTE:
-            self._attribute(name, args[0], result)
-        return result
+        else:
+            wrote = self._refresh(step.tensors) or self._switched_grad(step.name, step.tensors)
+            self.operations += 1
+            if wrote or not self._returns_known(result):
+                self._register(result, self._node(*step.node), step.tensors)
 
     def _attribute(self, name: str, tensor: Any, value: Any) -> None:
         """`t.grad`, `t.grad_fn`, hooks: state of a tensor that is not part of its facts."""
@@ -166,34 +201,10 @@ class Tracer:
                 raise Drop("tensor-data-ptr", name)
             method = self._ledger.read(origin, Edge.ATTR, name, tensor.storage_offset)
             self._ledger.read(method, Edge.CALL, (), value)
-            return
-        if origin is not None and name != "grad_fn":
+        elif origin is not None and name != "grad_fn":
             self._ledger.read(origin, Edge.ATTR, name, value)
         elif value is not None and value is not False:
             raise Drop("backward", name)
-
-    def _record(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._check_state()
-        if needs_data(func, name, args, kwargs):
-            raise Drop("dynamic-shape-op", name)
-        tensors: list[tuple[Any, Known]] = []
-        kind, target, node_args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
-        node_args = tuple([self._argument(arg, tensors) for arg in node_args])
-        node_kwargs = {key: self._argument(arg, tensors) for key, arg in kwargs.items()}
-        try:
-            result = self._recorder.watcher.call_leaf(func, args, kwargs)
-        except Exception as error:
-            self._recorder.drop(Drop("operation-raised", f"{name}: {type(error).__name__}"))
-            raise
-        if not self.active:  # a foreign frame ended the recording inside
-            return result
-        if result is NotImplemented:
-            return result
-        wrote = self._refresh(tensors) or self._switched_grad(name, tensors)
-        self.operations += 1
-        if wrote or not self._returns_known(result):
-            self._register(result, self._node(kind, target, node_args, node_kwargs, label), tensors)
-        return result
 
     def _refresh(self, tensors: list[tuple[Any, Known]]) -> bool:
         """After an operation: which operands did it write to? Their families move on."""
@@ -419,7 +430,7 @@ class Tracer:
 
 def _user_line() -> str:
     """Where in the user's program the operation stands, innermost frame outside of torch and of stator."""
-    frame: types.FrameType | None = sys._getframe(3)
+    frame: types.FrameType | None = sys._getframe(4)
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_OWN_FOLDERS):
             code = frame.f_code
