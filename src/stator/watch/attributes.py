@@ -283,20 +283,19 @@ class Attributes:
         """The dicts in which a module registers its parts, known ones with their origin."""
         if origin is not None and origin.index in self._tables:
             return self._tables[origin.index]
+        ledger, namespace = self._ledger, owner.__dict__
         tables: list[tuple[Origin | None, dict[str, Any]]] = []
-        namespace = owner.__dict__
+        space = self.instance_dict(origin, owner) if origin is not None else None
         for table in _MODULE_TABLES:
-            if origin is not None:
-                space = self.instance_dict(origin, owner)
-                assert space is not None
-                read_key(self._ledger, *space, table)
+            if space is not None:
+                read_key(ledger, *space, table)
             entries = namespace.get(table)
             if entries is not None:
-                place = self._ledger.find(entries)
+                place = ledger.find(entries)
                 if place is not None:
-                    self._ledger.touch(place, entries)
+                    ledger.touch(place, entries)
                 tables.append((place, entries))
-        if origin is not None and self._ledger.changed(namespace) is None:
+        if origin is not None and ledger.changed(namespace) is None:
             self._tables[origin.index] = tables
         return tables
 
