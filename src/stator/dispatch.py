@@ -77,16 +77,27 @@ class _Default:
 _DEFAULT = _Default()
 
 
+def _find_default(function: types.FunctionType, index: int | None, name: str) -> Any:
+    """The default that the function has now; it may have been replaced, or taken away."""
+    if index is None:
+        if name in (function.__kwdefaults__ or ()):
+            return function.__kwdefaults__[name]
+    elif -index <= len(function.__defaults__ or ()):
+        return function.__defaults__[index]  # type: ignore[index]
+    kind = "keyword-only" if index is None else "positional"
+    raise TypeError(f"{function.__qualname__}() missing 1 required {kind} argument: {name!r}")
+
+
 def _fill_defaults(function: types.FunctionType) -> list[str]:
     names = slot_names(function.__code__)
     positional = function.__code__.co_argcount
     count = len(function.__defaults__ or ())
     lines = [
-        f"if {name} is _default_: {name} = _function_.__defaults__[{index - count}]"
+        f"if {name} is _default_: {name} = _find_(_function_, {index - count}, {name!r})"
         for index, name in enumerate(names[positional - count : positional])
     ]
     for name in function.__kwdefaults__ or ():
-        lines.append(f"if {name} is _default_: {name} = _function_.__kwdefaults__[{name!r}]")
+        lines.append(f"if {name} is _default_: {name} = _find_(_function_, None, {name!r})")
     return lines
 
 
@@ -100,7 +111,13 @@ def dispatcher(function: types.FunctionType, run: Callable[[Slots], Any]) -> typ
         f"return _run_(({slots}))",
     ]
     text = f"def dispatch({_parameters(code)}):\n    " + "\n    ".join(lines) + "\n"
-    names = {"_recording_": recording, "_function_": function, "_run_": run, "_default_": _DEFAULT}
+    names = {
+        "_find_": _find_default,
+        "_recording_": recording,
+        "_function_": function,
+        "_run_": run,
+        "_default_": _DEFAULT,
+    }
     compiled = _make(text, "dispatch", names)
     compiled.__defaults__ = tuple(_DEFAULT for _ in function.__defaults__ or ()) or None
     compiled.__kwdefaults__ = dict.fromkeys(function.__kwdefaults__ or (), _DEFAULT) or None

@@ -152,7 +152,21 @@ def container_kind(cls: type) -> str | None:
 
 def keys_of(mapping: dict[Any, Any]) -> Iterable[Any]:
     """Keys in iteration order; an OrderedDict keeps its own."""
-    return OrderedDict.keys(mapping) if isinstance(mapping, OrderedDict) else dict.keys(mapping)
+    base: Any = OrderedDict if issubclass(type(mapping), OrderedDict) else dict
+    keys: Iterable[Any] = base.keys(mapping)
+    return keys
+
+
+VALUE_TYPES = (int, float, complex, str, bytes)  # a subclass of these has a value beside its attributes
+
+
+def plain_value(base: Any, value: Any) -> Any:
+    """The number or text that an instance of a subclass is, whatever the subclass says of itself."""
+    if base is str:
+        return str.__str__(value)
+    if base is bytes:
+        return bytes.__getitem__(value, slice(None))
+    return base.__pos__(value)
 
 
 def same_constant(found: Any, expected: Any) -> bool:
@@ -164,6 +178,10 @@ def same_constant(found: Any, expected: Any) -> bool:
         return repr(found) == repr(expected)
     if issubclass(cls, tuple):
         return len(found) == len(expected) and all(map(same_constant, found, expected))
+    if hasattr(cls, "tobytes"):  # a number of numpy's
+        return bool(found.dtype == expected.dtype and found.tobytes() == expected.tobytes())
+    if cls is range:
+        return (found.start, found.stop, found.step) == (expected.start, expected.stop, expected.step)
     if cls is slice:
         parts = zip((found.start, found.stop, found.step), (expected.start, expected.stop, expected.step), strict=True)
         return all(same_constant(a, b) for a, b in parts)

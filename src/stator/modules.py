@@ -19,6 +19,25 @@ from .pipeline import Program
 from .watch.policy import recording
 
 
+def _same(module: torch.nn.Module) -> torch.nn.Module:
+    """What a pickle of a compiled module is made with: the original."""
+    return module
+
+
+def _slots_of(cls: type) -> dict[str, Any]:
+    slots = {name: entry for name, entry in vars(cls).items() if type(entry) is types.MemberDescriptorType}
+    return {} if cls is torch.nn.Module else slots
+
+
+def _shared(slot: Any, module: torch.nn.Module) -> property:
+    """A slot of the original as an attribute of the compiled module."""
+    return property(
+        lambda self: slot.__get__(module),
+        lambda self, value: slot.__set__(module, value),
+        lambda self: slot.__delete__(module),
+    )
+
+
 def compile_in_place(module: torch.nn.Module, program_of: Callable[[types.FunctionType, str], Program]) -> None:
     """Calls of the module itself are compiled from now on, through the door that `nn.Module` has for that."""
     program = program_of(type(module)._call_impl, type(module).__qualname__)  # type: ignore[arg-type]
@@ -42,12 +61,14 @@ def compiled_module(
     handle = Handle(program)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is not compiled or type(self) is not subclass:  # made from this class, or given another one
+            return original.__call__(self, *args, **kwargs)
         if recording():
             return original.__call__(module, *args, **kwargs)
         return program((module, args, kwargs))
 
     def reduce(self: Any, protocol: Any) -> Any:
-        return module.__reduce_ex__(protocol)
+        return _same, (module,)
 
     def deep_copy(self: Any, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(module, memo)
@@ -63,8 +84,14 @@ def compiled_module(
         "stator": handle,
     }
     call.__code__ = call.__code__.replace(co_filename="<stator call>")
+    # Made beside the original and then put under it, so that no `__init_subclass__` hears of it.
     metaclass: Any = type(original)
-    subclass = metaclass(original.__name__, (original,), namespace)
+    if any(map(_slots_of, original.__mro__)):
+        namespace |= {name: _shared(slot, module) for cls in original.__mro__ for name, slot in _slots_of(cls).items()}
+        subclass = metaclass(original.__name__, (original,), namespace)
+    else:
+        subclass = metaclass(original.__name__, (torch.nn.Module,), namespace)
+        subclass.__bases__ = (original,)
     compiled = object.__new__(subclass)
     object.__setattr__(compiled, "__dict__", module.__dict__)
     return compiled  # type: ignore[no-any-return]

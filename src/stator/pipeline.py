@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.autograd import forward_ad
 
 from . import _native, events
 from .backends.registry import Backend
@@ -62,6 +63,11 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _put_back(tensor: torch.Tensor, contents: torch.Tensor) -> None:
+    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+        tensor.copy_(contents)
 
 
 class Program:
@@ -110,6 +116,8 @@ class Program:
             return self._run_plain(slots, self._unwatchable)
         if torch._C._len_torch_function_stack():
             return self._run_plain(slots, "a torch function mode of the program is active")
+        if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
+            return self._run_plain(slots, "a function transform of the program is active")
         inputs = (*slots, self.function)
         for entry in self.cache.entries:
             values = entry.guards.check(inputs)
@@ -126,13 +134,16 @@ class Program:
         self.hits += 1
         if events.listening(events.CacheHit):
             events.emit(events.CacheHit(self.name))
+        saved = [values[position].detach().clone() for position in entry.restores]
         try:
             return entry.replay(values)
         except Exception as error:
-            if entry.mutates:
+            for position, contents in zip(entry.restores, saved, strict=True):
+                _put_back(values[position], contents)
+            if entry.mutates and not entry.restores:
                 error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
                 raise
-        # The graph failed and has changed nothing: the function itself raises what eager raises, where it raises it.
+        # The graph failed and what it changed is as before: the function itself raises what eager raises.
         return self.call_plain(slots)
 
     def _run_plain(self, slots: Slots, why: Any) -> Any:
@@ -225,7 +236,8 @@ class Program:
     def build(self, recording: Recording) -> Entry:
         """From a recording to something that can be called: backend, guards, replay."""
         wanted = wanted_origins(recording)
-        entry = Entry(recording.name, Guards(recording, wanted), None, recording.mutates)
+        restores = tuple(wanted.index(origin) for origin in recording.restores)
+        entry = Entry(recording.name, Guards(recording, wanted), None, recording.mutates, restores)
         entry.break_reason = recording.break_reason
         if recording.plain:
             return entry

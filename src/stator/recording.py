@@ -58,6 +58,7 @@ class Fact(enum.IntEnum):
     SPECIALS = 11  # the special methods of class v are as in expected (version, {name: object})
     NO_ENTRY = 12  # the MRO of class v has no entry `expected`
     UNSET = 13  # cell v is empty
+    VALUE = 16  # the number or text that v is, as an instance of a subclass of expected[0], is expected[1]
     UNHOOKED = 15  # a call of module v comes to `forward` at once
     NO_SLOT = 14  # the slot whose descriptor is expected is empty
 
@@ -204,6 +205,7 @@ class Recording:
     distinct: list[tuple[int, ...]]  # groups of origins whose values must be different objects
     storages: tuple[tuple[int, ...], ...] | None  # groups of graph inputs which share memory; None: irrelevant
     mutates: bool  # the graph writes into its inputs
+    restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
     break_reason: BreakReason | None = None  # set: there is no replay, the function runs as plain Python
 
     @property

@@ -786,7 +786,7 @@ def test_a_number_with_many_digits():
     def fn(x):
         return x + 1, 1 << 20000
 
-    check(lambda: World(fn=fn), [lambda w: (w.fn(rand(1))[1] >> 19990)] * 3, expect=None)
+    check(lambda: World(fn=fn), [lambda w: w.fn(rand(1))[1] >> 19990] * 3, expect=None)
 
 
 def test_a_deeply_nested_result():
@@ -878,7 +878,9 @@ def test_writes_in_an_inference_mode_of_the_programs_own():
             y.mul_(3)
             return y
 
-    check(lambda: World(fn=fn), [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2)), lambda w: w.fn(rand(3))], expect=None)
+    check(
+        lambda: World(fn=fn), [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2)), lambda w: w.fn(rand(3))], expect=None
+    )
 
 
 def test_shapes_that_depend_on_data():
@@ -1023,3 +1025,255 @@ def test_weight_norm_of_a_compiled_module():
         return World(fn=nn.Linear(4, 4))
 
     check(world, [run, run, first, run], expect=None)
+
+
+# ---- through what was made inside ----------------------------------------------------------------
+
+
+def test_tuples_of_lists_compared():
+    """C code compares all the way down."""
+
+    def fn(x, a, b):
+        return x * 2 if (a, 1) < (b, 1) else x * 3
+
+    check_calls(fn, ([1], [2]), ([1], [2]), ([3], [2]), ([1], [2]))
+
+
+def test_tuples_of_objects_compared():
+    """And finds objects equal that are the same."""
+
+    class Item:
+        pass
+
+    a, b = Item(), Item()
+
+    def fn(x, one, other):
+        return x * 2 if (one, 1) == (other, 1) else x * 3
+
+    check_calls(fn, (a, b), (b, a), (a, a), (a, b))
+
+
+def test_a_class_attribute_written_and_read_through_a_subclass():
+    """What was just written is no value from outside, whoever inherits it."""
+
+    def world():
+        class Base:
+            last = None
+
+        class Child(Base):
+            pass
+
+        child = Child()
+
+        def fn(x):
+            Base.last = x * 2
+            return child.last + Child.last
+
+        return World(fn=fn, base=Base)
+
+    steps(world, leave, leave, leave, leave)
+
+
+def test_the_sign_of_a_zero():
+    """NumPy's zeros have one too."""
+    import math
+
+    import numpy as np
+
+    def fn(x, number):
+        return x * math.copysign(1.0, number)
+
+    plus, minus = np.float64(0.0), np.float64(-0.0)
+    check_calls(fn, (plus,), (plus,), (minus,), (plus,))
+
+
+def test_an_object_made_inside_with_a_lookup_of_its_own():
+    """Nobody asks it but the program."""
+
+    def world():
+        log = []
+
+        class Logged:
+            def __getattribute__(self, name):
+                log.append(name)
+                return object.__getattribute__(self, name)
+
+        def fn(x):
+            box = Logged()
+            box.scale = x * 2
+            return box
+
+        return World(fn=fn, log=log)
+
+    def run(w):
+        w.fn(rand(1))
+        return list(w.log)
+
+    check(world, [run, run, run], expect=None)
+
+
+def test_running_statistics_are_updated_once():
+    """`batch_norm` writes to its buffers without counting that, and then the index is out of range."""
+
+    def world():
+        mean, var = torch.zeros(4), torch.ones(4)
+
+        def fn(x, index):
+            return nn.functional.batch_norm(x, mean, var, training=True)[index]
+
+        return World(fn=fn, mean=mean, var=var)
+
+    def call(index):
+        return lambda w: w.fn(rand(index, 3, 4), torch.tensor([index]))
+
+    check(world, [call(0), call(1), call(9), call(2)], expect=None, raises=IndexError, tracebacks=False)
+
+
+def test_a_compiled_function_under_vmap():
+    """The tensors are wrappers without memory."""
+
+    def run(w):
+        return torch.vmap(w.fn)(rand(1, 3, 4))
+
+    def fn(x):
+        return x.sin() * x.shape[0]
+
+    check(lambda: World(fn=fn), [run, run, run, lambda w: w.fn(rand(1)), run], expect=None)
+
+
+def test_a_compiled_function_under_grad():
+    """Likewise."""
+
+    def run(w):
+        return torch.func.grad(w.fn)(rand(1)), torch.func.jvp(w.fn, (rand(1),), (rand(2),))
+
+    def fn(x):
+        return (x.sin() * x).sum()
+
+    check(lambda: World(fn=fn), [run, run, run, lambda w: w.fn(rand(1)), run], expect=None)
+
+
+def test_defaults_taken_away():
+    """The complaint about a missing argument is Python's."""
+
+    def world():
+        def fn(x, scale=2):
+            return x * scale
+
+        return World(fn=fn, plain=fn)
+
+    steps(world, leave, leave, lambda w: setattr(w.plain, "__defaults__", None), raises=TypeError)
+
+
+def test_a_module_class_with_slots():
+    """They are shared as the attributes are."""
+
+    class Model(nn.Module):
+        __slots__ = ("extra",)
+
+        def __init__(self):
+            super().__init__()
+            object.__setattr__(self, "extra", 3)
+
+        def forward(self, x):
+            return x * self.extra
+
+    def change(w):
+        object.__setattr__(w.fn, "extra", w.fn.extra + 1)
+        return w.fn(rand(1))
+
+    check(model_world(Model), [lambda w: w.fn(rand(1)), change, change, lambda w: w.fn(rand(2))], expect=None)
+
+
+def test_a_pickle_of_a_compiled_module():
+    """Is a pickle of the module."""
+    import pickle
+
+    def run(w):
+        copied = pickle.loads(pickle.dumps(w.fn))
+        return copied(rand(1)), w.fn(rand(2))
+
+    check(model_world(Scaled), [run, run, run], expect=None)
+
+
+def test_a_number_of_a_class_of_its_own_as_an_index():
+    """Of a list made inside."""
+
+    class Level(int):
+        pass
+
+    def fn(x, level):
+        return x * [5, 6, 7][level]
+
+    check_calls(fn, (Level(1),), (Level(1),), (Level(0),), (Level(1),))
+
+
+def test_values_of_classes_of_their_own_in_a_list_made_inside():
+    """`sum` and `join` read them there."""
+
+    class Level(int):
+        pass
+
+    class Name(str):
+        pass
+
+    def fn(x, level, name):
+        return x * sum([level, 1]), "-".join([name, "c"])
+
+    one = (Level(1), Name("a"))
+    check_calls(fn, one, one, (Level(0), Name("a")), one, (Level(1), Name("b")))
+
+
+def test_text_of_a_list_with_a_value_kept_by_c_code():
+    """Formatting a list formats what is in it."""
+
+    def fn(x, value):
+        return x + 1, f"{[value]}"
+
+    check_calls(fn, (Decimal(1),), (Decimal(1),), (Decimal(0),), (Decimal(1),))
+
+
+def test_a_class_derived_from_one_that_keeps_its_value_in_c():
+    """Its truth and its text depend on that value."""
+
+    class Amount(Decimal):
+        pass
+
+    def fn(x, amount):
+        return x * 2 if amount else x * 3, str(amount)
+
+    check_calls(fn, (Amount(1),), (Amount(1),), (Amount(0),), (Amount(2),))
+
+
+def test_bound_methods_compared():
+    """Equal if they are bound to the same object."""
+
+    class Item:
+        def method(self):
+            pass
+
+    a, b = Item(), Item()
+
+    def fn(x, one, other):
+        return x * 2 if one.method == other.method else x * 3
+
+    check_calls(fn, (a, b), (b, a), (a, a), (a, b))
+
+
+def test_globals_of_a_frame():
+    """A generator made inside has a frame, and the frame has the globals of the module."""
+
+    def fn(x):
+        def numbers():
+            yield 1
+
+        return x * numbers().gi_frame.f_globals["SCALE"]
+
+    def set_scale(value):
+        globals()["SCALE"] = value
+
+    def world():
+        set_scale(2)
+        return World(fn=fn)
+
+    steps(world, leave, leave, lambda w: set_scale(3), leave)

@@ -52,6 +52,42 @@ always(Watcher *Py_UNUSED(w), Probe *Py_UNUSED(p), Operands *Py_UNUSED(ops))
     return 1;
 }
 
+/* A fresh object that may hold an outside one: C code that compares, formats or hashes it goes all the way down. */
+static int
+may_hold_known(Watcher *w, PyObject *x)
+{
+    if (PyMethod_Check(x)) {
+        return known(w, PyMethod_GET_SELF(x));
+    }
+    if (!PyTuple_Check(x) && !PyList_Check(x)) {
+        return (PyDict_Check(x) && PyDict_GET_SIZE(x) > 0) || (PyAnySet_Check(x) && PySet_GET_SIZE(x) > 0);
+    }
+    PyObject **items = PySequence_Fast_ITEMS(x);
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(x); i++) {
+        PyObject *item = items[i];
+        if (item != NULL && (known(w, item) || PyTuple_Check(item) || PyList_Check(item) || PyDict_Check(item) ||
+                             PyAnySet_Check(item) || PyMethod_Check(item))) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int
+on_deep(Watcher *w, Probe *p, Operands *ops)
+{
+    int call = 0;
+    PyObject **slot = ops->slots;
+    for (int i = 0; i < ops->count; i++, slot += ops->step) {
+        PyObject *x = *slot;
+        if (x != NULL) {
+            PyTypeObject *type = Py_TYPE(x);
+            call |= known(w, x) | (mutable_type(type) && unseen_type(w, type, KIND_TAG(p))) | may_hold_known(w, x);
+        }
+    }
+    return call;
+}
+
 static int
 on_operands(Watcher *w, Probe *p, Operands *ops)
 {
@@ -135,6 +171,9 @@ on_attr(Watcher *w, Probe *p, Operands *ops)
     }
     if (PyModule_Check(owner)) {
         return unseen(w, owner, OWNER_TAG(p));
+    }
+    if (PyFunction_Check(owner) || PyFrame_Check(owner) || PyGen_Check(owner)) {
+        return 1; /* even a fresh one leads to globals */
     }
     return mutable_type(type) && unseen_type(w, type, NAME_TAG(p));
 }
@@ -244,7 +283,7 @@ argument_matters(Watcher *w, PyObject *x)
         return 0;
     }
     PyTypeObject *type = Py_TYPE(x);
-    return known(w, x) | (mutable_type(type) && unseen_type(w, type, ARGUMENT_TAG));
+    return known(w, x) | (mutable_type(type) && unseen_type(w, type, ARGUMENT_TAG)) | may_hold_known(w, x);
 }
 
 static int
@@ -308,9 +347,9 @@ const Filter filters[KIND_COUNT] = {
     [KIND_SLICE] = on_operands,
     [KIND_CALL] = on_call,
     [KIND_CALL_EX] = on_call_ex,
-    [KIND_BINARY] = on_operands,
-    [KIND_COMPARE] = on_operands,
-    [KIND_CONTAINS] = on_operands,
+    [KIND_BINARY] = on_deep,
+    [KIND_COMPARE] = on_deep,
+    [KIND_CONTAINS] = on_deep,
     [KIND_IS] = on_known,
     [KIND_UNARY] = on_operands,
     [KIND_TRUTH] = on_truth,
@@ -318,10 +357,10 @@ const Filter filters[KIND_COUNT] = {
     [KIND_NEXT] = on_operands,
     [KIND_UNPACK] = on_one,
     [KIND_EXTEND] = on_operands,
-    [KIND_HASH] = on_operands,
+    [KIND_HASH] = on_deep,
     [KIND_WITH] = on_operands,
     [KIND_WITH_EXIT] = on_operands,
-    [KIND_FORMAT] = on_operands,
+    [KIND_FORMAT] = on_deep,
     [KIND_AWAIT] = on_operands,
     [KIND_STORE_ATTR] = on_store_attr,
     [KIND_DELETE_ATTR] = on_store_attr,

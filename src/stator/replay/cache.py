@@ -18,7 +18,8 @@ class Entry:
     name: str
     guards: Guards
     replay: Replay | None
-    mutates: bool  # the graph writes into its inputs: a failed call cannot be repeated
+    mutates: bool  # the graph writes into its inputs: a failed call cannot be repeated, unless
+    restores: tuple[int, ...]  # these values, by position, are put back first
     graph: Any = None  # the captured graph module
     replay_source: str = ""
     break_reason: BreakReason | None = None

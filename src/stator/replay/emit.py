@@ -35,6 +35,11 @@ def make_function(
     return function
 
 
+def namespace(value: Any) -> Any:
+    """The instance dict, taken past a `__getattribute__` of the class."""
+    return object.__getattribute__(value, "__dict__")
+
+
 def dict_of(mapping: dict[Any, Any]) -> type:
     """The class whose methods write to a mapping as it is: an OrderedDict keeps an order of its own."""
     return collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
@@ -79,6 +84,7 @@ class _Emitter:
             "cell": types.CellType,
             "make_function": make_function,
             "dict_of": dict_of,
+            "namespace": namespace,
             "refill": refill,
         }
         self.create: list[str] = []
@@ -87,7 +93,7 @@ class _Emitter:
         self._made: set[int] = set()
 
     def constant(self, value: Any) -> str:
-        if type(value) in _LITERALS:
+        if type(value) in _LITERALS and not (type(value) is int and value.bit_length() > 64):
             return repr(value)
         name = f"c{len(self.names)}"
         self.names[name] = value
@@ -117,7 +123,7 @@ class _Emitter:
         blueprint = self._recording.blueprints[index]
         _MAKE[blueprint.kind](self, f"f{index}", blueprint)
         for name, recipe in blueprint.attributes:
-            self.fill.append(f"f{index}.__dict__[{name!r}] = {self.expression(recipe)}")
+            self.fill.append(f"namespace(f{index})[{name!r}] = {self.expression(recipe)}")
         for slot, recipe in blueprint.slots:
             self.fill.append(f"{self.constant(slot)}.__set__(f{index}, {self.expression(recipe)})")
 
@@ -190,8 +196,8 @@ class _Emitter:
 
     def _partial(self, name: str, b: Blueprint) -> None:
         func, args, keywords = b.parts
-        named = "".join(f"{key}={self.expression(value)}, " for key, value in keywords)
-        self.create.append(f"{name} = partial({self.expression(func)}, {self.items(args)}{named})")
+        named = "".join(f"{key!r}: {self.expression(value)}, " for key, value in keywords)
+        self.create.append(f"{name} = partial({self.expression(func)}, {self.items(args)}**{{{named}}})")
 
     def _function(self, name: str, b: Blueprint) -> None:
         self.create.append(f"{name} = make_function({self.items(b.parts)})")

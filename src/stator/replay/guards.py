@@ -21,6 +21,7 @@ from ..facts import (
     container_kind,
     is_unhooked,
     keys_of,
+    plain_value,
     same_constant,
     shared_storages,
     special_methods,
@@ -69,6 +70,11 @@ def behind(cls: type, key: tuple[type, str]) -> Any:
     raise AttributeError(name)
 
 
+def attribute(value: Any, name: str) -> Any:
+    """A part of an object; the instance dict is taken past a `__getattribute__` of the class."""
+    return object.__getattribute__(value, name) if name == "__dict__" else getattr(value, name)
+
+
 def item(container: Any, key: Any) -> Any:
     """An item of a builtin container or of the container that a subclass is."""
     kind = container_kind(type(container))
@@ -76,7 +82,7 @@ def item(container: Any, key: Any) -> Any:
 
 
 _FETCH: dict[Edge, Callable[[Any, Any], Any]] = {
-    Edge.ATTR: getattr,
+    Edge.ATTR: attribute,
     Edge.ITEM: item,
     Edge.MRO: _native.mro_lookup,
     Edge.SUPER: behind,
@@ -150,6 +156,7 @@ _HOLDS: dict[Fact, Callable[[Any, Any, Any], bool]] = {
     Fact.UNSET: lambda v, e, _: is_unset(v),
     Fact.NO_SLOT: lambda v, e, _: no_slot(v, e),
     Fact.UNHOOKED: lambda v, e, _: is_unhooked(v),
+    Fact.VALUE: lambda v, e, _: same_constant(plain_value(e[0], v), e[1]),
 }
 
 
@@ -184,6 +191,8 @@ def _say(check: Check, origin: Origin, value: Any) -> tuple[str, str, str]:
         return f"special methods of {name}", "unchanged", "changed"
     if check.fact is Fact.NO_ENTRY:
         return f"{name}.{expected}", "absent", "present"
+    if check.fact is Fact.VALUE:
+        return name, _short(expected[1]), _short(value)
     if check.fact is Fact.UNHOOKED:
         return f"hooks of {name}", "none", "some"
     return name, _short(expected), _short(value)
@@ -435,6 +444,7 @@ def _assertion(check: Check, origin: Origin) -> str:
         Fact.SPECIALS: lambda: f"special methods of {name} unchanged",
         Fact.NO_ENTRY: lambda: f"{name} has no {e!r}",
         Fact.UNSET: lambda: f"{name} is unset",
+        Fact.VALUE: lambda: f"{name} == {_short(e[1])}",
         Fact.UNHOOKED: lambda: f"{name} has no hooks",
         Fact.NO_SLOT: lambda: f"{name} has no {e.__name__!r}",
     }

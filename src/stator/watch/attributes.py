@@ -27,6 +27,7 @@ MISSING = _native.MISSING
 _TensorBase = torch._C.TensorBase
 _MODULE_GETATTR = torch.nn.Module.__dict__["__getattr__"]
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+_FRAMES_AND_OWNERS = (types.FrameType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _GENERIC_MODULES = frozenset({"builtins", "collections", "functools", "operator", "itertools", "types", "re"})
 _OWN_LOOKUP = (type, super)  # builtin types whose attribute lookup is not the generic one
 
@@ -57,7 +58,7 @@ _PARTS: dict[type, frozenset[str]] = {
 
 def _is_generic(getter: Any) -> bool:
     """Is this `__getattribute__` the generic lookup, as all builtin types but a few have it?"""
-    if not isinstance(getter, types.WrapperDescriptorType):
+    if not issubclass(type(getter), types.WrapperDescriptorType):
         return False
     owner = getter.__objclass__
     return owner.__module__ in _GENERIC_MODULES and owner not in _OWN_LOOKUP
@@ -88,6 +89,7 @@ class Attributes:
         self._ledger = ledger
         self._classes = classes
         self._plans: dict[tuple[type, str], _Plan] = {}
+        self._registered: set[tuple[int, str]] = set()  # (known module, name) that need not be noted again
         self._tables: dict[int, list[tuple[Origin | None, dict[str, Any]]]] = {}
         self._spaces: dict[int, tuple[Origin, dict[str, Any]]] = {}  # by index of the owner's origin
 
@@ -98,7 +100,7 @@ class Attributes:
         plan = self._plans.get((type(owner), name))
         if plan is not None and self._read_quickly(owner, name, plan):
             return
-        if isinstance(owner, type):
+        if issubclass(type(owner), type):
             self._read_of_class(owner, name)
         elif type(owner) is super:
             self._read_of_super(owner, name)
@@ -154,7 +156,7 @@ class Attributes:
         cls = type(owner)
         getter = self._classes.entry(cls, "__getattribute__")
         if not _is_generic(getter):
-            if isinstance(getter, types.FunctionType):
+            if issubclass(type(getter), types.FunctionType):
                 self._classes.note(cls)
                 return
             if self._ledger.find(owner) is not None:
@@ -164,12 +166,16 @@ class Attributes:
         if found is MISSING:
             registered = self._classes.entry(cls, "__getattr__") is _MODULE_GETATTR
             self._plans[cls, name] = _Plan.REGISTERED if registered else _Plan.ABSENT
-        elif isinstance(found, types.FunctionType) or is_constant(found):
+        elif issubclass(type(found), types.FunctionType) or is_constant(found):
             self._plans[cls, name] = _Plan.IN_CLASS
 
     def _read_generic(self, owner: Any, name: str) -> None:
         cls = type(owner)
         origin = self._ledger.find(owner)
+        if cls is types.FunctionType and name == "__globals__":
+            self._ledger.constant(owner.__globals__)
+        if cls in _FRAMES_AND_OWNERS and name.startswith(("f_", "gi_", "cr_", "ag_")):
+            raise Drop("unguardable", f"{cls.__name__}.{name}")
         if origin is not None:
             self._ledger.touch(origin, owner)
             if name in _PARTS.get(cls, ()):
@@ -220,7 +226,7 @@ class Attributes:
     def _read_member(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
         if origin is None:
             return
-        change = self._ledger.changed(owner)
+        change = self._ledger.changed(owner, slots=True)
         if change is not None and found in change.written:
             return
         try:
@@ -261,11 +267,18 @@ class Attributes:
         self._classes.note(cls)
         if fallback is _MODULE_GETATTR:
             self._read_registered(owner, name, origin)
-        elif not isinstance(fallback, types.FunctionType) and origin is not None:
+        elif not issubclass(type(fallback), types.FunctionType) and origin is not None:
             raise Drop("unguardable", f"{cls.__qualname__}.__getattr__ is C code")
+
+    def read_registered(self, owner: Any, name: str) -> None:
+        """`nn.Module.__getattr__` is entered: most often an attribute read has told already."""
+        if (id(owner), name) not in self._registered:
+            self._read_registered(owner, name, self._ledger.find(owner))
 
     def _read_registered(self, owner: Any, name: str, origin: Origin | None) -> None:
         """What `nn.Module.__getattr__` finds: a parameter, buffer or submodule. (Its own frame is not watched.)"""
+        if origin is not None:
+            self._registered.add((id(owner), name))
         ledger = self._ledger
         for place, entries in self._tables_of(owner, origin):
             found = name in entries
@@ -305,15 +318,8 @@ class Attributes:
         meta = type(owner)
         found_in_meta = self._classes.entry(meta, name)
         if found_in_meta is not MISSING and self._is_data(found_in_meta):
-            if name in (
-                "__dict__",
-                "__mro__",
-                "__bases__",
-                "__name__",
-                "__qualname__",
-                "__module__",
-                "__doc__",
-            ):
+            if isinstance(found_in_meta, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+                self._read_part_of_class(owner, name)
                 return
             self._read_through(found_in_meta, meta, name, owner, None)
             return
@@ -324,6 +330,18 @@ class Attributes:
             self._read_through(found_in_meta, meta, name, owner, None)
         elif self._classes.is_open(meta):
             self._classes.note(meta)
+
+    def _read_part_of_class(self, owner: type, name: str) -> None:
+        """What `type` itself keeps: names, bases, annotations. The whole dict of a class is too much to guard."""
+        if not self._classes.is_open(owner) or name == "__class__":
+            return
+        if name == "__dict__":
+            raise Drop("unguardable", f"{owner.__qualname__}.__dict__")
+        try:
+            value = getattr(owner, name)
+        except AttributeError:
+            raise Drop("unguardable", f"{owner.__qualname__}.{name} is not there") from None
+        self._ledger.read(self._ledger.constant(owner), Edge.ATTR, name, value)
 
     def _read_of_module(self, owner: types.ModuleType, name: str) -> None:
         namespace = owner.__dict__
@@ -344,8 +362,8 @@ class Attributes:
         found = self._classes.entry_behind(cls, start, name)
         if found is MISSING:
             return
-        if isinstance(found, (staticmethod, classmethod, property)):
-            part = "fget" if isinstance(found, property) else "__func__"
+        if issubclass(type(found), (staticmethod, classmethod, property)):
+            part = "fget" if issubclass(type(found), property) else "__func__"
             place = self._classes.place_behind(cls, start, name, found)
             self._ledger.read(place, Edge.ATTR, part, getattr(found, part))
 
@@ -356,14 +374,14 @@ class Attributes:
         cls = type(owner)
         slot = "__delattr__" if delete else "__setattr__"
         setter = self._classes.entry(cls, slot)
-        if isinstance(setter, types.FunctionType):
+        if issubclass(type(setter), types.FunctionType):
             self._classes.note(cls)
             return
         self.write_plain(owner, name, delete=delete)
 
     def write_plain(self, owner: Any, name: str, *, delete: bool = False) -> None:
         """As `object.__setattr__` does it."""
-        if isinstance(owner, type):
+        if issubclass(type(owner), type):
             self._write_class(owner, name)
             return
         origin = self._ledger.find(owner)
@@ -379,10 +397,10 @@ class Attributes:
                 return  # raises AttributeError by itself
             if delete:
                 read_key(self._ledger, *space, name)
-            change_key(self._ledger, *space, name)
+            change_key(self._ledger, *space, name, remove=delete)
 
     def _write_through(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None, delete: bool) -> None:
-        if isinstance(found, property):
+        if issubclass(type(found), property):
             place = self._classes.value(cls, name, found)
             part = "fdel" if delete else "fset"
             function = getattr(found, part)

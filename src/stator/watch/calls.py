@@ -38,23 +38,27 @@ from .rules import (
     call_methodcaller,
     call_partial,
     calls_back,
+    check_abstract,
+    compare_identity,
     context_variable,
     exception_info,
     follow_weak_reference,
     get_attribute,
     get_attribute_plainly,
+    get_item,
     hash_of,
     identity_of,
     namespace_of,
     no_mode,
     nothing,
+    own_globals,
     pure,
-    pure_deep,
     read_again,
     read_length,
     read_type,
     set_attribute,
     set_attribute_plainly,
+    shallow,
     state,
     type_call,
 )
@@ -64,7 +68,7 @@ if TYPE_CHECKING:
 
 
 def _all_of(module: Any) -> list[Any]:
-    return [value for value in vars(module).values() if isinstance(value, types.BuiltinFunctionType)]
+    return [value for value in vars(module).values() if issubclass(type(value), types.BuiltinFunctionType)]
 
 
 def _named(module: Any, names: str) -> list[Any]:
@@ -73,23 +77,26 @@ def _named(module: Any, names: str) -> list[Any]:
 
 _TABLE: list[tuple[Rule, Iterable[Any]]] = [
     (calls_back, _named(builtins, "all any filter frozenset iter map max min set sorted sum")),
-    (pure, _named(builtins, "abs bytearray bytes complex dict enumerate float int list")),
-    (pure, _named(builtins, "pow reversed round tuple zip chr ord bin hex oct divmod slice range")),
-    (pure_deep, _named(builtins, "str repr format ascii")),
+    (shallow, _named(builtins, "list tuple enumerate reversed zip slice")),
+    (pure, _named(builtins, "abs bytearray bytes complex dict float int pow round chr ord bin hex oct divmod range")),
+    (pure, _named(builtins, "str repr format ascii")),
     (read_type, [isinstance, issubclass, callable]),
     (read_length, [len, bool]),
-    (nothing, [super, property, staticmethod, classmethod, object, globals, locals]),
+    (nothing, [super, property, staticmethod, classmethod, object, locals]),
+    (own_globals, [globals]),
     (type_call, [type]),
     (get_attribute, [getattr, hasattr]),
     (set_attribute, [setattr, delattr]),
     (namespace_of, [vars]),
     (advance, [next]),
     (pure, _all_of(math)),
+    (compare_identity, [operator.is_, operator.is_not]),
+    (get_item, [operator.getitem]),
     (
-        pure_deep,
+        pure,
         [f for f in _all_of(_operator) if f.__name__[0] != "_" and not f.__name__.startswith(("i", "set", "del"))],
     ),
-    (pure, [operator.index, operator.is_, operator.is_not, operator.inv, operator.invert]),
+    (pure, [operator.index, operator.inv, operator.invert]),
     (calls_back, [functools.reduce, functools.cmp_to_key]),
     (pure, [functools.partial]),
     (calls_back, [cls for cls in vars(itertools).values() if isinstance(cls, type)]),
@@ -104,7 +111,7 @@ _TABLE: list[tuple[Rule, Iterable[Any]]] = [
     (calls_back, [collections.defaultdict]),
     (pure, [types.SimpleNamespace, types.MappingProxyType, types.MethodType, types.GenericAlias, types.UnionType]),
     (pure, [operator.itemgetter, operator.attrgetter, operator.methodcaller]),
-    (read_type, [_abc._abc_instancecheck, _abc._abc_subclasscheck]),
+    (check_abstract, [_abc._abc_instancecheck, _abc._abc_subclasscheck]),
     (read_type, [_abc.get_cache_token]),
     (pure, [torch.Size, torch.device, torch.finfo, torch.iinfo]),
     (nothing, [weakref.ref]),
@@ -185,7 +192,7 @@ def constructor_rule(r: Handlers, cls: type, args: Args, kwnames: tuple[str, ...
     if issubclass(cls, BaseException) and not is_open(cls):
         return
     new = r.classes.entry(cls, "__new__")
-    if isinstance(new, types.BuiltinFunctionType):
+    if issubclass(type(new), types.BuiltinFunctionType):
         base = new.__self__
         if not (base in _SAFE_NEW or (isinstance(base, type) and issubclass(base, BaseException))):
             raise Drop("unknown-callable", f"{cls.__module__}.{cls.__qualname__}(…)")
@@ -193,13 +200,13 @@ def constructor_rule(r: Handlers, cls: type, args: Args, kwnames: tuple[str, ...
             pure(r, cls, args, kwnames)
     r.classes.note(cls)
     init = r.classes.entry(cls, "__init__")
-    if isinstance(init, types.WrapperDescriptorType) and init.__objclass__ is not object:
+    if issubclass(type(init), types.WrapperDescriptorType) and init.__objclass__ is not object:
         pure(r, cls, args, kwnames)
 
 
 def torch_state_reader(func: Any) -> bool:
     """A C function of torch that only reports a setting."""
-    if not isinstance(func, types.BuiltinFunctionType) or not func.__name__.startswith(_STATE_PREFIXES):
+    if not issubclass(type(func), types.BuiltinFunctionType) or not func.__name__.startswith(_STATE_PREFIXES):
         return False
     return (func.__module__ or "").split(".")[0] == "torch"
 
@@ -216,22 +223,34 @@ _BY_TYPE: dict[type, Rule] = {
 
 # Rules that must be asked at every call, since what they note depends on more than which arguments are outside objects.
 _ASKED_ALWAYS = frozenset(
-    {get_attribute, get_attribute_plainly, set_attribute, set_attribute_plainly, namespace_of, read_again, cached}
+    {
+        calls_back,
+        change_first,
+        get_item,
+        own_globals,
+        get_attribute,
+        get_attribute_plainly,
+        set_attribute,
+        set_attribute_plainly,
+        namespace_of,
+        read_again,
+        cached,
+    }
     | {context_variable, follow_weak_reference, call_partial, call_attrgetter, call_methodcaller, object_method}
 )
 
 
 def may_be_approved(func: Any, rule: Rule) -> bool:
     """Can the C side skip calls of this callable whose arguments are all fresh?"""
-    return rule not in _ASKED_ALWAYS and (id(func) in RULES or isinstance(func, C_DESCRIPTORS))
+    return rule not in _ASKED_ALWAYS and (id(func) in RULES or issubclass(type(func), C_DESCRIPTORS))
 
 
 def reads_arguments_only(func: Any) -> bool:
     """May C code call this C function on arguments that were exposed all the way down?"""
     rule = RULES.get(id(func))
-    if rule is None and isinstance(func, C_DESCRIPTORS):
+    if rule is None and issubclass(type(func), C_DESCRIPTORS):
         rule = method_rule(func)
-    return rule in (pure, pure_deep, read_type, read_length, nothing, state, dict_get) and func is not operator.getitem
+    return rule in (pure, shallow, read_type, read_length, nothing, state, dict_get)
 
 
 def rule_for(func: Any) -> Rule | None:
@@ -239,9 +258,11 @@ def rule_for(func: Any) -> Rule | None:
     rule = RULES.get(id(func))
     if rule is not None:
         return rule
-    if isinstance(func, (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)):
+    if issubclass(
+        type(func), (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+    ):
         return method_rule(func)
-    if isinstance(func, types.BuiltinFunctionType) and func.__name__ == "__new__" and func.__self__ in _SAFE_NEW:
+    if issubclass(type(func), types.BuiltinFunctionType) and func.__name__ == "__new__" and func.__self__ in _SAFE_NEW:
         return pure
     if torch_state_reader(func):
         return read_again
@@ -250,14 +271,14 @@ def rule_for(func: Any) -> Rule | None:
 
 def bound_parts(func: Any) -> tuple[Any, Any] | None:
     """A bound C method as (unbound descriptor, self)."""
-    if not isinstance(func, (types.BuiltinFunctionType, types.MethodWrapperType)):
+    if not issubclass(type(func), (types.BuiltinFunctionType, types.MethodWrapperType)):
         return None
     owner = func.__self__
-    if owner is None or isinstance(owner, types.ModuleType) or type(owner).__module__ == "pybind11_builtins":
+    if owner is None or issubclass(type(owner), types.ModuleType) or type(owner).__module__ == "pybind11_builtins":
         return None
-    classes = type(owner).__mro__ + (owner.__mro__ if isinstance(owner, type) else ())
+    classes = type(owner).__mro__ + (owner.__mro__ if issubclass(type(owner), type) else ())
     for cls in classes:  # the first C descriptor of that name: what stands before it in the MRO was passed by `super`
         found = vars(cls).get(func.__name__)
-        if isinstance(found, C_DESCRIPTORS):
+        if issubclass(type(found), C_DESCRIPTORS):
             return found, owner
     return None

@@ -30,11 +30,11 @@ _FROM_C = frozenset(  # special methods that a class statement may take from `ob
 
 def _can_be_watched(name: str, value: Any) -> bool:
     """Does C code that looks up this special method run Python code, or C code of `object`'s own?"""
-    if isinstance(value, (staticmethod, classmethod)):
+    if issubclass(type(value), (staticmethod, classmethod)):
         value = value.__func__
-    if isinstance(value, (types.FunctionType, property, type)) or not callable(value):
+    if issubclass(type(value), (types.FunctionType, property, type)) or not callable(value):
         return True
-    if isinstance(value, _C_DESCRIPTORS) and value.__objclass__ is torch._C.TensorBase:
+    if issubclass(type(value), _C_DESCRIPTORS) and value.__objclass__ is torch._C.TensorBase:
         return True  # the tensor mode sees it
     return name in _FROM_C or name == "__getattr__"  # which `watch.attributes` looks at
 
@@ -56,6 +56,8 @@ class Classes:
         except KeyError:
             pass
         found = self._entries[memo] = _native.mro_lookup(cls, name)
+        if self._written(cls, name):
+            return found
         if is_open(cls) and not self._fixed(cls, name, found):
             place = self._ledger.constant(cls)
             if found is MISSING:
@@ -82,12 +84,16 @@ class Classes:
 
     def value(self, cls: type, name: str, found: Any) -> Origin | None:
         """The class entry itself is the value read; its place, if the class is open."""
-        if not is_open(cls):
-            return None
-        change = self._ledger.changed(cls)
-        if change is not None and name in change.written:
+        if not is_open(cls) or self._written(cls, name):
             return None
         return self._ledger.read(self._ledger.constant(cls), Edge.MRO, name, found)
+
+    def _written(self, cls: type, name: str) -> bool:
+        """Has the program itself set this entry, in the class or in a base?"""
+        if not self._ledger.changes:
+            return False
+        changes = (self._ledger.changed(base) for base in cls.__mro__)
+        return any(change is not None and name in change.written for change in changes)
 
     def forget(self, cls: type, name: str) -> None:
         """The entry is about to be written by the program: later reads find what it wrote."""
@@ -121,8 +127,8 @@ class Classes:
         for name, value in specials.items():
             if not _can_be_watched(name, value):
                 raise Drop("unguardable", f"{cls.__qualname__}.{name} is C code")
-            function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
-            if isinstance(function, types.FunctionType):
+            function = value.__func__ if issubclass(type(value), (staticmethod, classmethod)) else value
+            if issubclass(type(function), types.FunctionType):
                 self._specials[id(function)] = (cls, name)
 
     def place_of_special(self, function: Any) -> Origin | None:
@@ -133,6 +139,6 @@ class Classes:
         cls, name = known
         found = _native.mro_lookup(cls, name)
         place = self._ledger.read(self._ledger.constant(cls), Edge.MRO, name, found)
-        if found is not function and isinstance(found, (staticmethod, classmethod)):
+        if found is not function and issubclass(type(found), (staticmethod, classmethod)):
             place = self._ledger.read(place, Edge.ATTR, "__func__", found.__func__)
         return place

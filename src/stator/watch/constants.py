@@ -66,19 +66,19 @@ def constant_fact(value: Any) -> Fact | None:
         return _FIXED_TYPES[cls]
     if cls in _BY_VALUE:
         return _fact_by_value(value)
-    if isinstance(value, (type, types.ModuleType, enum.Enum)):
+    if issubclass(type(value), (type, types.ModuleType, enum.Enum)):
         return Fact.IS
     return Fact.EQUAL if issubclass(cls, _NUMPY_SCALARS) else None
 
 
 def _fact_by_value(value: Any) -> Fact | None:
     """Tuples and slices of constants are constants; so are C functions that are not bound to an object."""
-    if isinstance(value, types.BuiltinFunctionType):
+    if issubclass(type(value), types.BuiltinFunctionType):
         owner = value.__self__
-        if owner is None or isinstance(owner, (types.ModuleType, type)):
+        if owner is None or issubclass(type(owner), (types.ModuleType, type)):
             return Fact.IS
         return Fact.IS if type(owner).__module__ == "pybind11_builtins" else None
-    parts = value if isinstance(value, tuple) else (value.start, value.stop, value.step)
+    parts = value if issubclass(type(value), tuple) else (value.start, value.stop, value.step)
     return Fact.EQUAL if all(constant_fact(part) is not None for part in parts) else None
 
 

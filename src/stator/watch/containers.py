@@ -6,6 +6,7 @@ and all its children are noted in the ledger. So whatever C code then gives back
 
 from __future__ import annotations
 
+import types
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,6 +16,8 @@ from ..recording import Edge, Fact, Origin
 from .breaks import Drop
 from .constants import is_constant
 from .ledger import Change, Ledger
+
+_BASES: dict[str, type] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "deque": deque}
 
 
 def _initial(ledger: Ledger, container: Any) -> Any:
@@ -41,9 +44,9 @@ def expose(ledger: Ledger, origin: Origin, container: Any) -> None:
 
 
 def _expose_sequence(ledger: Ledger, origin: Origin, initial: Any) -> None:
-    ledger.require(origin, Fact.LEN, len(initial))
-    iterate = _ITERATE.get(type(initial), iter)
-    for index, item in enumerate(iterate(initial)):
+    items = list(_plain_items(initial, container_kind(type(initial)) or "list"))
+    ledger.require(origin, Fact.LEN, len(items))
+    for index, item in enumerate(items):
         ledger.read(origin, Edge.ITEM, index, item)
 
 
@@ -57,7 +60,7 @@ def _expose_dict(ledger: Ledger, origin: Origin, initial: dict[Any, Any]) -> Non
 
 
 def _expose_set(ledger: Ledger, origin: Origin, initial: Any) -> None:
-    items = tuple(initial)
+    items = tuple(_plain_items(initial, "set"))
     if not all(map(is_constant, items)):
         raise Drop("object-keys", "a set from outside holds objects")
     ledger.require(origin, Fact.KEYS, items)
@@ -70,17 +73,20 @@ _EXPOSE: dict[str, Callable[[Ledger, Origin, Any], None]] = {
     "dict": _expose_dict,
     "set": _expose_set,
 }
-_ITERATE: dict[type, Callable[[Any], Iterable[Any]]] = {}
 
 
-def expose_deep(ledger: Ledger, value: Any) -> None:
-    """Expose a value and all containers in it, fresh ones in between included."""
+def expose_deep(ledger: Ledger, value: Any, leaf: Callable[[Any], None] | None = None) -> None:
+    """Expose a value and all containers in it, fresh ones in between included; which objects they hold matters too."""
     seen: set[int] = set()
     pending = [value]
     while pending:
         value = pending.pop()
         kind = container_kind(type(value))
         if kind is None or id(value) in seen or is_constant(value):
+            if kind is None and not is_constant(value):
+                _note_leaf(ledger, value)
+                if leaf is not None:
+                    leaf(value)
             continue
         seen.add(id(value))
         origin = ledger.find(value)
@@ -89,9 +95,21 @@ def expose_deep(ledger: Ledger, value: Any) -> None:
         pending.extend(dict.values(value) if kind == "dict" else _plain_items(value, kind))
 
 
+def _note_leaf(ledger: Ledger, value: Any) -> None:
+    """An object in a container that is compared or formatted: its type, its value and which one it is."""
+    if type(value) is types.MethodType:
+        ledger.use_identity(value.__self__)
+    origin = ledger.find(value)
+    if origin is not None:
+        ledger.touch(origin, value)
+        ledger.use_identity(value)
+
+
 def _plain_items(value: Any, kind: str) -> Iterable[Any]:
-    base: Any = {"list": list, "tuple": tuple, "deque": deque}.get(kind)
-    return base.__iter__(value) if base is not None else ()
+    """The items of a container, whatever a subclass says of itself."""
+    base: Any = frozenset if issubclass(type(value), frozenset) else _BASES[kind]
+    items: Iterable[Any] = base.__iter__(value)
+    return items
 
 
 def measure(ledger: Ledger, origin: Origin, container: Any) -> None:
@@ -99,7 +117,10 @@ def measure(ledger: Ledger, origin: Origin, container: Any) -> None:
     ledger.touch(origin, container)
     kind = container_kind(type(container))
     if kind is not None:
-        ledger.require(origin, Fact.LEN, len(_initial(ledger, container)))
+        initial = _initial(ledger, container)
+        base: Any = _BASES[kind] if type(initial) is type(container) else type(initial)
+        base = frozenset if issubclass(type(initial), frozenset) else base
+        ledger.require(origin, Fact.LEN, base.__len__(initial))
 
 
 def read_key(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any) -> Origin | None:
@@ -125,15 +146,16 @@ def read_index(ledger: Ledger, origin: Origin, sequence: Any, index: Any) -> Non
     if change is not None and change.structure_noted:
         return
     initial = sequence if change is None else change.initial
-    if type(index) is int and 0 <= index < len(initial):
-        ledger.read(origin, Edge.ITEM, index, initial[index])
+    base: Any = tuple if issubclass(type(initial), tuple) else list
+    if type(index) is int and 0 <= index < base.__len__(initial):
+        ledger.read(origin, Edge.ITEM, index, base.__getitem__(initial, index))
     else:
         expose(ledger, origin, sequence)
 
 
 def contains(ledger: Ledger, origin: Origin, container: Any, item: Any) -> None:
     """`item in container`."""
-    if isinstance(container, dict) and is_constant(item):
+    if issubclass(type(container), dict) and is_constant(item):
         ledger.touch(origin, container)
         change = ledger.changed(container)
         if change is not None and (item in change.written or change.structure_noted):
@@ -141,10 +163,7 @@ def contains(ledger: Ledger, origin: Origin, container: Any, item: Any) -> None:
         initial = container if change is None else change.initial
         ledger.require(origin, Fact.HAS if dict.__contains__(initial, item) else Fact.LACKS, item)
     else:
-        expose(ledger, origin, container)
-        for child in (origin.children or {}).values():
-            if not child.checks:
-                ledger.identity_used[child.index] = child
+        expose_deep(ledger, container)
         ledger.use_identity(item)
 
 
@@ -155,17 +174,20 @@ def _copy(container: Any, kind: str) -> Any:
     if kind == "dict":
         return {key: dict.__getitem__(container, key) for key in keys_of(container)}
     if kind == "set":
-        return set(container)
+        return set(_plain_items(container, kind))
     return list(_plain_items(container, kind))
 
 
-def change_key(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any) -> None:
+def change_key(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any, *, remove: bool = False) -> None:
     """One key of a dict is about to be set or deleted."""
     if not is_constant(key):
         change_all(ledger, origin, mapping)
         return
     ledger.touch(origin, mapping)
-    _begin(ledger, origin, mapping, "dict").written[key] = None
+    change = _begin(ledger, origin, mapping, "dict")
+    change.written[key] = None
+    if remove:
+        change.removed.add(key)
 
 
 def append(ledger: Ledger, origin: Origin, items: Any) -> None:

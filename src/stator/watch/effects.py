@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import operator
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from ..facts import container_kind, is_open, keys_of, shared_storages, tensor_fa
 from ..recording import Blueprint, Constant, Effect, Fresh, Origin, Output, Outside, Recipe, Recording
 from .breaks import Drop
 from .constants import is_constant
+from .containers import expose
+from .identity import Identity
 from .ledger import Change
 from .tensors import is_tensor
 
@@ -32,6 +35,7 @@ class Rebuilder:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self.ledger = recorder.ledger
         self.blueprints: list[Blueprint] = []
         self._made: dict[int, Fresh] = {}
         self._alive: list[Any] = []
@@ -60,11 +64,13 @@ class Rebuilder:
 
     def _describe(self, value: Any, blueprint: Blueprint) -> None:
         cls = type(value)
+        if cls is Identity:
+            raise Drop("identity", "id")
         describe = _DESCRIBE.get(cls) or _DESCRIBE_BASES.get(container_kind(cls) or "")
         if describe is None:
             describe = Rebuilder._exception if issubclass(cls, BaseException) else Rebuilder._object
         describe(self, value, blueprint)
-        if is_open(cls) or cls is types.SimpleNamespace:
+        if is_open(cls) or cls is types.SimpleNamespace or issubclass(cls, BaseException):
             self._attributes(value, blueprint)
 
     def _attributes(self, value: Any, blueprint: Blueprint) -> None:
@@ -94,18 +100,20 @@ class Rebuilder:
 
     def _dict(self, value: Any, blueprint: Blueprint) -> None:
         blueprint.kind = "dict"
-        if isinstance(value, collections.OrderedDict):
+        if issubclass(type(value), collections.OrderedDict):
             blueprint.kind = "ordered"
-        elif isinstance(value, collections.defaultdict):
+        elif issubclass(type(value), collections.defaultdict):
             blueprint.kind = "default"
-        elif isinstance(value, collections.Counter):
+        elif issubclass(type(value), collections.Counter):
             blueprint.kind = "dict"
         pairs = [(self.recipe(key), self.recipe(dict.__getitem__(value, key))) for key in keys_of(value)]
         blueprint.parts = [self.recipe(value.default_factory), pairs] if blueprint.kind == "default" else [pairs]
 
     def _set(self, value: Any, blueprint: Blueprint) -> None:
-        blueprint.kind = "frozenset" if isinstance(value, frozenset) else "set"
+        blueprint.kind = "frozenset" if issubclass(type(value), frozenset) else "set"
         blueprint.parts = self.recipes(value)
+        if any(isinstance(part, Fresh) for part in blueprint.parts):
+            raise Drop("rebuild", "a set of objects made inside")  # their hashes may need what they are filled with
 
     def _deque(self, value: Any, blueprint: Blueprint) -> None:
         blueprint.kind = "deque"
@@ -121,6 +129,8 @@ class Rebuilder:
         blueprint.kind, blueprint.parts = "method", self.recipes((value.__func__, value.__self__))
 
     def _partial(self, value: Any, blueprint: Blueprint) -> None:
+        if value.__dict__:
+            raise Drop("rebuild", "functools.partial with attributes")
         pairs = [(name, self.recipe(item)) for name, item in value.keywords.items()]
         blueprint.kind, blueprint.parts = (
             "partial",
@@ -140,7 +150,7 @@ class Rebuilder:
         blueprint.kind = "function"
         blueprint.parts = [
             Constant(value.__code__),
-            self.recipe(value.__globals__),
+            Outside(self.ledger.constant(value.__globals__).index),
             Constant((value.__name__, value.__qualname__, value.__doc__)),
             self.recipe(value.__defaults__),
             self.recipe(value.__kwdefaults__),
@@ -152,6 +162,9 @@ class Rebuilder:
     def _exception(self, value: BaseException, blueprint: Blueprint) -> None:
         if value.__traceback__ is not None or value.__context__ is not None or value.__cause__ is not None:
             raise Drop("rebuild", f"{type(value).__name__} that was raised")
+        builtin = next(base for base in type(value).__mro__ if not is_open(base))
+        if builtin.__basicsize__ != BaseException.__basicsize__:
+            raise Drop("rebuild", f"{builtin.__name__} keeps more than its arguments")
         blueprint.kind, blueprint.parts = "exception", self.recipes(value.args)
 
     def _namespace(self, value: Any, blueprint: Blueprint) -> None:
@@ -198,10 +211,14 @@ def _dict_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
                 written[key] = None
     kept = [key for key in initial if dict.__contains__(now, key)]
     order = list(keys_of(now))
-    if order[: len(kept)] != kept or any(not is_constant(key) for key in order):
+    kept = [key for key in kept if key not in change.removed]
+    if order[: len(kept)] != kept or not all(map(is_constant, written)):
+        expose(rebuild.ledger, change.origin, now)  # all of it is going to be written: it must be what it was
         pairs = [(rebuild.recipe(key), rebuild.recipe(dict.__getitem__(now, key))) for key in order]
         return [Effect("refill dict", target, None, pairs)]
-    effects = [Effect("delete item", target, key, None) for key in written if key not in now and key in initial]
+    # What was deleted and set again has moved to the end: it is deleted here too, before it is set.
+    deleted = [key for key in written if key in initial and (key not in now or key in change.removed)]
+    effects = [Effect("delete item", target, key, None) for key in deleted]
     changed = [key for key in order if key in written]
     return effects + [Effect("set item", target, key, rebuild.recipe(dict.__getitem__(now, key))) for key in changed]
 
@@ -217,7 +234,7 @@ def _list_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
 
 
 def _set_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
-    if list(change.target) == list(change.initial):
+    if len(change.target) == len(change.initial) and all(map(operator.is_, change.target, change.initial)):
         return []
     return [Effect("refill set", change.origin.index, None, rebuild.recipes(change.target))]
 
@@ -285,6 +302,7 @@ def conclude(recorder: Recorder, result: Any) -> Recording:
         distinct=_distinct(recorder),
         storages=shared_storages(tensor for _, tensor, _ in tracer.inputs) if tracer.mutates else None,
         mutates=tracer.mutates,
+        restores=tracer.written_inputs() if tracer.risky else [],
     )
 
 

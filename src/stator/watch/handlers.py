@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .. import _native
-from ..facts import container_kind, is_open
+from ..facts import VALUE_TYPES, container_kind, is_open
 from ..recording import Edge, Fact, Origin
 from . import policy
 from .attributes import Attributes
@@ -39,6 +39,7 @@ from .identity import Identity
 from .ledger import Ledger
 from .tensors import is_tensor
 
+_WATCHED_CALLABLES = (types.FunctionType, type, operator.itemgetter)
 _KeyWrapper = type(functools.cmp_to_key(lambda a, b: 0))
 
 # Objects of C types which C code may hold and pass on without reading anything that needs a guard.
@@ -57,6 +58,15 @@ _INERT = (
     super,
     torch.Generator,
 )
+
+
+def _is_plain_class(cls: type) -> bool:
+    """Is everything that an instance holds in its dict, its slots, or in a builtin container or value?"""
+    base = next(base for base in cls.__mro__ if not is_open(base))
+    return issubclass(base, _OPEN_BASES) or base is object or container_kind(base) is not None
+
+
+_OPEN_BASES = (*VALUE_TYPES, BaseException, types.ModuleType, types.SimpleNamespace, type, torch._C.TensorBase)
 
 
 class Handlers:
@@ -98,12 +108,18 @@ class Handlers:
                 raise Drop("outside-iterator" if hasattr(cls, "__next__") else "unguardable", cls.__qualname__)
         if is_open(cls):
             self.classes.note(cls)
+            if origin is not None and not _is_plain_class(cls):
+                raise Drop("unguardable", f"{cls.__qualname__} keeps something in C")
 
     def consult_callable(self, value: Any) -> None:
         """C code is going to call this value with arguments that nobody sees: it must not read more than them."""
-        while isinstance(value, types.MethodType):
+        while issubclass(type(value), types.MethodType):
             value = value.__func__
-        if isinstance(value, (types.FunctionType, type, operator.itemgetter)) or value is None or not callable(value):
+        if (
+            issubclass(type(value), (types.FunctionType, type, operator.itemgetter))
+            or value is None
+            or not callable(value)
+        ):
             return
         if type(value) is _KeyWrapper and self.ledger.find(value) is None:
             return
@@ -123,33 +139,35 @@ class Handlers:
         self.consult_deep(owner)
 
     def consult_deep(self, value: Any) -> None:
+        """C code may read this value and everything in it, and compare the objects that it finds."""
         self.consult(value)
-        if container_kind(type(value)) is not None:
-            expose_deep(self.ledger, value)
+        expose_deep(self.ledger, value, self.consult)
 
     @staticmethod
     def _inert(value: Any) -> bool:
-        return isinstance(value, _INERT) or is_constant(value) or is_tensor(value)
+        return issubclass(type(value), _INERT) or is_constant(value) or is_tensor(value)
 
     def hashed(self, key: Any) -> None:
         """A value is used as a key: by equality, hence perhaps by identity."""
         if not is_constant(key):
             self.ledger.use_identity(key)
             self.touch(key)
+            if container_kind(type(key)) is not None:
+                self.consult_deep(key)
 
     def contains(self, item: Any, container: Any) -> None:
         origin = self.ledger.find(container)
         if origin is not None and container_kind(type(container)) is not None:
             contains(self.ledger, origin, container, item)
-        elif origin is not None:
-            self.consult(container)
+        elif type(container) is not dict:
+            self.consult_deep(container)
         self.touch(container)
         self.hashed(item)
 
     def advance(self, iterator: Any) -> None:
         """An iterator moves on; an outside one would have to be moved by the replay too."""
         if self.ledger.find(iterator) is not None and not is_open(type(iterator)):
-            generator = isinstance(iterator, (types.GeneratorType, types.CoroutineType))
+            generator = issubclass(type(iterator), (types.GeneratorType, types.CoroutineType))
             raise Drop("outside-generator" if generator else "outside-iterator", type(iterator).__name__)
         self.touch(iterator)
 
@@ -157,6 +175,11 @@ class Handlers:
         module = getattr(func, "__module__", None) or ""
         name = getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
         return f"{module}.{name}" if module and module != "builtins" else str(name)
+
+    def in_library(self) -> bool:
+        """Does the instruction about to run stand in torch or in the standard library?"""
+        place = self.ledger.place
+        return place is not None and policy.is_trusted(place.code.co_filename)
 
     def in_operation_wrapper(self) -> bool:
         """Does the instruction about to run stand in torch's own wrapper of an operation?"""
@@ -195,8 +218,14 @@ class Handlers:
 
     def on_item(self, probe: Any, container: Any, key: Any) -> None:
         self.ledger.place = probe
+        self.item(container, key)
+
+    def item(self, container: Any, key: Any) -> None:
+        """`container[key]` is about to be read."""
         origin = self.ledger.find(container)
         kind = container_kind(type(container))
+        if not is_constant(key):
+            self.touch(key)
         if origin is None:
             self.touch(container)
             if kind == "dict":
@@ -206,7 +235,7 @@ class Handlers:
         elif kind in ("list", "tuple"):
             read_index(self.ledger, origin, container, key)
             self.touch(container)
-        elif isinstance(container, type):
+        elif issubclass(type(container), type):
             self.touch(container)
         elif not is_tensor(container):
             self.consult(container)
@@ -217,7 +246,7 @@ class Handlers:
         if hasattr(type(mapping), "__missing__") and not is_open(type(mapping)) and key not in mapping:
             factory = mapping.default_factory
             self.ledger.read(origin, Edge.ATTR, "default_factory", factory)
-            if not isinstance(factory, (type, types.FunctionType, type(None))):
+            if not issubclass(type(factory), (type, types.FunctionType, type(None))):
                 raise Drop("unknown-callable", f"{self.name_of(factory)}, called by C code")
             change_all(self.ledger, origin, mapping)  # defaultdict makes an entry
         else:
@@ -276,7 +305,9 @@ class Handlers:
         origin = self.ledger.find(value)
         if origin is not None and container_kind(type(value)) is not None:
             measure(self.ledger, origin, value)
-        self.touch(value)
+            self.touch(value)
+        else:
+            self.consult(value)
 
     def on_next(self, probe: Any, iterator: Any, *rest: Any) -> None:
         self.ledger.place = probe
@@ -304,7 +335,7 @@ class Handlers:
         if isinstance(cls, type):
             self.attributes.read(cls, "__match_args__")
             matched = getattr(cls, "__match_args__", ())
-            if isinstance(subject, cls):
+            if issubclass(type(subject), cls):
                 for name in (*matched, *names):
                     self.attributes.read(subject, name)
         self.touch(cls)
@@ -312,7 +343,7 @@ class Handlers:
     def on_raise(self, probe: Any, *operands: Any) -> None:
         self.ledger.place = probe
         for value in operands:
-            if isinstance(value, BaseException) and self.ledger.find(value) is not None:
+            if issubclass(type(value), BaseException) and self.ledger.find(value) is not None:
                 raise Drop("unguardable", "an outside exception is raised again")
 
     def on_escape(self, probe: Any, value: Any) -> None:
@@ -361,16 +392,16 @@ class Handlers:
     def on_delete_item(self, probe: Any, container: Any, key: Any) -> None:
         self.ledger.place = probe
         origin = self.ledger.find(container)
-        if origin is not None and isinstance(container, dict):
+        if origin is not None and issubclass(type(container), dict):
             self._look_up(origin, container, key)
-        self._change_item(container, key)
+        self._change_item(container, key, remove=True)
 
     def on_store_slice(self, probe: Any, value: Any, container: Any, *bounds: Any) -> None:
         self.ledger.place = probe
         self.consult(value)
         self._change_item(container, slice(*bounds))
 
-    def _change_item(self, container: Any, key: Any) -> None:
+    def _change_item(self, container: Any, key: Any, *, remove: bool = False) -> None:
         self.touch(container)
         origin = self.ledger.find(container)
         if is_tensor(container):
@@ -381,7 +412,7 @@ class Handlers:
         if origin is None or (is_open(type(container)) and self._has_python_method(container, "__setitem__")):
             return
         if kind == "dict":
-            change_key(self.ledger, origin, container, key)
+            change_key(self.ledger, origin, container, key, remove=remove)
         elif kind is not None:
             change_all(self.ledger, origin, container)
         else:
@@ -396,7 +427,7 @@ class Handlers:
         origin = self.ledger.constant(namespace)
         if not value:
             read_key(self.ledger, origin, namespace, probe.arg)
-        change_key(self.ledger, origin, namespace, probe.arg)
+        change_key(self.ledger, origin, namespace, probe.arg, remove=not value)
 
     def on_store_cell(self, probe: Any, cell: types.CellType, *value: Any) -> None:
         self.ledger.place = probe
@@ -416,7 +447,7 @@ class Handlers:
         if kwargs is not None:
             self.consult(kwargs)
         if type(args) not in (tuple, list) or type(kwargs) not in (dict, type(None)):
-            if isinstance(func, types.FunctionType):
+            if issubclass(type(func), types.FunctionType):
                 return None
             raise Drop("unguardable", f"call with *{type(args).__name__}")
         names = tuple(kwargs) if kwargs else ()
@@ -430,16 +461,16 @@ class Handlers:
             if replacement is None and probe is not None and may_be_approved(func, rule):
                 self.watcher.approve(func)
             return replacement
-        if isinstance(func, types.FunctionType):
+        if issubclass(type(func), types.FunctionType):
             return None
-        if isinstance(func, types.MethodType):
+        if issubclass(type(func), types.MethodType):
             owner = self.ledger.find(func)
             if owner is not None:
                 self.ledger.touch(owner, func)
                 for part in ("__func__", "__self__"):
                     self.ledger.read(owner, Edge.ATTR, part, getattr(func, part))
             return self.call(None, func.__func__, (func.__self__, *args), kwnames)
-        if isinstance(func, type):
+        if issubclass(type(func), type):
             constructor_rule(self, func, args, kwnames)
             if probe is not None:
                 self.watcher.approve(func)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _native
+from ..facts import VALUE_TYPES, plain_value
 from ..recording import Check, Edge, Fact, Origin, Place
 from .constants import constant_fact
 
@@ -28,6 +29,7 @@ class Change:
     target: Any
     initial: Any = None  # contents before the first change
     written: dict[Any, None] = field(default_factory=dict)  # dict keys, class entries, slot descriptors
+    removed: set[Any] = field(default_factory=set)  # dict keys that were deleted at some time, perhaps set again
     whole: bool = False  # anything may have changed: compare all contents
     structure_noted: bool = False
 
@@ -39,7 +41,7 @@ class Ledger:
         self._by_identity: dict[int, Origin] = {}
         self._constants: dict[int, Origin] = {}
         self._alive: list[Any] = []
-        self.changes: dict[int, Change] = {}
+        self.changes: dict[tuple[int, bool], Change] = {}  # by identity; slots apart from contents
         self.place: Place | None = None
         self.identity_used: dict[int, Origin] = {}
         self._noted: set[tuple[int, Fact, Any]] = set()
@@ -115,7 +117,11 @@ class Ledger:
         """The program's course depends on the type of this object."""
         if origin.index not in self._touched:
             self._touched.add(origin.index)
-            origin.checks.append(Check(Fact.TYPE, type(value), self.place))
+            cls = type(value)
+            origin.checks.append(Check(Fact.TYPE, cls, self.place))
+            if issubclass(cls, VALUE_TYPES) and cls not in VALUE_TYPES:
+                base = next(base for base in VALUE_TYPES if issubclass(cls, base))
+                origin.checks.append(Check(Fact.VALUE, (base, plain_value(base, value)), self.place))
 
     def use_identity(self, value: Any) -> None:
         """The program's course depends on which object this is among the outside objects."""
@@ -126,13 +132,13 @@ class Ledger:
     # -- changes
 
     def change(self, kind: str, origin: Origin, target: Any) -> Change:
-        change = self.changes.get(id(target))
+        change = self.changes.get((id(target), kind == "slot"))
         if change is None:
-            change = self.changes[id(target)] = Change(kind, origin, target)
+            change = self.changes[id(target), kind == "slot"] = Change(kind, origin, target)
         return change
 
-    def changed(self, target: Any) -> Change | None:
-        return self.changes.get(id(target))
+    def changed(self, target: Any, *, slots: bool = False) -> Change | None:
+        return self.changes.get((id(target), slots)) if self.changes else None
 
     def known_objects(self) -> Iterator[tuple[Origin, Any]]:
         seen: set[int] = set()

@@ -23,13 +23,14 @@ from .rules import (
     format_text,
     get_attribute,
     get_attribute_plainly,
+    get_item,
     nothing,
     pure,
-    pure_deep,
     pure_of_class,
     read_length,
     read_type,
     set_attribute_plainly,
+    shallow,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
 
 def change_first(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    """Changes its first argument, a list."""
+    """Changes its first argument, a list or a dict, by what it finds in it and in the others."""
+    pure(r, func, args, ())
     _change(r, func, args, kwnames)
 
 
@@ -48,12 +50,12 @@ def _add_to(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Non
 
 
 def _extend(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    pure(r, func, args[1:], ())
+    shallow(r, func, args[1:], ())
     _add_to(r, func, args, kwnames)
 
 
 def _change(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    pure(r, func, args[1:], ())
+    shallow(r, func, args[1:], ())
     origin = r.ledger.find(args[0])
     if origin is not None:
         change_all(r.ledger, origin, args[0])
@@ -83,7 +85,9 @@ def _dict_take(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
         _change(r, func, args, kwnames)
         return
     dict_get(r, func, args, kwnames)
-    _dict_set(r, func, args, kwnames)
+    origin = r.ledger.find(args[0])
+    if origin is not None:
+        change_key(r.ledger, origin, args[0], args[1], remove=func.__name__ != "setdefault")
 
 
 def _dict_update(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
@@ -92,11 +96,21 @@ def _dict_update(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -
     if origin is None:
         return
     positional = args[1 : len(args) - len(kwnames)]
-    if all(isinstance(arg, dict) for arg in positional):
+    if all(issubclass(type(arg), dict) for arg in positional):
         for key in itertools.chain(*positional, kwnames):
             change_key(r.ledger, origin, args[0], key)
     else:
         change_all(r.ledger, origin, args[0])
+
+
+def _remove(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    r.consult_deep(args[0])
+    _change(r, func, args, kwnames)
+
+
+def _pop_of_set(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    if r.ledger.find(args[0]) is not None:
+        raise Drop("unguardable", "set.pop goes by where the last one stopped")
 
 
 def _sort(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
@@ -111,10 +125,12 @@ _METHODS: dict[str, dict[Rule, str]] = {
         _sort: "sort",
         _add_to: "append",
         _extend: "extend __iadd__",
-        _change: "insert pop remove clear reverse __setitem__ __delitem__ __imul__ __init__",
+        _remove: "remove",
+        _change: "insert pop clear reverse __setitem__ __delitem__ __imul__ __init__",
     },
     "dict": {
-        dict_get: "get __getitem__",
+        dict_get: "get",
+        get_item: "__getitem__",
         _dict_contains: "__contains__",
         _dict_set: "__setitem__",
         _dict_take: "pop setdefault __delitem__",
@@ -123,7 +139,8 @@ _METHODS: dict[str, dict[Rule, str]] = {
         read_length: "__len__",
     },
     "set": {
-        _change: "add discard remove pop clear update difference_update intersection_update "
+        _pop_of_set: "pop",
+        _change: "add discard remove clear update difference_update intersection_update "
         "symmetric_difference_update __ior__ __iand__ __isub__ __ixor__ __init__",
     },
     "deque": {
@@ -191,10 +208,10 @@ def method_rule(func: Any) -> Rule | None:
     if cls is str and name in ("format", "format_map"):
         return format_text
     if cls in _IMMUTABLE_TYPES or cls is bytearray:  # an outside bytearray ends the recording when consulted
-        return pure_deep
+        return pure
     kind = container_kind(cls)
     if kind is not None and cls.__module__ in ("builtins", "collections", "_collections"):
-        default: Rule = pure_deep if name in _DEEP_METHODS else pure
+        default: Rule = shallow if name in _SHALLOW_METHODS else pure
         return _BY_METHOD.get((kind, name), default)
     if cls is object or issubclass(cls, BaseException):
         return object_method
@@ -214,5 +231,7 @@ def method_rule(func: Any) -> Rule | None:
     return None
 
 
-_DEEP_METHODS = frozenset("__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __repr__ __str__ __format__ index count".split())
+_SHALLOW_METHODS = frozenset(
+    "keys values items copy __iter__ __len__ __getitem__ __reversed__ __add__ __mul__ fromkeys".split()
+)
 _HIDDEN_TENSOR_METHODS = frozenset({"as_subclass", "_make_subclass", "_make_wrapper_subclass", "__setstate__"})

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 _Module = torch_module.Module
+GETATTR: types.CodeType = _Module.__getattr__.__code__
 FRAMES: tuple[types.CodeType, ...] = (_Module.__call__.__code__, _Module._call_impl.__code__)
 
 

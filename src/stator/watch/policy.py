@@ -44,7 +44,6 @@ def _wrapper_of_tensor_operators() -> types.CodeType:
 _SKIPPED = _codes(
     torch.overrides.handle_torch_function,  # pops the mode and calls it
     torch.Tensor.__hash__,  # the identity, which `Recorder.hashed` notes
-    torch.nn.Module.__getattr__,  # `watch.attributes` notes what it is going to find
 )
 _SKIPPED[_wrapper_of_tensor_operators()] = None  # calls handle_torch_function
 _WEAK_FILES = (
@@ -101,7 +100,7 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
         return _native.LEAF, LEAVES[code], trusted
     if steering.breaks_at(code):
         return _native.BLIND, None, False
-    if code in module_calls.FRAMES:
+    if code in module_calls.FRAMES or code is module_calls.GETATTR:
         return _native.TRANSPARENT, None, trusted
     if code in _CONSTANTS:
         return _native.CONSTANT, _CONSTANTS[code], trusted

@@ -22,7 +22,7 @@ from .breaks import Drop
 from .classes import Classes
 from .handlers import HANDLERS, Handlers
 from .ledger import Ledger
-from .module_calls import ModuleCalls
+from .module_calls import GETATTR, ModuleCalls
 from .tensors import TensorMode, Tracer
 
 
@@ -76,6 +76,8 @@ class Recorder(Handlers):
                 return effects.conclude(self, result)
             except Drop as drop:
                 self.drop(drop)
+            except RecursionError:
+                self.drop(Drop("rebuild", "a result nested too deep"))
         return self.plain_recording()
 
     def plain_recording(self) -> Recording:
@@ -94,6 +96,7 @@ class Recorder(Handlers):
             distinct=[],
             storages=None,
             mutates=False,
+            restores=[],
             break_reason=self.break_reason,
         )
 
@@ -155,6 +158,10 @@ class Recorder(Handlers):
         self.attributes.note_function(origin, function)
 
     def transparent(self, function: types.FunctionType, slots: tuple[Any, ...]) -> bool:
+        """A frame of `nn.Module` whose reads are noted as one; False: it has to be watched in full."""
+        if function.__code__ is GETATTR:
+            self.attributes.read_registered(slots[0], slots[1])
+            return True
         return self.module_calls.note(slots[0])
 
     def leaf(self, payload: str, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:

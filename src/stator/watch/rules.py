@@ -10,7 +10,9 @@ import _string  # type: ignore[import-not-found]  # what `str.format` itself par
 import functools
 import itertools
 import operator
+import sys
 import types
+from abc import get_cache_token
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -32,16 +34,39 @@ Args = tuple[Any, ...]
 Rule = Callable[["Handlers", Any, Args, tuple[str, ...]], Any]
 
 
-def pure(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    """Reads its arguments, one level deep, and nothing else."""
+def shallow(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Takes its arguments apart, one level, and looks no further."""
     for arg in args:
         r.consult(arg)
 
 
-def pure_deep(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    """Reads its arguments all the way down (formatting, comparing)."""
+def pure(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Reads its arguments, all the way down if it likes (formatting, comparing, hashing), and nothing else."""
     for arg in args:
         r.consult_deep(arg)
+
+
+def compare_identity(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`operator.is_`, `operator.is_not`."""
+    for arg in args:
+        r.touch_type(arg)
+        r.ledger.use_identity(arg)
+
+
+def get_item(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`operator.getitem`, `dict.__getitem__`."""
+    r.item(args[0], args[1])
+
+
+def own_globals(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`globals()`: the dict of the frame that calls it, three frames up from here."""
+    r.ledger.constant(sys._getframe(3).f_globals)
+
+
+def check_abstract(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`isinstance` with an abstract class: its answer changes when somebody registers a class."""
+    read_type(r, func, args, kwnames)
+    r.ledger.read(r.ledger.constant(get_cache_token), Edge.CALL, (), get_cache_token())
 
 
 def calls_back(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
@@ -53,7 +78,7 @@ def calls_back(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
 
 def format_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`str.format`: a field may reach into its argument."""
-    pure_deep(r, func, args, kwnames)
+    pure(r, func, args, kwnames)
     if not isinstance(args[0], str) or func.__name__ == "format_map":
         if any(c in str(args[0]) for c in ".["):
             raise Drop("unknown-callable", "str.format_map with attributes or items")
@@ -96,7 +121,7 @@ def read_type(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> N
     """Looks at the types of its arguments only."""
     for arg in args:
         r.touch(arg)
-        if isinstance(arg, tuple):
+        if issubclass(type(arg), tuple):
             r.consult_deep(arg)
 
 
@@ -104,7 +129,9 @@ def read_length(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) ->
     origin = r.ledger.find(args[0]) if args else None
     if origin is not None and container_kind(type(args[0])) is not None:
         measure(r.ledger, origin, args[0])
-    pure_of_class(r, args)
+        pure_of_class(r, args)
+    else:
+        shallow(r, func, args, kwnames)
 
 
 def pure_of_class(r: Handlers, args: Iterable[Any]) -> None:
@@ -200,7 +227,7 @@ def call_methodcaller(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ..
         raise Drop("unknown-callable", "operator.methodcaller with keywords")
     r.attributes.read(args[0], parts[0])
     method = _native.mro_lookup(type(args[0]), parts[0])
-    if isinstance(method, C_DESCRIPTORS):
+    if issubclass(type(method), C_DESCRIPTORS):
         r.call(None, method, (args[0], *parts[1:]), ())
 
 
@@ -242,6 +269,8 @@ def identity_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) ->
     """`id`: answered with a number that ends the recording if it is used for more than a key."""
     if len(args) != 1 or kwnames:
         return None
+    if not r.in_library():  # a program may show it, or hand it out
+        raise Drop("identity", "id")
     r.hashed(args[0])
     return functools.partial(Identity, recorder=r)
 
@@ -249,7 +278,7 @@ def identity_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) ->
 def hash_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     if _native.mro_lookup(type(args[0]), "__hash__") in (object.__hash__, torch.Tensor.__hash__):
         raise Drop("identity", "hash")
-    pure_deep(r, func, args, kwnames)
+    pure(r, func, args, kwnames)
 
 
 def exception_info(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:

@@ -214,6 +214,33 @@ def _wants_number(name: str, index: int, keyword: str | None) -> bool:
     return bool(found) and not any("Tensor" in kind or "number" in kind for kind in found)
 
 
+_NORMALISATIONS = frozenset({"batch_norm", "instance_norm", "native_batch_norm", "_native_batch_norm_legit"})
+
+
+def writes_in_place(name: str, kwargs: dict[str, Any]) -> bool:
+    """Does a function write to an operand, by its name and arguments?"""
+    if name.endswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and name not in ("__index__", "__invert__", "__int__"))
+    # Normalisations write to their running statistics, and not every one of them counts up the version.
+    return name.endswith("_") or bool(kwargs.get("inplace")) or "out" in kwargs or name in _NORMALISATIONS
+
+
+# Operations that fail or not by the contents of a tensor, not only by its shape.
+_MAY_FAIL = frozenset(
+    "index_select gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_add index_add_ "
+    "index_copy index_copy_ index_fill index_fill_ index_put index_put_ take take_along_dim put put_ masked_scatter "
+    "masked_scatter_ embedding embedding_bag cross_entropy nll_loss multinomial bernoulli inverse cholesky _assert "
+    "one_hot binary_cross_entropy".split()
+)
+
+
+def may_fail(name: str, args: tuple[Any, ...]) -> bool:
+    """Can this operation raise in a later call although all shapes are the same?"""
+    if name in ("__getitem__", "__setitem__"):
+        return _has_tensor(args[1])
+    return name in _MAY_FAIL or name.startswith("linalg")
+
+
 def _has_tensor(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(map(_has_tensor, value))

@@ -24,7 +24,7 @@ from ..recording import Check, Edge, Fact, Origin, TensorFacts, describe_key
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
-from .spelling import Treatment, name_of, needs_data, spell, treatment_of
+from .spelling import Treatment, may_fail, name_of, needs_data, spell, treatment_of, writes_in_place
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -86,6 +86,7 @@ class Step(NamedTuple):
     kind: Treatment
     name: str
     tensors: list[tuple[Any, Known]]
+    in_place: bool
     node: tuple[str, Any, tuple[Any, ...], dict[str, Any], str]  # the arguments of `Tracer._node`
 
 
@@ -115,6 +116,7 @@ class Tracer:
         self.outputs: list[fx.Node] = []
         self._output_index: dict[fx.Node, int] = {}
         self.mutates = False
+        self.risky = False  # something was written to an input before an operation that may fail
         self.operations = 0
         self.state = torch_state()
         self._expected = self.state
@@ -167,14 +169,15 @@ class Tracer:
             for arg in args:
                 if is_tensor(arg):
                     tensors.append((arg, self._lookup(arg)))
-            return Step(kind, name, tensors, ("call_function", func, args, kwargs, name.strip("_")))
+            return Step(kind, name, tensors, False, ("call_function", func, args, kwargs, name.strip("_")))
         self._check_state()
         if needs_data(func, name, args, kwargs):
             raise Drop("dynamic-shape-op", name)
+        self.risky = self.risky or (self.mutates and may_fail(name, args))
         op, target, node_args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
         node_args = tuple([self._argument(arg, tensors) for arg in node_args])
         node_kwargs = {key: self._argument(arg, tensors) for key, arg in kwargs.items()}
-        return Step(kind, name, tensors, (op, target, node_args, node_kwargs, label))
+        return Step(kind, name, tensors, writes_in_place(name, kwargs), (op, target, node_args, node_kwargs, label))
 
     def _after(self, step: Step, result: Any) -> None:
         """It has run: the node, and what is known of the tensors now."""
@@ -186,7 +189,7 @@ class Tracer:
             self._node(*step.node)
             self._expected = self._read_state_under_mode()
         else:
-            wrote = self._refresh(step.tensors) or self._switched_grad(step.name, step.tensors)
+            wrote = self._refresh(step.tensors, step.in_place) or self._switched_grad(step.name, step.tensors)
             self.operations += 1
             if wrote or not self._returns_known(result):
                 self._register(result, self._node(*step.node), step.tensors)
@@ -206,12 +209,17 @@ class Tracer:
         elif value is not None and value is not False:
             raise Drop("backward", name)
 
-    def _refresh(self, tensors: list[tuple[Any, Known]]) -> bool:
-        """After an operation: which operands did it write to? Their families move on."""
+    def _refresh(self, tensors: list[tuple[Any, Known]], in_place: bool) -> bool:
+        """After an operation: which operands did it write to? Their families move on.
+
+        Inference tensors have no version: there the operation's name has to do, and any input may have been written.
+        """
         wrote = False
         for tensor, known in tensors:
             version = _version(tensor)
-            if version != known.family.version:
+            if version is None:
+                self.mutates = self.mutates or known.family.outside
+            if version != known.family.version or (in_place and (version is None or not tensor.requires_grad)):
                 known.family.version = version
                 known.family.epoch += 1
                 wrote = True
@@ -397,6 +405,11 @@ class Tracer:
 
     def knows(self, tensor: Any) -> bool:
         return id(tensor) in self._known
+
+    def written_inputs(self) -> list[int]:
+        """The origins of inputs that the graph writes to."""
+        known = self._known
+        return [o.index for o, t, _ in self.inputs if known[id(t)].family.epoch or known[id(t)].family.version is None]
 
     def output(self, tensor: Any) -> int:
         """The number of the graph output which is this tensor."""
