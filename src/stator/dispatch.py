@@ -81,7 +81,7 @@ def _find_default(function: types.FunctionType, index: int | None, name: str) ->
     """The default that the function has now; it may have been replaced, or taken away."""
     if index is None:
         if name in (function.__kwdefaults__ or ()):
-            return function.__kwdefaults__[name]
+            return function.__kwdefaults__[name]  # type: ignore[index]
     elif -index <= len(function.__defaults__ or ()):
         return function.__defaults__[index]  # type: ignore[index]
     kind = "keyword-only" if index is None else "positional"
