@@ -121,6 +121,7 @@ _TABLE: list[tuple[Rule, Iterable[Any]]] = [
     (
         state,
         _named(torch._C, "is_grad_enabled is_inference_mode_enabled get_default_dtype _get_tracing_state")
+        + _named(torch._C, "_len_torch_dispatch_stack")
         + _named(torch._C, "_is_any_autocast_enabled is_any_autocast_enabled is_autocast_enabled")
         + _named(torch, "is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled")
         + _named(torch, "is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype")
