@@ -172,8 +172,7 @@ class Program:
         if not self.cache.recording.acquire(blocking=False):
             return self._run_plain(slots, "another thread is recording")
         try:
-            with _collector_paused():
-                return self._record(slots)
+            return self._record(slots)
         finally:
             self.cache.recording.release()
 
@@ -187,17 +186,18 @@ class Program:
             self._internal_failure("preparing to watch", error)
             return self.call_plain(slots)
         try:
-            result = recorder.run(slots)
+            with _collector_paused():
+                result = recorder.run(slots)
+                recording = self._finish(recorder, result)
         except _native.Unwatchable as why:
             self._unwatchable = self._break("unwatchable-code", str(why))
             return self._run_plain(slots, self._unwatchable)
         except BaseException:
             self._note_raise(recorder)
-            recorder.release()
             raise
         try:
-            self._keep(recorder, result, start)
-        except GraphBreakError:
+            self._keep(recorder, recording, start)
+        except (GraphBreakError, InternalError):
             raise
         except BackendError as error:
             if not self.settings.suppress_errors:
@@ -206,14 +206,22 @@ class Program:
             self._stop_trying()
         except Exception as error:
             self._internal_failure("making a replay", error)
-        finally:
-            recorder.release()
         return result
 
-    def _keep(self, recorder: Recorder, result: Any, start: float) -> None:
-        recording = recorder.finish(result)
-        if recorder.failure is not None:
-            self._internal_failure("watching", recorder.failure)
+    @staticmethod
+    def _finish(recorder: Recorder, result: Any) -> Recording | None:
+        """The recording; None, and the failure noted, if that went wrong. The recorder is taken apart."""
+        try:
+            return recorder.finish(result)
+        except Exception as error:
+            recorder.failure = recorder.failure or error
+            return None
+        finally:
+            recorder.release()
+
+    def _keep(self, recorder: Recorder, recording: Recording | None, start: float) -> None:
+        if recorder.failure is not None or recording is None:
+            self._internal_failure("watching", recorder.failure or RuntimeError("no recording"))
             return
         if recorder.dropped is not None:
             assert recording.break_reason is not None
@@ -229,7 +237,7 @@ class Program:
         self.recordings += 1
         self.cache.add(entry)
         if events.listening(events.Recorded):
-            events.emit(self._recorded(entry, recorder))
+            events.emit(self._recorded(entry, recording))
         if self.fullgraph and recording.break_reason is not None:
             raise GraphBreakError(recording.break_reason)
 
@@ -274,14 +282,16 @@ class Program:
             return Miss(entry.name, "guards to hold", f"{type(error).__name__}: {error}", "")
 
     def _note_raise(self, recorder: Recorder) -> None:
-        """The program raised: nothing is kept, unless it keeps raising."""
+        """The program raised: nothing is kept, unless it keeps raising. A failure here must not hide its exception."""
         self._raised += 1
         self.plain += 1
-        if self._raised >= _TRANSIENT_LIMIT and recorder.failure is None:
-            recording = recorder.plain_recording()
-            if recording.break_reason is None:
-                recording.break_reason = break_reason("raises", self.function.__code__, what=self.name)
-            self.cache.add(self.build(recording))
+        with contextlib.suppress(Exception):
+            if self._raised >= _TRANSIENT_LIMIT and recorder.failure is None:
+                recording = recorder.plain_recording()
+                if recording.break_reason is None:
+                    recording.break_reason = break_reason("raises", self.function.__code__, what=self.name)
+                self.cache.add(self.build(recording))
+            recorder.release()
 
     @staticmethod
     def _why_not(function: types.FunctionType) -> BreakReason | None:
@@ -345,14 +355,14 @@ class Program:
             return None
         return path
 
-    def _recorded(self, entry: Entry, recorder: Recorder) -> events.Recorded:
+    def _recorded(self, entry: Entry, recording: Recording) -> events.Recorded:
         graph = entry.graph
         return events.Recorded(
             name=self.name,
             graph=(lambda: str(graph.code)) if graph is not None else (lambda: ""),
             guards=lambda: "\n".join(entry.guards.lines()),
             seconds=entry.seconds,
-            probes=recorder.watcher.events,
+            probes=recording.probes,
             bytecode=lambda: entry.replay_source,
-            ops=recorder.tracer.operations,
+            ops=recording.operations,
         )

@@ -206,6 +206,8 @@ class Recording:
     storages: tuple[tuple[int, ...], ...] | None  # groups of graph inputs which share memory; None: irrelevant
     mutates: bool  # the graph writes into its inputs
     restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
+    operations: int = 0
+    probes: int = 0  # fired in the run
     break_reason: BreakReason | None = None  # set: there is no replay, the function runs as plain Python
 
     @property

@@ -44,7 +44,19 @@ unseen(Watcher *w, PyObject *object, uintptr_t tag)
 #define KIND_TAG(p) ((uintptr_t)(p)->kind + 1)
 #define CALL_TAG ((uintptr_t)KIND_CALL + 1)
 #define ARGUMENT_TAG ((uintptr_t)KIND_COUNT + 1)
+#define TRANSPARENT_TAG ((uintptr_t)KIND_COUNT + 2)
 #define CELL_TAG ((uintptr_t)0)
+
+/* Is a call of this outside object noted already? `note`: it is now. */
+int
+filter_call_noted(Watcher *w, PyObject *owner, int note)
+{
+    if (PyType_Check(owner) || !known(w, owner)) {
+        return 0;
+    }
+    Pair pair = {(uintptr_t)owner, TRANSPARENT_TAG, 0};
+    return note ? pairset_add(&w->seen, pair) >= 0 : pairset_has(&w->seen, pair);
+}
 
 static int
 always(Watcher *Py_UNUSED(w), Probe *Py_UNUSED(p), Operands *Py_UNUSED(ops))

@@ -289,19 +289,37 @@ run_leaf(Thread *t, Watcher *w, PyThreadState *ts, Frame *f, PyObject *payload)
     return result;
 }
 
-/* A frame that runs as it is while its callees are watched: the recorder has noted what it is going to read. */
-static PyObject *
-run_transparent(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
+/* 1: the recorder has noted what the frame is going to read. Calls of one outside object are noted once. */
+static int
+transparent_noted(Watcher *w, Frame *f)
 {
+    int is_call = frame_code(f)->co_argcount == 1; /* self, *args, **kwargs */
+    if (is_call && f->localsplus[0] != NULL && filter_call_noted(w, f->localsplus[0], 0)) {
+        return 1;
+    }
     PyObject *slots = frame_slots(f);
     if (slots == NULL) {
-        return NULL;
+        return -1;
     }
     PyObject *args[2] = {(PyObject *)frame_func(f), slots};
     PyObject *answer = watcher_call(w, w->transparent, args, 2);
     int noted = answer == Py_True;
     Py_XDECREF(answer);
+    if (noted && is_call) {
+        filter_call_noted(w, PyTuple_GET_ITEM(slots, 0), 1);
+    }
     Py_DECREF(slots);
+    return noted;
+}
+
+/* A frame that runs as it is while its callees are watched: the recorder has noted what it is going to read. */
+static PyObject *
+run_transparent(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
+{
+    int noted = transparent_noted(w, f);
+    if (noted < 0) {
+        return NULL;
+    }
     if (!noted && !w->stopped) {
         return watch_copy(t, w, ts, f);
     }

@@ -130,6 +130,8 @@ typedef struct Watcher {
     int holds_hook;
 } Watcher;
 
+int filter_call_noted(Watcher *w, PyObject *owner, int note);
+
 typedef struct Thread {
     int state;
     Watcher *watcher; /* held by the run() that set it */

@@ -81,7 +81,7 @@ class _Plan(enum.Enum):
 
     ABSENT = 0
     IN_CLASS = 1
-    REGISTERED = 2  # absent, and then `nn.Module.__getattr__` looks among the module's parts
+    REGISTERED = 2  # absent, and then `nn.Module.__getattr__` looks among the module's parts (see `read_registered`)
 
 
 class Attributes:
@@ -128,8 +128,6 @@ class Attributes:
         if plan is _Plan.ABSENT:
             return False
         ledger.lacks(space[0], name)
-        if plan is _Plan.REGISTERED:
-            self._read_registered(owner, name, origin)
         return True
 
     def read_plain(self, owner: Any, name: str) -> None:
@@ -265,19 +263,15 @@ class Attributes:
         if fallback is MISSING:
             return
         self._classes.note(cls)
-        if fallback is _MODULE_GETATTR:
-            self._read_registered(owner, name, origin)
-        elif not issubclass(type(fallback), types.FunctionType) and origin is not None:
+        if not issubclass(type(fallback), types.FunctionType) and origin is not None:
             raise Drop("unguardable", f"{cls.__qualname__}.__getattr__ is C code")
 
     def read_registered(self, owner: Any, name: str) -> None:
-        """`nn.Module.__getattr__` is entered: most often an attribute read has told already."""
-        if (id(owner), name) not in self._registered:
-            self._read_registered(owner, name, self._ledger.find(owner))
-
-    def _read_registered(self, owner: Any, name: str, origin: Origin | None) -> None:
-        """What `nn.Module.__getattr__` finds: a parameter, buffer or submodule. (Its own frame is not watched.)"""
+        """`nn.Module.__getattr__` is entered: it finds a parameter, buffer or submodule. (Its frame is not watched.)"""
+        origin = self._ledger.find(owner)
         if origin is not None:
+            if (id(owner), name) in self._registered:
+                return
             self._registered.add((id(owner), name))
         ledger = self._ledger
         for place, entries in self._tables_of(owner, origin):

@@ -303,6 +303,8 @@ def conclude(recorder: Recorder, result: Any) -> Recording:
         storages=shared_storages(tensor for _, tensor, _ in tracer.inputs) if tracer.mutates else None,
         mutates=tracer.mutates,
         restores=tracer.written_inputs() if tracer.risky else [],
+        operations=tracer.operations,
+        probes=recorder.watcher.events,
     )
 
 
