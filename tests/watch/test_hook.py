@@ -415,6 +415,33 @@ def test_constant_code_is_not_run() -> None:
     assert len(notes.entered) == 2  # which function it is still matters
 
 
+def test_a_transparent_frame_runs_as_it_is_and_its_callees_are_watched() -> None:
+    def callee(x: Any) -> Any:
+        return x + 1
+
+    def passage(x: Any, *rest: Any) -> Any:
+        return callee(x) + x
+
+    def f(x: Any) -> Any:
+        return [passage(x), passage(x, 2)]
+
+    number = 123456
+    for known in (True, False):
+        for may in (True, False):
+            notes = Notes(kinds="BINARY", classify=kinds(passage=(n.TRANSPARENT, None, True)))
+            notes.transparent = may
+            if known:
+                notes.watcher.know(number)
+            assert notes.run(fresh_code(f), number) == [246913, 246913]
+            watched = ["callee", "callee"] if may else ["callee", "passage", "callee", "passage"]
+            assert notes.where == (watched if known else [])
+            # calls of one outside object are asked about once, if the answer was yes
+            asked = [("passage", (number, ())), ("passage", (number, (2,)))]
+            assert notes.asked == (asked[:1] if known and may else asked)
+            assert len(notes.entered) == 3 and not notes.failures
+            n.forget_code(passage.__code__)
+
+
 def test_our_code_runs_with_state_off() -> None:
     def ours() -> Any:
         def nested() -> Any:

@@ -31,6 +31,8 @@ class Notes:
         self.failures: list[BaseException] = []
         self.leaves: list[tuple[Any, FunctionType, tuple[Any, ...]]] = []
         self.classified: list[str] = []
+        self.asked: list[tuple[str, tuple[Any, ...]]] = []  # frames that could be transparent, with their slots
+        self.transparent = True  # may they?
         self.replace: dict[Any, Any] = {}  # callable -> what to call instead
         self._classify = classify
         wanted = KINDS if kinds is None else {getattr(n, name): name for name in kinds.split()}
@@ -42,6 +44,7 @@ class Notes:
             blind=lambda code, reason: self.blinds.append((code.co_name, reason)),
             foreign=lambda code: self.foreign.append(code.co_name),
             failed=self.failures.append,
+            transparent=self._ask,
         )
 
     def _handler(self, name: str) -> Callable[..., Any]:
@@ -66,6 +69,10 @@ class Notes:
             if answer is not None:
                 return answer
         return (n.COPY, None, False)
+
+    def _ask(self, func: FunctionType, slots: tuple[Any, ...]) -> bool:
+        self.asked.append((func.__name__, slots))
+        return self.transparent
 
     def leaf(self, payload: Any, func: FunctionType, slots: tuple[Any, ...]) -> Any:
         self.leaves.append((payload, func, slots))
