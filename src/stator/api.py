@@ -18,6 +18,7 @@ from .errors import break_reason
 from .modules import compile_in_place, compiled_module
 from .options import options as global_options
 from .pipeline import Program
+from .replay.cache import Cache, cache_for
 from .report.explain import Explanation
 from .report.logs import set_logs
 from .watch import steering
@@ -25,7 +26,7 @@ from .watch.policy import is_compiling
 
 MODES = ("default", "reduce-overhead", "max-autotune")
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
-ProgramOf = Callable[[types.FunctionType, str], Program]
+ProgramOf = Callable[..., Program]  # (function, name, shared: with other functions of the same code)
 _programs: weakref.WeakSet[Program] = weakref.WeakSet()
 
 __all__ = [
@@ -83,9 +84,17 @@ def _programs_with(backend: Any, mode: str | None, fullgraph: bool, options: Map
     chosen = look_up(backend)
     settings = global_options.merged(options)
 
-    def program_of(function: types.FunctionType, name: str) -> Program:
-        caller = plain_caller(function)
-        program = Program(function, caller, name=name, backend=chosen, settings=settings, fullgraph=fullgraph)
+    def program_of(function: types.FunctionType, name: str, *, shared: bool = False) -> Program:
+        ways = (fullgraph, *sorted((options or {}).items()))
+        program = Program(
+            function,
+            plain_caller(function),
+            name=name,
+            backend=chosen,
+            settings=settings,
+            fullgraph=fullgraph,
+            cache=cache_for(function.__code__, chosen[1], *ways) if shared else Cache(),
+        )
         _programs.add(program)
         return program
 
@@ -96,7 +105,7 @@ def _compile_callable(fn: Any, program_of: ProgramOf) -> Any:
     if isinstance(fn, types.MethodType):
         return types.MethodType(_compile_callable(fn.__func__, program_of), fn.__self__)
     function = fn if isinstance(fn, types.FunctionType) and can_dispatch(fn) else _as_function(fn)
-    program = program_of(function, getattr(fn, "__qualname__", function.__qualname__))
+    program = program_of(function, getattr(fn, "__qualname__", function.__qualname__), shared=function is fn)
     if isinstance(fn, _C_CALLABLES) or (isinstance(fn, types.FunctionType) and function is not fn):
         program.give_up("unwatchable-code")
     if program.break_at_root is not None:

@@ -82,6 +82,7 @@ class Program:
         backend: tuple[str, Backend],
         settings: View,
         fullgraph: bool,
+        cache: Cache,
     ) -> None:
         self.function = function
         self.name = name
@@ -90,7 +91,7 @@ class Program:
         self.settings = settings
         self.fullgraph = fullgraph
         self.names = slot_names(function.__code__)
-        self.cache = Cache()
+        self.cache = cache
         self.hits = 0
         self.recordings = 0
         self.plain = 0

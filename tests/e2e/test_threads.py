@@ -77,6 +77,7 @@ def test_two_threads_record_different_functions():
         return [x * n for n in range(60)]
 
     for _ in range(3):
+        stator.reset()  # functions of one code object share their recordings
         fast_slow, fast_other = stator.compile(slow, backend="eager"), stator.compile(other, backend="eager")
         left, right = in_threads(
             lambda f=fast_slow: [f(rand(seed)) for seed in range(4)],

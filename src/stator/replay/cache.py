@@ -1,8 +1,10 @@
-"""The recordings of one function, most recently used first."""
+"""The recordings of one code object, most recently used first."""
 
 from __future__ import annotations
 
 import threading
+import types
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +36,8 @@ class Entry:
 class Cache:
     """Readers take the tuple of entries as it is; writers replace it under the lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, *kept: Any) -> None:
+        self._kept = kept  # what the cache was made for, kept alive so that its identity stays its own
         self.entries: tuple[Entry, ...] = ()
         self._lock = threading.Lock()
         self.recording = threading.Lock()  # held by the thread that records
@@ -54,3 +57,17 @@ class Cache:
     def clear(self) -> None:
         with self._lock:
             self.entries = ()
+
+
+_by_code: weakref.WeakValueDictionary[tuple[Any, ...], Cache] = weakref.WeakValueDictionary()
+
+
+def cache_for(code: types.CodeType, backend: Any, *settings: Any) -> Cache:
+    """The cache of all functions with this code, compiled in this way: closures made again and again find their
+    recordings again. (Which function it is, and what its cells hold, is guarded like any argument.)
+    """
+    key = (id(code), id(backend), *settings)
+    cache = _by_code.get(key)
+    if cache is None:
+        cache = _by_code[key] = Cache(code, backend)
+    return cache
