@@ -23,6 +23,7 @@ from .report.explain import Explanation
 from .report.logs import set_logs
 from .watch import steering
 from .watch.policy import is_compiling
+from .watch.steering import graph_break
 
 MODES = ("default", "reduce-overhead", "max-autotune")
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
@@ -161,11 +162,6 @@ def disable(fn: Any = None, *, reason: str = "") -> Any:
     return steering.disabled(fn)
 
 
-def graph_break(reason: str = "") -> None:
-    """Break the graph here."""
-    steering.user_break(reason)
-
-
 def reset() -> None:
     """Forget every recording of every compiled callable."""
     for program in list(_programs):
@@ -175,8 +171,11 @@ def reset() -> None:
 def explain(fn: Any, *args: Any, **kwargs: Any) -> Any:
     """`explain(fn)(*args)` or `explain(fn, *args)`: run once, and say what was captured and where the graph broke."""
 
+    def as_captured(gm: Any, example_inputs: Any) -> Any:  # a backend of its own: no recording is there already
+        return gm.forward
+
     def run(*args: Any, **kwargs: Any) -> Explanation:
-        compiled = compile(fn, backend="eager")
+        compiled = compile(fn, backend=as_captured)
         compiled(*args, **kwargs)
         handle: Handle | None = getattr(compiled, "stator", None)
         if handle is None:

@@ -25,18 +25,18 @@ def disabled(fn: Any) -> Any:
     return call
 
 
-def user_break(reason: str) -> None:
-    """Called by the program, through `stator.graph_break`. Outside of a recording nothing happens."""
+def graph_break(reason: str = "") -> None:
+    """Break the graph here. Outside of a recording nothing happens."""
 
 
 def breaks_at(code: types.CodeType) -> bool:
     """Does a frame of this code mean a break?"""
-    return code is user_break.__code__ or code.co_filename == _DISABLED_FILE
+    return code is graph_break.__code__ or code.co_filename == _DISABLED_FILE
 
 
 def break_of(code: types.CodeType) -> Drop | None:
     """The break that a frame of this code means, if the program asked for one."""
-    if code is user_break.__code__:
+    if code is graph_break.__code__:
         return Drop("user-graph-break")
     if code.co_filename == _DISABLED_FILE:
         return Drop("disabled-function", code.co_name)
