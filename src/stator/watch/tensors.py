@@ -403,9 +403,6 @@ class Tracer:
 
     # -- the end
 
-    def knows(self, tensor: Any) -> bool:
-        return id(tensor) in self._known
-
     def written_inputs(self) -> list[int]:
         """The origins of inputs that the graph writes to."""
         known = self._known
