@@ -41,6 +41,7 @@ TRUTH: Final[int]
 ITER: Final[int]
 NEXT: Final[int]
 UNPACK: Final[int]
+INSERT: Final[int]
 EXTEND: Final[int]
 HASH: Final[int]
 WITH: Final[int]
@@ -67,6 +68,7 @@ ESCAPE: Final[int]
 EXC_MATCH: Final[int]
 INTRINSIC: Final[int]
 FUNCTION: Final[int]
+PACK: Final[int]
 RETURN: Final[int]
 
 MISSING: Final[object]
@@ -108,6 +110,8 @@ class Probe:
         """Of the instruction in the original code; for CALL that of the CALL itself."""
     @property
     def stores(self) -> str | None: ...
+    broken: Any
+    """Set: the graph breaks at this instruction, and `failed` is told this."""
     @property
     def code(self) -> CodeType:
         """The original code object. (None once it is gone: a probe does not keep it alive.)"""
@@ -143,6 +147,8 @@ class Watcher:
     def forget(self, obj: object, /) -> None: ...
     def knows(self, obj: object, /) -> bool: ...
     def fresh(self, func: object, /) -> bool: ...
+    def loosen(self, number: Any, /) -> None:
+        """Tell the handler of PACK before something depends on this number; the caller keeps it alive."""
     def approve(self, obj: object, /) -> None: ...
     def intercept(self, code: CodeType, /) -> None: ...
     def call_leaf(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None, /) -> Any: ...
@@ -158,6 +164,8 @@ class Watcher:
 
         A frame is (kind of its code, its code, the original code, code unit of the instruction in progress, the original
         function, fast locals, is the stack as the last probe saw it). Unbound variables are MISSING, cells are cells."""
+    def put(self, calls: int, slot: int, value: Any, /) -> None:
+        """Set a slot of the frame so many calls away from the innermost. It must hold a value already."""
     def stack(self, calls: int, depth: int, /) -> list[Any]:
         """The lowest slots of the value stack of the frame so many calls away from the innermost; NULL is MISSING."""
     @property
@@ -172,6 +180,9 @@ def state() -> int: ...
 def hook_installed() -> bool: ...
 def code_kind(code: CodeType, /) -> int | None: ...
 def forget_code(code: CodeType, /) -> None: ...
+def distinct(number: Any, /) -> Any:
+    """Another object that is the same int or float."""
+
 def type_version(T: type, /) -> int: ...
 def mro_lookup(T: type, name: str, /) -> Any: ...
 def as_iterator(obj: object, /) -> Any: ...

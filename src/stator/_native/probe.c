@@ -189,6 +189,54 @@ at_its_place(Probe *p, Frame *f)
 }
 
 static void
+tell(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
+{
+    w->calls++;
+    if (p->kind == KIND_CALL || p->kind == KIND_CALL_EX) {
+        deliver_call(w, handler, p, ops);
+        return;
+    }
+    if (p->kind == KIND_IS && p->count == 1) { /* POP_JUMP_IF_NONE compares with what is not on the stack */
+        ops->prefix[0] = ops->slots[0];
+        ops->prefix[1] = Py_None;
+        ops->nprefix = 2;
+        ops->count = 0;
+    }
+    Py_XDECREF(deliver(w, handler, p, ops));
+}
+
+/* Loose numbers: known objects whose value nothing has depended on so far. An instruction that is about to use one as
+ * more than something to be moved about settles it. What a Python function is given, and what is stored in a variable
+ * or put into a list or a dict by itself, is moved only. */
+static void
+settle_operands(Watcher *w, Probe *p, PyObject **operands)
+{
+    if (p->kind == KIND_STORE_DEREF || p->kind == KIND_STORE_GLOBAL) {
+        return;
+    }
+    PyObject *into = p->kind == KIND_STORE_SUBSCR ? operands[1] : NULL;
+    int first = into != NULL && (PyDict_CheckExact(into) || PyList_CheckExact(into));
+    if (p->kind == KIND_CALL) {
+        PyObject *callable = *call_slots(operands, p->count).callable;
+        if (callable != NULL && (PyFunction_Check(callable) ||
+                                 (PyMethod_Check(callable) && PyFunction_Check(PyMethod_GET_FUNCTION(callable))))) {
+            return;
+        }
+    }
+    for (int i = first; i < p->span && !w->stopped; i++) {
+        PyObject *value = operands[i];
+        if (value != NULL && ptrset_remove(&w->loose, value)) {
+            PyObject *args[2] = {(PyObject *)p, value};
+            if (w->handlers[KIND_PACK] != NULL) {
+                Py_INCREF(value);
+                Py_XDECREF(watcher_call(w, w->handlers[KIND_PACK], args, 2));
+                Py_DECREF(value);
+            }
+        }
+    }
+}
+
+static void
 fire(Thread *t, Probe *p)
 {
     Watcher *w = t->watcher;
@@ -216,27 +264,25 @@ fire(Thread *t, Probe *p)
     Operands ops;
     find_operands(p, f, &ops);
     if (t->level != NULL && t->level->frame == f) {
+        t->level->probe = p;
         t->level->intact = p->kind != KIND_CALL_EX || stays_intact(&ops);
     }
-    PyObject *handler = w->handlers[p->kind];
-    if (handler == NULL) {
-        return;
-    }
-    if (!w->unfiltered && !filters[p->kind](w, p, &ops)) {
-        return;
-    }
-    w->calls++;
-    if (p->kind == KIND_CALL || p->kind == KIND_CALL_EX) {
-        deliver_call(w, handler, p, &ops);
-    }
-    else {
-        if (p->kind == KIND_IS && p->count == 1) { /* POP_JUMP_IF_NONE compares with what is not on the stack */
-            ops.prefix[0] = ops.slots[0];
-            ops.prefix[1] = Py_None;
-            ops.nprefix = 2;
-            ops.count = 0;
+    if (p->broken != NULL && p->broken != Py_None) {
+        PyObject *why = Py_NewRef(p->broken);
+        Py_XDECREF(watcher_call(w, w->failed, &why, 1));
+        Py_DECREF(why);
+        if (t->state != STATE_WATCHING) {
+            return;
         }
-        Py_XDECREF(deliver(w, handler, p, &ops));
+        w = t->watcher;
+    }
+    PyObject **operands = ops.slots;
+    PyObject *handler = p->kind == KIND_PACK ? NULL : w->handlers[p->kind];
+    if (handler != NULL && (w->unfiltered || filters[p->kind](w, p, &ops))) {
+        tell(w, handler, p, &ops);
+    }
+    if (t->state == STATE_WATCHING && t->watcher->loose.used > 0) {
+        settle_operands(t->watcher, p, operands);
     }
 }
 
@@ -256,7 +302,6 @@ probe_fire(PyObject *self)
     }
     Py_RETURN_NONE;
 }
-
 /* ---- the type ---- */
 
 static PyObject *
@@ -307,6 +352,7 @@ probe_dealloc(PyObject *self)
     Probe *p = (Probe *)self;
     Py_XDECREF(p->arg);
     Py_XDECREF(p->stores);
+    Py_XDECREF(p->broken);
     Py_XDECREF(p->code);
     Py_TYPE(self)->tp_free(self);
 }
@@ -347,6 +393,7 @@ static PyMemberDef probe_members[] = {
     {"offset", T_INT, offsetof(Probe, offset), READONLY, NULL},
     {"arg", T_OBJECT, offsetof(Probe, arg), READONLY, NULL},
     {"stores", T_OBJECT, offsetof(Probe, stores), READONLY, NULL},
+    {"broken", T_OBJECT, offsetof(Probe, broken), 0, "Set: the graph breaks here; this is what `failed` is told."},
     {NULL},
 };
 

@@ -20,4 +20,5 @@ class Drop(Exception):
         self.detail = detail
         self.transient = transient
         self.untrusted = transient or reason in _UNTRUSTED
+        self.again = False  # the next recording will break elsewhere
         self.inside = False  # raised while an instruction was at work, not before it

@@ -43,6 +43,7 @@ class Arrival(NamedTuple):
     way: Way
     functions: list[FunctionType]  # the continuations of all frames, outermost first
     slots: tuple[Any, ...]  # what the outermost takes
+    places: list[tuple[int, int]]  # of each slot: how many calls away from the innermost frame, and where in that
 
 
 def break_here(watcher: _native.Watcher, *, inside: bool) -> Break:
@@ -113,13 +114,20 @@ def _same_callers(frames: list[Suspended], before: list[Suspended]) -> bool:
     )
 
 
-def _call(frames: list[Suspended], codes: list[CodeType]) -> tuple[list[FunctionType], tuple[Any, ...]]:
-    """The continuations and what the outermost is called with."""
+def _call(
+    frames: list[Suspended], codes: list[CodeType]
+) -> tuple[list[FunctionType], tuple[Any, ...], list[tuple[int, int]]]:
+    """The continuations, what the outermost is called with, and where in the frames that is."""
     functions = [made_function(code, frame.function) for frame, code in zip(frames, codes, strict=True)]
-    slots: list[Any] = list(frames[0].values)
-    for function, frame in zip(functions[1:], frames[1:], strict=True):
-        slots += [function, *frame.values]
-    return functions, tuple(slots)
+    slots: list[Any] = []
+    places: list[tuple[int, int]] = []
+    for calls, function, frame in zip(reversed(range(len(frames))), functions, frames, strict=True):
+        if function is not functions[0]:
+            slots.append(function)
+            places.append((calls, -1))
+        slots += frame.values
+        places += [(calls, place) for place in frame.places]
+    return functions, tuple(slots), places
 
 
 __all__ = ["Arrival", "Break", "NotResumable", "arrive", "break_here"]

@@ -85,6 +85,11 @@ def _conversion(code: CodeType, arg: int) -> object:
     return _CONVERSIONS[arg & 3]
 
 
+def _into(kind: int, count: int) -> Rule:
+    """Puts the `count` values on top into a container which lies `arg` below them: the container and the lowest."""
+    return Rule(kind, lambda arg: (2, arg + count, arg))
+
+
 _TRUTH = _plain(n.TRUTH, 1)
 _IS_NONE = _plain(n.IS, 1)  # the probe adds the None
 
@@ -115,14 +120,19 @@ _COMMON: dict[str, Rule] = {
     "GET_AITER": _plain(n.AWAIT, 1),
     "UNPACK_SEQUENCE": _plain(n.UNPACK, 1, _number),
     "UNPACK_EX": _plain(n.UNPACK, 1, _before_after),
-    "LIST_EXTEND": _plain(n.EXTEND, 1),
-    "SET_UPDATE": _plain(n.EXTEND, 1),
-    "DICT_UPDATE": _plain(n.EXTEND, 1),
-    "DICT_MERGE": _plain(n.EXTEND, 1),
+    "LIST_EXTEND": _into(n.EXTEND, 1),
+    "SET_UPDATE": _into(n.EXTEND, 1),
+    "DICT_UPDATE": _into(n.EXTEND, 1),
+    "DICT_MERGE": _into(n.EXTEND, 1),
+    "LIST_APPEND": _into(n.INSERT, 1),
+    "SET_ADD": _into(n.INSERT, 1),
+    "MAP_ADD": _into(n.INSERT, 2),
+    "BUILD_TUPLE": Rule(n.PACK, lambda arg: _top(arg) if arg else None),
+    "BUILD_LIST": Rule(n.PACK, lambda arg: _top(arg) if arg else None),
+    "BUILD_CONST_KEY_MAP": Rule(n.PACK, lambda arg: _top(arg + 1)),
+    "BUILD_SLICE": Rule(n.PACK, lambda arg: _top(arg)),
     "BUILD_SET": Rule(n.HASH, lambda arg: _top(arg) if arg else None),
-    "SET_ADD": _plain(n.HASH, 1),
     "BUILD_MAP": Rule(n.HASH, lambda arg: (arg, 2 * arg, 2) if arg else None),
-    "MAP_ADD": Rule(n.HASH, (1, 2, 1)),
     "BEFORE_WITH": _plain(n.WITH, 1),
     "BEFORE_ASYNC_WITH": _plain(n.WITH, 1),
     "WITH_EXCEPT_START": Rule(n.WITH_EXIT, (1, 4, 1)),

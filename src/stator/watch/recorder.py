@@ -24,13 +24,15 @@ from . import effects, leaves, policy, steering
 from .attributes import Attributes
 from .breaks import Drop
 from .classes import Classes
-from .exits import Break, NotResumable, arrive, break_here
+from .exits import Arrival, Break, NotResumable, arrive, break_here
 from .handlers import HANDLERS, Handlers
 from .ledger import Ledger
 from .module_calls import GETATTR, ModuleCalls
+from .suspend import obstacle
 from .tensors import TensorMode, Tracer
 
-
+_NUMBERS = (int, float)
+_MOST_REPEATS = 100
 _LOOK_AT_CALLERS = frozenset({"frames", "call-warn"})
 
 
@@ -40,6 +42,7 @@ class Segment(NamedTuple):
     way: Way | None
     recording: Recording
     transient: bool = False  # it was given up, for a reason that may be gone in the next call
+    again: bool = False  # or that will be gone
 
 
 IsRecorded = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], bool]
@@ -55,22 +58,30 @@ class Recorder(Handlers):
         self._is_recorded = is_recorded
         self._break: Break | None = None  # set between a break and the next segment
         self._over = False
+        self._repeated = 0  # segments in a row that were known already
         self.watcher = self._new_watcher()
         self._begin(torch_state())
 
     def _new_watcher(self) -> _native.Watcher:
-        return _native.Watcher(
-            {kind: getattr(self, handler) for kind, handler in HANDLERS.items()},
-            enter=self.enter,
-            classify=policy.classify,
-            leaf=self.leaf,
-            blind=self.blind,
-            foreign=self.foreign,
-            failed=self.failed,
-            transparent=self.transparent,
-            on_resume=self.resume,
-            on_lost=self.lost,
-        )
+        return _native.Watcher(self.handlers(), **self.callbacks())
+
+    def handlers(self) -> dict[int, Callable[..., Any]]:
+        """What probes call."""
+        return {kind: getattr(self, handler) for kind, handler in HANDLERS.items()}
+
+    def callbacks(self) -> dict[str, Callable[..., Any]]:
+        """What the frame hook calls."""
+        return {
+            "enter": self.enter,
+            "classify": policy.classify,
+            "leaf": self.leaf,
+            "blind": self.blind,
+            "foreign": self.foreign,
+            "failed": self.failed,
+            "transparent": self.transparent,
+            "on_resume": self.resume,
+            "on_lost": self.lost,
+        }
 
     def _begin(self, state: tuple[Any, ...]) -> None:
         """A segment starts: nothing is known, nothing recorded."""
@@ -91,21 +102,26 @@ class Recorder(Handlers):
         """Note what the run is given: the arguments, and the function itself."""
         self.root_code = function.__code__
         self._way = way
-        self._note_slots(function, names, slots)
+        self.slots = slots if way is None else tuple(map(_distinct, slots))
+        self._note_slots(function, names, self.slots)
 
     def _note_slots(self, function: types.FunctionType, names: tuple[str, ...], slots: tuple[Any, ...]) -> None:
+        """What a segment starts with. Behind a break numbers may be mere counters: they are guarded when used."""
         self.root = function
         for index, (name, value) in enumerate(zip(names, slots, strict=True)):
-            self.ledger.local(index, name, value)
+            if self._way is not None and type(value) in _NUMBERS:
+                self.ledger.loose(index, name, value)
+            else:
+                self.ledger.local(index, name, value)
         root = self.ledger.local(len(slots), function.__name__, function)
         self.attributes.note_function(root, function, bound=True)
 
-    def run(self, slots: tuple[Any, ...]) -> Any:
+    def run(self) -> Any:
         """Call the function watched. Exceptions are the program's own."""
         with TensorMode(self):
             self.tracer.begin()
             try:
-                return self.watcher.run(self.root, slots)
+                return self.watcher.run(self.root, self.slots)
             finally:
                 self.tracer.active = False
 
@@ -162,15 +178,26 @@ class Recorder(Handlers):
             return
         try:
             self._suspend(reason, inside=drop.inside)
-        except (Drop, NotResumable, RecursionError) as why:
+        except NotResumable as why:
+            drop.again = self._break_earlier(drop)
+            self._give_up(drop, replace(reason, rest=str(why)))
+        except (Drop, RecursionError) as why:
             self._give_up(drop, replace(reason, rest=_words(why)))
+
+    def _break_earlier(self, drop: Drop) -> bool:
+        """A break inside of what C code has called: the next recording is to break before that call."""
+        probe = obstacle(self.watcher)
+        if probe is None or probe.broken is not None or (probe is self.watcher.last_probe and not drop.inside):
+            return False
+        probe.broken = Drop(drop.reason, drop.detail)
+        return True
 
     def _give_up(self, drop: Drop, reason: BreakReason) -> None:
         """Nothing is recorded from here on; the segment runs as plain Python under the guards noted so far."""
         self._over = True
         self.watcher.stop()
         if not self._known_already:
-            self.segments.append(Segment(self._way, self.plain_recording(reason), drop.transient))
+            self.segments.append(Segment(self._way, self.plain_recording(reason), drop.transient, drop.again))
 
     def _suspend(self, reason: BreakReason, *, inside: bool) -> None:
         """End the segment before the instruction at which it breaks; the next one is to start behind it."""
@@ -182,10 +209,17 @@ class Recorder(Handlers):
                 raise NotResumable("the frames of its callers would not be there")
             if not self._known_already:
                 recording = effects.conclude_at(self, here)
-                recording.break_reason = reason
+                if not self._goes_on_in_a_loop(reason):
+                    recording.break_reason = reason
                 self.segments.append(Segment(self._way, recording))
         self._break = here
         self.watcher.pend()
+
+    def _goes_on_in_a_loop(self, reason: BreakReason) -> bool:
+        """Is this the next round of a loop with a break in it? Its iterator is outside now; that is no new break."""
+        probe = self.watcher.last_probe
+        assert probe is not None
+        return self._way is not None and reason.id == "outside-iterator" and probe.kind == _native.NEXT
 
     def resume(self, probe: Any) -> bool:
         """The instruction has run natively and the program goes on: a new segment. True: not yet."""
@@ -195,23 +229,34 @@ class Recorder(Handlers):
         with torch._C.DisableTorchFunction():
             there = arrive(self.watcher, self._break)
             self._break = None
-            if there is None:
+            if there is None or self._repeated > _MOST_REPEATS:
                 self.lost(False)
                 return False
             state = self.tracer.state_outside_mode()
             known = self._is_recorded(self.segments, there.way, (*there.slots, there.functions[0]), state)
+            slots = self._make_distinct(there)
             self._let_go()
             former, self.watcher = self.watcher, self._new_watcher()
             former.hand_over(self.watcher)
             self._begin(state)
             self._way, self._known_already = there.way, known
-            self._note_slots(there.functions[0], there.way.names, there.slots)
+            self._repeated = self._repeated + 1 if known else 0
+            self._note_slots(there.functions[0], there.way.names, slots)
             for inner in there.functions[1:]:
                 origin = self.ledger.find(inner)
                 assert origin is not None
                 self.attributes.note_function(origin, inner, bound=True)
         self.tracer.begin()
         return False
+
+    def _make_distinct(self, there: Arrival) -> tuple[Any, ...]:
+        """Numbers in the frames become objects of their own."""
+        slots = list(there.slots)
+        for index, (calls, place) in enumerate(there.places):
+            if type(slots[index]) in _NUMBERS and place >= 0:
+                slots[index] = _distinct(slots[index])
+                self.watcher.put(calls, place, slots[index])
+        return tuple(slots)
 
     def lost(self, raised: bool) -> None:
         """The program left the frame of the break by another way: by an exception, as a rule."""
@@ -292,10 +337,14 @@ class Recorder(Handlers):
             self.drop(Drop("internal-error", f"{type(error).__name__}: {error}", transient=True))
 
 
-def _words(why: Exception) -> str:
+def _distinct(value: Any) -> Any:
+    return _native.distinct(value) if type(value) in _NUMBERS else value
+
+
+def _words(why: Drop | RecursionError) -> str:
     if isinstance(why, Drop):
         return REASONS[why.reason].reason.replace("{what}", why.detail)
-    return str(why) or "the values at hand are nested too deep"
+    return "the values at hand are nested too deep"
 
 
 def _user_stack() -> tuple[FrameSummary, ...]:

@@ -25,7 +25,7 @@ from .continuation import Finish, Layout, NotResumable, Site, Slot, default_fini
 from .flow import EXC, LASTI, VALUE, Flow, PerCode, flow_of
 from .instrument import places
 
-__all__ = ["Suspended", "handled_around", "made_function", "rest", "suspended"]
+__all__ = ["Suspended", "handled_around", "made_function", "obstacle", "rest", "suspended"]
 
 
 class Suspended(NamedTuple):
@@ -39,13 +39,14 @@ class Suspended(NamedTuple):
     stack: Layout
     finish: Finish | None
     values: tuple[Any, ...]
+    places: tuple[int, ...]  # of the values among the frame's slots; -1 if that is not certain
 
 
 class _Frame:
     """A frame as it was read."""
 
     def __init__(self, entry: tuple[Any, ...]) -> None:
-        kind, self.code, original, unit, self.function, self.slots, self.intact = entry
+        kind, self.code, original, unit, self.function, self.slots, self.intact, self.probe = entry
         if not isinstance(original, CodeType) or not isinstance(self.function, FunctionType):
             raise NotResumable("a frame's function is gone")
         if kind == n.INSTRUMENTED:
@@ -61,8 +62,9 @@ class _Frame:
         self.flow: Flow = flow_of(self.site.code)
         if self.flow.refusal is not None:
             raise NotResumable(f"{original.co_qualname}: {self.flow.refusal}")
-        names = [*self.code.co_varnames, *(v for v in self.code.co_cellvars if v not in self.code.co_varnames)]
-        self.variables = dict(zip(names, self.slots, strict=False))
+        self.names = [*self.code.co_varnames, *(v for v in self.code.co_cellvars if v not in self.code.co_varnames)]
+        self.size = len(self.names) + len(self.code.co_freevars)
+        self.variables = dict(zip(self.names, self.slots, strict=False))
 
     def place_of(self, lasti: int) -> int:
         """The offset in the original of an instruction that raised."""
@@ -100,6 +102,24 @@ def suspended(watcher: n.Watcher) -> list[Suspended]:
     return [_state(*parts) for parts in zip(frames, stacks, finishes, strict=True)]
 
 
+def obstacle(watcher: n.Watcher) -> n.Probe | None:
+    """The probe of the outermost instruction that has led to a frame which cannot be suspended; if all frames can be,
+    that of the instruction at which the innermost stands."""
+    entries, _ = watcher.frames()
+    frames: list[_Frame] = []
+    for number, entry in enumerate(entries):
+        try:
+            frame = _Frame(entry)
+            if frame.flow.refusal is not None:
+                break
+            if frames:
+                _caller(watcher, len(entries) - number, frames[-1], frame)
+        except NotResumable:
+            break
+        frames.append(frame)
+    return next((frame.probe for frame in reversed(frames) if frame.probe is not None), None)
+
+
 def _innermost(watcher: n.Watcher, frame: _Frame) -> list[Any]:
     if frame.running and not frame.intact:
         raise NotResumable("the instruction has replaced its operands")
@@ -130,6 +150,7 @@ def _state(frame: _Frame, stack: list[Any], finish: Finish | None) -> Suspended:
     kinds = _kinds(frame, len(stack))
     layout: list[Slot | int] = []
     on_stack: list[Any] = []
+    places: list[int] = []
     for i, value in enumerate(stack):
         if kinds[i : i + 1] == LASTI:
             layout.append(frame.place_of(value))
@@ -138,6 +159,7 @@ def _state(frame: _Frame, stack: list[Any], finish: Finish | None) -> Suspended:
         else:
             layout.append(Slot.EXC if kinds[i : i + 1] == EXC else Slot.VALUE)
             on_stack.append(value)
+            places.append(frame.size + i if finish is None else -1)
     if finish is None:
         live = flow.live[k]
     else:
@@ -145,7 +167,8 @@ def _state(frame: _Frame, stack: list[Any], finish: Finish | None) -> Suspended:
     bound = frozenset(name for name, value in frame.variables.items() if value is not n.MISSING)
     names = tuple(flow.names[i] for i in flow.parameters(live, bound))
     values = (*(frame.variables[name] for name in names), *on_stack)
-    return Suspended(frame.function, frame.site.code, flow.offset(k), names, tuple(layout), finish, values)
+    where = (*map(frame.names.index, names), *places)
+    return Suspended(frame.function, frame.site.code, flow.offset(k), names, tuple(layout), finish, values, where)
 
 
 def rest(frames: Sequence[Suspended], innermost: CodeType | None = None) -> tuple[FunctionType, tuple[Any, ...]]:
