@@ -258,7 +258,7 @@ class Program:
         """Watch the call; its result is the call's result, whatever becomes of the recording."""
         start = time.perf_counter()
         try:
-            recorder = Recorder(self.name, self._is_recorded)
+            recorder = Recorder(self.name, self.start, self._is_recorded)
             recorder.prepare(function, self.names, slots, self.way)
         except Exception as error:
             self._internal_failure("preparing to watch", error)

@@ -205,8 +205,16 @@ tell(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
     Py_XDECREF(deliver(w, handler, p, ops));
 }
 
+static int
+will_be_watched(Watcher *w, PyObject *function)
+{
+    Verdict v = codeinfo_classify(w, (PyCodeObject *)((PyFunctionObject *)function)->func_code);
+    Py_XDECREF(v.payload);
+    return v.kind == CODE_COPY;
+}
+
 /* Loose numbers: known objects whose value nothing has depended on so far. An instruction that is about to use one as
- * more than something to be moved about settles it. What a Python function is given, and what is stored in a variable
+ * more than something to be moved about settles it. What a watched function is given, and what is stored in a variable
  * or put into a list or a dict by itself, is moved only. */
 static void
 settle_operands(Watcher *w, Probe *p, PyObject **operands)
@@ -218,8 +226,10 @@ settle_operands(Watcher *w, Probe *p, PyObject **operands)
     int first = into != NULL && (PyDict_CheckExact(into) || PyList_CheckExact(into));
     if (p->kind == KIND_CALL) {
         PyObject *callable = *call_slots(operands, p->count).callable;
-        if (callable != NULL && (PyFunction_Check(callable) ||
-                                 (PyMethod_Check(callable) && PyFunction_Check(PyMethod_GET_FUNCTION(callable))))) {
+        if (callable != NULL && PyMethod_Check(callable)) {
+            callable = PyMethod_GET_FUNCTION(callable);
+        }
+        if (callable != NULL && PyFunction_Check(callable) && will_be_watched(w, callable)) {
             return;
         }
     }

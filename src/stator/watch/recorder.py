@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from traceback import FrameSummary
@@ -49,12 +50,13 @@ IsRecorded = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], bo
 
 
 class Recorder(Handlers):
-    def __init__(self, name: str, is_recorded: IsRecorded) -> None:
-        """`is_recorded(segments, way, inputs, state)`: is there a recording already, perhaps a segment of this run,
+    def __init__(self, name: str, program: object, is_recorded: IsRecorded) -> None:
+        """`program` has learned where to break, and is to learn more. `is_recorded(segments, way, inputs, state)`: is there a recording already, perhaps a segment of this run,
         that fits the program as it arrives at a way?"""
         self.name = name
         self.failure: BaseException | None = None
         self.segments: list[Segment] = []
+        self._program = program
         self._is_recorded = is_recorded
         self._break: Break | None = None  # set between a break and the next segment
         self._over = False
@@ -187,9 +189,14 @@ class Recorder(Handlers):
     def _break_earlier(self, drop: Drop) -> bool:
         """A break inside of what C code has called: the next recording is to break before that call."""
         probe = obstacle(self.watcher)
-        if probe is None or probe.broken is not None or (probe is self.watcher.last_probe and not drop.inside):
+        if probe is None or (probe is self.watcher.last_probe and not drop.inside):
             return False
-        probe.broken = Drop(drop.reason, drop.detail)
+        if probe.broken is None:
+            probe.broken = Drop(drop.reason, drop.detail)
+            probe.broken.learned_by = weakref.WeakSet()
+        if self._program in probe.broken.learned_by:
+            return False
+        probe.broken.learned_by.add(self._program)
         return True
 
     def _give_up(self, drop: Drop, reason: BreakReason) -> None:
@@ -331,7 +338,8 @@ class Recorder(Handlers):
     def failed(self, error: BaseException) -> None:
         """A handler raised: on purpose (Drop), or because something in stator is wrong."""
         if isinstance(error, Drop):
-            self.drop(error)
+            if error.learned_by is None or self._program in error.learned_by:
+                self.drop(error)
         else:
             self.failure = self.failure or error
             self.drop(Drop("internal-error", f"{type(error).__name__}: {error}", transient=True))
