@@ -150,11 +150,12 @@ class Watcher:
         on_lost(raised) is called, which may call pend() once more, for the caller's frame; else watching is over."""
     def hand_over(self, other: Watcher, /) -> None:
         """Let another watcher record the rest of this run."""
-    def frames(self) -> tuple[list[tuple[int, CodeType, CodeType, int, FunctionType, list[Any], bool]], Any]:
+    def frames(self) -> tuple[list[tuple[int, CodeType, CodeType, int, FunctionType, list[Any], bool, Any]], Any]:
         """The frames of the run, the root first, and the exception that the program is handling, or None.
 
-        A frame is (kind of its code, its code, the original code, code unit of the instruction in progress, the original
-        function, fast locals, is the stack as the last probe saw it). Unbound variables are MISSING, cells are cells."""
+        A frame is (kind of its code, its code, the original code, code unit of the instruction in progress, the
+        original function, fast locals, is the stack as the last probe saw it, the manager that a `with` is entering).
+        What is not there is MISSING: unbound variables, a manager. Cells are cells."""
     def stack(self, calls: int, depth: int, /) -> list[Any]:
         """The lowest slots of the value stack of the frame so many calls away from the innermost; NULL is MISSING."""
     @property

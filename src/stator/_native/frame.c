@@ -36,18 +36,17 @@ slot_list(PyObject **slots, Py_ssize_t n)
     return list;
 }
 
-static int
-is_intact(Thread *t, Frame *f)
+static Level *
+level_of(Thread *t, Frame *f)
 {
-    for (Level *level = t->level; level != NULL; level = level->below) {
-        if (level->frame == f) {
-            return level->intact;
-        }
+    Level *level = t->level;
+    while (level != NULL && level->frame != f) {
+        level = level->below;
     }
-    return 0;
+    return level;
 }
 
-/* (kind, code, original, code unit, function, fast locals, intact) */
+/* (kind, code, original, code unit, function, fast locals, intact, held) */
 static PyObject *
 describe(Thread *t, Frame *f)
 {
@@ -67,8 +66,11 @@ describe(Thread *t, Frame *f)
         Py_XDECREF(original);
         return NULL;
     }
-    return Py_BuildValue("(iONnONO)", kind, code, original, frame_unit(f), function, locals,
-                         is_intact(t, f) ? Py_True : Py_False);
+    Level *level = level_of(t, f);
+    PyObject *intact = level != NULL && level->intact ? Py_True : Py_False;
+    PyObject *held = level == NULL || level->held == NULL ? missing : level->held;
+    return Py_BuildValue("(iONnONOO)", kind, code, original, frame_unit(f), function == NULL ? Py_None : function,
+                         locals, intact, held);
 }
 
 static Thread *

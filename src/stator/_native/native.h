@@ -140,7 +140,8 @@ int filter_call_noted(Watcher *w, PyObject *owner, int note);
 typedef struct Level {
     struct Level *below;
     Frame *frame;
-    int intact; /* the operands of the instruction in progress lie on the stack unchanged */
+    int intact;     /* the operands of the instruction in progress lie on the stack unchanged */
+    PyObject *held; /* the manager that `with` is going to enter, owned: its slot may be used up. Or NULL */
 } Level;
 
 typedef struct Thread {

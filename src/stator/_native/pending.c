@@ -92,6 +92,10 @@ pending_hand_over(PyObject *self, PyObject *object)
         PyErr_SetString(PyExc_RuntimeError, "the other watcher is running already, or was garbage");
         return NULL;
     }
+    if (t->waiting != NULL && other->on_resume == Py_None) {
+        PyErr_SetString(PyExc_RuntimeError, "the run is waiting, and the other watcher has no on_resume");
+        return NULL;
+    }
     other->stopped = 0;
     other->thread = t;
     other->holds_hook = w->holds_hook;

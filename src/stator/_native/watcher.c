@@ -197,7 +197,7 @@ watcher_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_RuntimeError, "this watcher was garbage already");
         return NULL;
     }
-    if (t->watcher != NULL || w->thread != NULL) {
+    if (t->watcher != NULL || w->thread != NULL || w->successor != NULL) {
         PyErr_SetString(PyExc_RuntimeError, w->thread != NULL ? "this watcher is running already"
                                                               : "this thread is being watched already");
         return NULL;

@@ -1,7 +1,7 @@
 """A small assembler: instructions with labels become bytecode, an exception table and a line table.
 
-Enters: instructions in order, each with the source position it is to be reported at. Leaves: the three byte strings of a
-code object. A jump's direction is that of its opcode; who emits it sees to it that the label lies there.
+Enters: instructions in order, each with the source position it is reported at. Leaves: three byte strings of a code
+object. A jump's direction is that of its opcode; who emits it sees to it that the label lies there.
 """
 
 from __future__ import annotations

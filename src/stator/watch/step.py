@@ -301,9 +301,7 @@ def advance(flow: Flow, state: State) -> tuple[State | None, State | None]:
 _ATTRIBUTE: Layout = (Slot.VALUE, Slot.NULL) if o.NULL_ABOVE else (Slot.NULL, Slot.VALUE)
 
 
-def _effect(
-    flow: Flow, k: int, bound: frozenset[int], stack: Layout, jump: bool
-) -> tuple[frozenset[int], Layout]:
+def _effect(flow: Flow, k: int, bound: frozenset[int], stack: Layout, jump: bool) -> tuple[frozenset[int], Layout]:
     op, arg = flow.ops[k], flow.args[k]
     if op in o.SLOTS:
         return _slot_effect(op, arg, bound, stack)
@@ -325,9 +323,7 @@ def _effect(
     return bound, after
 
 
-def _slot_effect(
-    op: int, arg: int, bound: frozenset[int], stack: Layout
-) -> tuple[frozenset[int], Layout]:
+def _slot_effect(op: int, arg: int, bound: frozenset[int], stack: Layout) -> tuple[frozenset[int], Layout]:
     """Instructions that name variables."""
     for what, index in o.slots(op, arg):
         if what == "load":

@@ -45,14 +45,14 @@ class _Frame:
     """A frame as it was read."""
 
     def __init__(self, entry: tuple[Any, ...]) -> None:
-        kind, self.code, original, unit, self.function, self.slots, self.intact = entry
+        kind, self.code, original, unit, self.function, slots, self.intact, self.held = entry
         if not isinstance(original, CodeType) or not isinstance(self.function, FunctionType):
             raise NotResumable("a frame's function is gone")
+        self.places: list[tuple[int, bool]] | None = None
         if kind == n.INSTRUMENTED:
             self.places = _places(self.code, original)
             offset, self.running = self.places[unit]
         elif kind == n.TRANSPARENT:
-            self.places = None
             offset, self.running = 2 * unit, True
         else:
             raise NotResumable(f"{original.co_qualname} runs unwatched")
@@ -62,7 +62,7 @@ class _Frame:
         if self.flow.refusal is not None:
             raise NotResumable(f"{original.co_qualname}: {self.flow.refusal}")
         names = [*self.code.co_varnames, *(v for v in self.code.co_cellvars if v not in self.code.co_varnames)]
-        self.variables = dict(zip(names, self.slots, strict=False))
+        self.variables = dict(zip(names, slots, strict=False))
 
     def place_of(self, lasti: int) -> int:
         """The offset in the original of an instruction that raised."""
@@ -105,7 +105,10 @@ def _innermost(watcher: n.Watcher, frame: _Frame) -> list[Any]:
         raise NotResumable("the instruction has replaced its operands")
     if frame.site.finish is not None:
         raise NotResumable("a continuation is just beginning")
-    return watcher.stack(0, len(frame.flow.stack(frame.site.k)))
+    depth = len(frame.flow.stack(frame.site.k))
+    if frame.running and frame.held is not n.MISSING:
+        return [*watcher.stack(0, depth - 1), frame.held]
+    return watcher.stack(0, depth)
 
 
 def _kinds(frame: _Frame, depth: int) -> bytes:
@@ -168,15 +171,12 @@ def rest(frames: Sequence[Suspended], innermost: CodeType | None = None) -> tupl
 
 def handled_around(frames: Sequence[Suspended]) -> BaseException | None:
     """The exception that a caller of the innermost frame is handling: a step of that frame needs it."""
-    for frame in reversed(frames[:-1]):
-        on_stack = iter(frame.values[len(frame.bound) :])
-        handled = [value for slot in frame.stack if slot in _PASSED for value in [next(on_stack)] if slot is Slot.EXC]
-        if handled:
-            return handled[-1]
-    return None
-
-
-_PASSED = (Slot.VALUE, Slot.EXC)
+    handled: BaseException | None = None
+    for frame in frames[:-1]:
+        passed = [slot for slot in frame.stack if slot in (Slot.VALUE, Slot.EXC)]
+        for slot, value in zip(passed, frame.values[len(frame.bound) :], strict=True):
+            handled = value if slot is Slot.EXC else handled
+    return handled
 
 
 def made_function(code: CodeType, function: FunctionType) -> FunctionType:
@@ -203,7 +203,7 @@ def _caller(watcher: n.Watcher, calls: int, frame: _Frame, callee: _Frame) -> tu
     stack = watcher.stack(calls, below + readable)
     last = flow.lasts[site.k]
     what = None if rule.arg is None else rule.arg(site.code, flow.args[last])
-    call = _Call(stack[below:], callee, what, default_finish(site.code, flow.offset(site.k)))
+    call = _Call(stack[below:], frame, callee, what, default_finish(site.code, flow.offset(site.k)))
     if o.is_method_form(flow.ops[last], flow.args[last]) and not o.NULL_ABOVE:
         call.leaves = [n.MISSING]
     if not check(call):
@@ -213,16 +213,17 @@ def _caller(watcher: n.Watcher, calls: int, frame: _Frame, callee: _Frame) -> tu
     return stack[:below] + call.leaves, call.finish
 
 
-_READABLE = {n.CALL: 2, n.CALL_EX: 2, n.SLICE: 1, n.STORE_SLICE: 2, n.FORMAT: 1}
+# How many operands, the lowest, an instruction that is running has not used up.
+_READABLE = {n.CALL: 2, n.CALL_EX: 2, n.SLICE: 1, n.STORE_SLICE: 2, n.FORMAT: 1, n.WITH: int(o.EXIT_ON_STACK)}
 _KEEPS_OPERANDS = frozenset((n.NEXT, n.WITH_EXIT))
 
 
 class _Call:
     """An instruction that called a function. The checks say whether it did so by itself, and complete what is known."""
 
-    def __init__(self, operands: list[Any], callee: _Frame, what: object, finish: Finish) -> None:
+    def __init__(self, operands: list[Any], caller: _Frame, callee: _Frame, what: object, finish: Finish) -> None:
         self.operands = operands
-        self.callee = callee
+        self.caller, self.callee = caller, callee
         self.function = callee.function
         self.what = what
         self.finish = finish
@@ -262,10 +263,6 @@ def _check_call(call: _Call) -> bool:
     call.finish = Finish.DROP
     call.leaves = [call.first_argument()]
     return True
-
-
-def _check_call_ex(call: _Call) -> bool:
-    return _check_call(call)
 
 
 def _check_attribute(call: _Call) -> bool:
@@ -334,14 +331,12 @@ def _check_unary(call: _Call) -> bool:
 
 
 def _check_with(call: _Call) -> bool:
+    manager = call.caller.held
     if o.EXIT_ON_STACK:
-        leave = call.operands[0]
-        manager = getattr(leave, "__self__", None)
+        call.leaves = [call.operands[0]]
     else:
-        manager = call.first_argument()
         leave = n.mro_lookup(type(manager), "__exit__")
-        leave = MethodType(leave, manager) if isinstance(leave, FunctionType) else getattr(manager, "__exit__", None)
-    call.leaves = [leave]
+        call.leaves = [leave.__get__(manager, type(manager))]
     return call.special(manager, "__enter__")
 
 
@@ -353,12 +348,12 @@ def _check_with_exit(call: _Call) -> bool:
 def _check_format(call: _Call) -> bool:
     """With a conversion and a format, what is formatted is no longer the operand."""
     names = {None: ("__format__", "__str__", "__repr__"), "s": ("__str__", "__repr__"), "r": ("__repr__",)}
-    return call.what in names and call.special(call.operands[0], *names[call.what])  # type: ignore[index]
+    return call.what in names and call.special(call.operands[0], *names[call.what])
 
 
 _CHECKS: dict[int, Callable[[_Call], bool]] = {
     n.CALL: _check_call,
-    n.CALL_EX: _check_call_ex,
+    n.CALL_EX: _check_call,
     n.ATTR: _check_attribute,
     n.STORE_ATTR: _check_store_attribute,
     n.DELETE_ATTR: _check_delete_attribute,
