@@ -108,7 +108,7 @@ def places(case: Any) -> list[int]:
         times[id(code), offset] += 1
         if times[id(code), offset] <= MOST:
             chosen.append(number)
-    return chosen
+    return chosen[:: 10 if case.__name__ == "many_variables" else 1]  # most of its instructions are alike
 
 
 def finish(frames: list[Suspended]) -> Any:
@@ -172,11 +172,11 @@ def check_all(finish: Callable[[list[Suspended]], Any], expected: int) -> None:
 
 
 def test_finished_by_continuations() -> None:
-    check_all(finish, 2900)
+    check_all(finish, 2400)
 
 
 def test_finished_by_a_step_and_continuations() -> None:
-    check_all(finish_by_step, 2650)
+    check_all(finish_by_step, 2150)
 
 
 # ---- continuations of continuations ----
@@ -284,7 +284,7 @@ def test_waiting_for_the_next_probe() -> None:
     count = Counter[str]()
     for case in resumables.CASES:
         want = plain(case)
-        for number in places(case)[:: 2 if case.__name__ == "many_variables" else 1]:
+        for number in places(case):
             log: list[Any] = []
             pending = Pending(number)
             assert outcome(log, pending.watcher.run, case, (log,)) == want, (case.__name__, number)
@@ -292,4 +292,4 @@ def test_waiting_for_the_next_probe() -> None:
             assert n.state() == n.OFF and n.current() is None and not n.hook_installed()
             count += pending.count
     print(count)
-    assert count["handled"] < 100 and count["resumed"] > 2500 and count["raised"] > 20 and count["left"] > 100
+    assert count["handled"] < 100 and count["resumed"] > 2400 and count["raised"] > 20 and count["left"] > 100

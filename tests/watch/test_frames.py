@@ -20,7 +20,7 @@ from stator import _native as n
 from stator.watch.continuation import Finish, NotResumable, Slot, raise_at, resume
 from stator.watch.flow import flow_of
 from stator.watch.step import step
-from stator.watch.suspend import rest, suspended
+from stator.watch.suspend import suspended
 
 # ---- inside an instruction ----
 
@@ -67,7 +67,9 @@ def in_the_middle(number: int, finish: Callable[..., Any]) -> Any:
         results.append(in_thread(lambda: outcome(log, finish, frames)))
         watcher.stop()
 
-    notes = Notes(kinds="CALL", classify=lambda code: (n.OURS, None, True) if code.co_filename == spies.__file__ else None)
+    notes = Notes(
+        kinds="CALL", classify=lambda code: (n.OURS, None, True) if code.co_filename == spies.__file__ else None
+    )
     with_spy = spies.Spy(called)
     outcome(log, notes.watcher.run, fresh_code(uses), (with_spy, log))
     return results[0] if results else None
@@ -109,7 +111,7 @@ def between(call: Callable[[Any], Any]) -> Any:
     return call(lambda: BREAK())
 
 
-def BREAK() -> str:  # noqa: N802
+def BREAK() -> str:
     return "broken"
 
 
@@ -360,6 +362,12 @@ def refusal(call: Callable[[], Any]) -> str:
     raise AssertionError("not refused")
 
 
+def calls_of(code: CodeType) -> list[int]:
+    flow = flow_of(code)
+    rules = [(flow.offset(k), flow.rule(k)) for k in range(len(flow.ops)) if flow.heads[k] == k]
+    return [offset for offset, rule in rules if rule is not None and rule.kind == n.CALL]
+
+
 def test_what_has_no_continuation() -> None:
     def generator() -> Any:
         yield 1
@@ -371,8 +379,7 @@ def test_what_has_no_continuation() -> None:
 
 
 def test_a_wrong_layout_is_an_error() -> None:
-    flow = flow_of(inner.__code__)
-    call = next(flow.offset(k) for k, op in enumerate(flow.ops) if flow.heads[k] != k or flow.lasts[k] != k or op == 171)
+    call = calls_of(inner.__code__)[0]
     for make in (resume, step):
         try:
             make(inner.__code__, call, ("x",), (Slot.VALUE,))
@@ -393,7 +400,7 @@ def lines_of(size: int) -> FunctionType:
 
 def test_continuations_die_with_their_code() -> None:
     f = lines_of(3)
-    offset = flow_of(f.__code__).offsets[-8]
+    offset = calls_of(f.__code__)[1]  # its handler needs the loop's iterator, no more
     made = raise_at(f.__code__, offset, ("x", "g", "i"), (Slot.VALUE,))
     assert made is raise_at(f.__code__, offset, ("g", "i", "x"), (Slot.VALUE,))
     alive = weakref.ref(f.__code__)
@@ -403,6 +410,44 @@ def test_continuations_die_with_their_code() -> None:
     del made
     gc.collect()
     assert alive() is None
+
+
+def test_nothing_is_kept() -> None:
+    """Neither the frames that were read nor steps and continuations hold on to what went through them."""
+
+    class Thing:
+        pass
+
+    things: list[weakref.ref[Any]] = []
+
+    def f(log: list[Any]) -> Any:
+        thing = Thing()
+        things.append(weakref.ref(thing))
+        with Box(log, 1) as box:
+            try:
+                log.append((box, abs(-1), [thing, len("ab")]))
+                raise ValueError(thing)
+            except ValueError as error:
+                log.append(len(error.args))
+        log.clear()
+        return len(log)
+
+    for finish_it in (finish, finish_by_step):
+        for number in range(1, 40):
+            log: list[Any] = []
+
+            def at(watcher: n.Watcher, probe: n.Probe, finish: Any = finish_it, log: list[Any] = log) -> None:
+                frames = suspended(watcher)
+                in_thread(lambda: outcome(log, finish, frames))
+                watcher.stop()
+
+            breaker = Breaker(number, at)
+            breaker.classify = lambda code: (n.COPY, None, False)  # type: ignore[method-assign]
+            breaker.watcher = breaker.make()
+            outcome([], breaker.watcher.run, fresh_code(f), (log,))
+            assert not breaker.failures
+    gc.collect()
+    assert len(things) > 60 and not [ref for ref in things if ref() is not None]
 
 
 def test_it_is_quick() -> None:
@@ -439,9 +484,7 @@ def test_a_class_call_needs_its_instance() -> None:
     def f(x: Any) -> Any:
         return [x, Box(x, 1)]
 
-    flow = flow_of(f.__code__)
-    call = [flow.offset(k) for k, op in enumerate(flow.ops) if flow.rule(k) is not None and flow.rule(k).kind == n.CALL][-1]
+    call = calls_of(f.__code__)[-1]
     code = resume(f.__code__, call, (), (Slot.VALUE, Slot.VALUE), 1, Finish.DROP)
     assert code.co_varnames[: code.co_argcount] == (".s0", ".s1", ".call", ".a0")
     assert FunctionType(code, globals())(1, "instance", lambda x: None, 2) == [1, "instance"]
-    assert rest is not None

@@ -238,8 +238,7 @@ class _Call:
         code = original_of(self.callee.made_from)
         flow = flow_of(code)
         for op, arg in zip(flow.ops, flow.args, strict=True):
-            writes = op in o.WRITES_CELL or any(what != "load" and what != "cell" for what, _ in o.slots(op, arg))
-            if writes and any(index == 0 for _, index in o.slots(op, arg)):
+            if arg == 0 and (op in o.WRITES_CELL or o.SLOTS.get(op) in ("store", "delete", "clear")):
                 raise NotResumable("a first argument may have been changed")
         if code.co_argcount == 0:
             raise NotResumable("a function has no first argument")
