@@ -144,10 +144,11 @@ class Watcher:
     def intercept(self, code: CodeType, /) -> None: ...
     def call_leaf(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None, /) -> Any: ...
     def paused(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any: ...
-    def pend(self) -> None:
-        """Watch nothing until the innermost watched frame comes to its next probe: then on_resume(probe) is called, and
-        watching goes on with that probe, unless it returns True: then the wait goes on. If that frame is left before,
-        on_lost(raised) is called, which may call pend() once more, for the caller's frame; else watching is over."""
+    def pend(self, calls: int = 0, /) -> None:
+        """Watch nothing until the innermost watched frame (or the one so many calls away from it) comes to its next
+        probe: then on_resume(probe) is called, and watching goes on with that probe, unless it returns True: then the
+        wait goes on. If that frame is left before, on_lost(raised) is called, which may call pend() once more, for the
+        caller's frame; else watching is over."""
     def hand_over(self, other: Watcher, /) -> None:
         """Let another watcher record the rest of this run."""
     def frames(self) -> tuple[list[tuple[int, CodeType, CodeType, int, FunctionType, list[Any], bool, Any]], Any]:

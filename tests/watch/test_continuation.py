@@ -12,12 +12,14 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import resumables
+from test_instrument import all_code, sources
 from watching import KINDS
 
 from stator import _native as n
 from stator.watch import opcodes
-from stator.watch.continuation import NotResumable, Slot, original_of, raise_at, resume
-from stator.watch.flow import flow_of
+from stator.watch.continuation import Layout, NotResumable, Slot, original_of, raise_at, resume
+from stator.watch.flow import EXC, LASTI, Flow, flow_of
+from stator.watch.instrument import instrument
 from stator.watch.step import Exit, step
 from stator.watch.suspend import Suspended, handled_around, made_function, rest, suspended
 
@@ -234,6 +236,43 @@ def test_two_ways_to_a_place_give_the_same_code() -> None:
     assert resume(once, within, ("c", "d"), later) is direct
     assert (once.co_name, once.co_qualname, once.co_filename) == ("f", f.__qualname__, __file__)
     assert FunctionType(once, globals())(1, abs, -7) == [1, 7, 6]
+
+
+# ---- much code ----
+
+
+def assumed(flow: Flow, k: int) -> Layout:
+    kinds = [flow.stack(k)[i : i + 1] for i in range(len(flow.stack(k)))]
+    return tuple(Slot.EXC if x == EXC else flow.offset(flow.entry) if x == LASTI else Slot.VALUE for x in kinds)
+
+
+def check_statically(code: CodeType, k: int) -> int:
+    """Continuations and steps are well-formed: the instrumenter computes their stack depths, where all ways agree. What
+    a step says of its exits is what continuations take."""
+    flow = flow_of(code)
+    bound, stack = flow.names[: flow.free], assumed(flow, k)
+    instrument(raise_at(code, flow.offset(k), bound, stack))
+    instrument(resume(code, flow.offset(k), bound, stack))
+    if flow.ops[k] in opcodes.RETURNS:
+        return 0
+    made, exits = step(code, flow.offset(k), bound, stack)
+    instrument(made)
+    for way in exits:
+        (raise_at if way.raises else resume)(code, way.offset, way.bound, way.stack)
+    return len(exits)
+
+
+def test_much_code() -> None:
+    exits = 0
+    for path in sources()[::6]:
+        for code in all_code(compile(path.read_bytes(), str(path), "exec", dont_inherit=True)):
+            flow = flow_of(code)
+            if flow.refusal is not None:
+                continue
+            heads = [k for k in range(flow.entry, len(flow.ops)) if flow.heads[k] == k and flow.stacks[k] is not None]
+            for k in [k for k in heads if flow.rule(k) is not None][3::17]:
+                exits += check_statically(code, k)
+    assert exits > 500
 
 
 # ---- waiting in the run ----

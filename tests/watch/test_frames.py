@@ -115,6 +115,9 @@ def BREAK() -> str:
     return "broken"
 
 
+places: list[Any] = []  # where a break was refused, what was proposed instead
+
+
 def broken_at_marker(func: Callable[..., Any], args: tuple[Any, ...], classify: Any = None) -> Any:
     """The outcome of a function that is broken off at the call of BREAK and finished, or why it cannot be."""
     results: list[Any] = []
@@ -125,6 +128,7 @@ def broken_at_marker(func: Callable[..., Any], args: tuple[Any, ...], classify: 
                 frames = suspended(notes.watcher)
             except NotResumable as error:
                 results.append(str(error))
+                places.append((error.calls, error.place))
                 return
             results.append((len(frames), in_thread(lambda: outcome([], finish, frames))))
 
@@ -170,6 +174,8 @@ def test_c_code_between_is_refused() -> None:
         lambda f: type("C", (), {"__eq__": lambda self, other: f(), "__hash__": None})() in [1],
     ):
         assert "was called by C code" in broken_at_marker(between, (call,)), call
+        calls, place = places[-1]
+        assert calls == 2 and place[0] is call.__code__
     assert "it is a generator" in broken_at_marker(between, (lambda f: next(f() for _ in [1]),))
 
 
@@ -311,6 +317,26 @@ def test_a_frame_that_is_left() -> None:
     waiting = Waiting("int")
     assert waiting.watcher.run(fresh_code(catches), (1,)) == 1
     assert waiting.told[-2:] == [("call", "int"), ("lost", True)]
+    assert not waiting.notes.failures
+
+
+def test_waiting_in_a_caller() -> None:
+    def f(values: list[int]) -> Any:
+        ordered = sorted(values, key=lambda x: abs(x))
+        return ordered, min(1, 2)
+
+    class InCaller(Waiting):
+        def handler(self, probe: n.Probe, *operands: Any) -> None:
+            if probe.kind == n.CALL:
+                self.told.append(("call", operands[0].__name__))
+                if operands[0] is abs:
+                    self.watcher.pend(1)
+
+    waiting = InCaller("")
+    assert waiting.watcher.run(fresh_code(f), ([-2, 1, 3],)) == f([-2, 1, 3])
+    line = f.__code__.co_firstlineno
+    told = [what for what in waiting.told if what[0] != "enter"]
+    assert told == [("call", "sorted"), ("call", "abs"), ("resume", line + 2), ("call", "min")]
     assert not waiting.notes.failures
 
 

@@ -26,6 +26,17 @@ caller(Frame *f, Frame *root)
     return f;
 }
 
+/* The frame so many calls away from the innermost watched one, or NULL. */
+static Frame *
+frame_below(Thread *t, Py_ssize_t calls)
+{
+    Frame *root = root_frame(t), *f = t->level->frame;
+    for (; f != NULL && calls > 0; calls--) {
+        f = caller(f, root);
+    }
+    return f;
+}
+
 static PyObject *
 slot_list(PyObject **slots, Py_ssize_t n)
 {
@@ -44,6 +55,13 @@ level_of(Thread *t, Frame *f)
         level = level->below;
     }
     return level;
+}
+
+Level *
+frames_level(Thread *t, Py_ssize_t calls)
+{
+    Frame *f = frame_below(t, calls);
+    return f == NULL ? NULL : level_of(t, f);
 }
 
 /* (kind, code, original, code unit, function, fast locals, intact, held) */
@@ -131,11 +149,8 @@ frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
     if (PyErr_Occurred()) {
         return NULL;
     }
-    Frame *root = root_frame(t), *f = t->level->frame;
-    for (; f != NULL && calls > 0; calls--) {
-        f = caller(f, root);
-    }
-    if (f == NULL || calls < 0 || depth < 0 || depth > frame_code(f)->co_stacksize) {
+    Frame *f = calls < 0 ? NULL : frame_below(t, calls);
+    if (f == NULL || depth < 0 || depth > frame_code(f)->co_stacksize) {
         PyErr_SetString(PyExc_IndexError, "there is no such frame, or its stack is not as deep");
         return NULL;
     }

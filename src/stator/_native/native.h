@@ -184,7 +184,7 @@ void watcher_stop(Watcher *w);
 
 int pending_over(Thread *t, Probe *p); /* does this probe end it? */
 void pending_left(Thread *t, int raised); /* the frame was left */
-PyObject *pending_pend(PyObject *watcher, PyObject *none);
+PyObject *pending_pend(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 PyObject *pending_hand_over(PyObject *watcher, PyObject *other);
 
 /* ---- code objects (codeinfo.c) ---- */
@@ -225,6 +225,7 @@ int hook_enter(Watcher *w, PyFunctionObject *func);
 /* ---- reading frames (frame.c) ---- */
 
 PyObject *frames_read(PyObject *watcher, PyObject *none);
+Level *frames_level(Thread *t, Py_ssize_t calls); /* NULL if that frame is not a watched one */
 PyObject *frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 extern PyObject *missing; /* module.c */
 

@@ -34,7 +34,13 @@ Position = tuple[int | None, int | None, int | None, int | None]
 
 
 class NotResumable(Exception):
-    """There is no continuation for this; the argument says why."""
+    """There is no continuation for this; the argument says why.
+
+    From `suspended`: `place` is the instruction, as (code, offset), that a run had better be broken off at instead, and
+    `calls` says how far its frame is from the innermost. None if there is no such place."""
+
+    place: tuple[CodeType, int] | None = None
+    calls: int = 0
 
 
 class Entry(NamedTuple):

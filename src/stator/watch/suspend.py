@@ -85,23 +85,39 @@ def _places(copy: CodeType, original: CodeType) -> list[tuple[int, bool]]:
 def suspended(watcher: n.Watcher) -> list[Suspended]:
     """The frames of the run, the root first. To be called by a handler, outside of its own except clauses."""
     entries, handled = watcher.frames()
-    frames = [_Frame(entry) for entry in entries]
+    frames: list[_Frame] = []
     stacks: list[list[Any]] = []
     finishes: list[Finish | None] = []
-    for i, frame in enumerate(frames):
-        calls = len(frames) - 1 - i
-        if calls == 0:
-            stack, finish = _innermost(watcher, frame), None
-        else:
-            stack, finish = _caller(watcher, calls, frame, frames[i + 1])
-        stacks.append(stack)
-        finishes.append(finish)
+    try:
+        for i, entry in enumerate(entries):
+            frame = _Frame(entry)
+            if frames:
+                stack, finish = _caller(watcher, len(entries) - i, frames[-1], frame)
+                stacks.append(stack)
+                finishes.append(finish)
+            frames.append(frame)
+        stacks.append(_innermost(watcher, frames[-1]))
+        finishes.append(None)
+    except NotResumable as error:
+        _say_where_instead(error, frames, len(entries))
+        raise
     _set_handled(frames, stacks, handled)
     return [_state(*parts) for parts in zip(frames, stacks, finishes, strict=True)]
 
 
+def _say_where_instead(error: NotResumable, frames: list[_Frame], count: int) -> None:
+    """These frames can be continued: the next one cannot. An instruction that calls it by way of C code is a good place
+    for a break."""
+    for i in range(len(frames) - 1, -1, -1):
+        frame = frames[i]
+        if frame.places is not None and frame.site.finish is None:
+            error.place = (frame.site.code, frame.flow.offset(frame.site.k))
+            error.calls = count - 1 - i
+            return
+
+
 def _innermost(watcher: n.Watcher, frame: _Frame) -> list[Any]:
-    if frame.running and not frame.intact:
+    if frame.running and (not frame.intact or frame.flow.rule(frame.site.k) is None):
         raise NotResumable("the instruction has replaced its operands")
     if frame.site.finish is not None:
         raise NotResumable("a continuation is just beginning")
