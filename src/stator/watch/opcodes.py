@@ -343,7 +343,6 @@ PAIRS: dict[int, tuple[int, int]] = {
 }
 
 
-NOP: int = dis.opmap["NOP"]
 COPY: int = dis.opmap["COPY"]
 SWAP: int = dis.opmap["SWAP"]
 RESUME: int = dis.opmap["RESUME"]
@@ -370,7 +369,6 @@ _LOAD_SUPER_ATTR: int = dis.opmap.get("LOAD_SUPER_ATTR", -1)
 
 RETURNS: frozenset[int] = _opcodes("RETURN_VALUE", "RETURN_CONST")
 PLAIN_JUMPS: frozenset[int] = _opcodes("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
-GENERATOR_ONLY: frozenset[int] = _opcodes("RETURN_GENERATOR", "YIELD_VALUE", "SEND")
 JUMP_IF_TRUE: int = dis.opmap["POP_JUMP_FORWARD_IF_TRUE" if VERSION == (3, 11) else "POP_JUMP_IF_TRUE"]
 JUMP_IF_FALSE: int = dis.opmap["POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE"]
 JUMP_IF_NONE: int = dis.opmap["POP_JUMP_FORWARD_IF_NONE" if VERSION == (3, 11) else "POP_JUMP_IF_NONE"]
