@@ -41,7 +41,6 @@ TRUTH: Final[int]
 ITER: Final[int]
 NEXT: Final[int]
 UNPACK: Final[int]
-INSERT: Final[int]
 EXTEND: Final[int]
 HASH: Final[int]
 WITH: Final[int]
@@ -68,8 +67,9 @@ ESCAPE: Final[int]
 EXC_MATCH: Final[int]
 INTRINSIC: Final[int]
 FUNCTION: Final[int]
-PACK: Final[int]
 RETURN: Final[int]
+PACK: Final[int]
+INSERT: Final[int]
 
 MISSING: Final[object]
 
@@ -153,17 +153,20 @@ class Watcher:
     def intercept(self, code: CodeType, /) -> None: ...
     def call_leaf(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None, /) -> Any: ...
     def paused(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any: ...
-    def pend(self) -> None:
-        """Watch nothing until the innermost watched frame comes to its next probe: then on_resume(probe) is called, and
-        watching goes on with that probe, unless it returns True: then the wait goes on. If that frame is left before,
-        on_lost(raised) is called, which may call pend() once more, for the caller's frame; else watching is over."""
+    def pend(self, calls: int = 0, /) -> None:
+        """Watch nothing until the innermost watched frame (or the one so many calls away from it) comes to its next
+        probe: then on_resume(probe) is called, and watching goes on with that probe, unless it returns True: then the
+        wait goes on. If that frame is left before, on_lost(raised) is called, which may call pend() once more, for the
+        caller's frame; else watching is over."""
     def hand_over(self, other: Watcher, /) -> None:
         """Let another watcher record the rest of this run."""
-    def frames(self) -> tuple[list[tuple[int, CodeType, CodeType, int, FunctionType, list[Any], bool]], Any]:
+    def frames(self) -> tuple[list[tuple[Any, ...]], Any]:
         """The frames of the run, the root first, and the exception that the program is handling, or None.
 
-        A frame is (kind of its code, its code, the original code, code unit of the instruction in progress, the original
-        function, fast locals, is the stack as the last probe saw it). Unbound variables are MISSING, cells are cells."""
+        A frame is (kind of its code, its code, the original code, code unit of the instruction in progress, the
+        original function, fast locals, is the stack as the last probe saw it, the manager that a `with` is entering,
+        the last probe that fired in it).
+        What is not there is MISSING: unbound variables, a manager. Cells are cells."""
     def put(self, calls: int, slot: int, value: Any, /) -> None:
         """Set a slot of the frame so many calls away from the innermost. It must hold a value already."""
     def stack(self, calls: int, depth: int, /) -> list[Any]:

@@ -293,7 +293,7 @@ def while_loops(log: Any) -> Any:
 @case
 def silent_loops(log: Any) -> Any:
     """Loops in which no instruction has a probe."""
-    for x in (1, 2, 3):
+    for x in (1, 2, 3):  # noqa: B007
         pass
     for _ in [1, 2]:
         y = x

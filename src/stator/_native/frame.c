@@ -26,6 +26,17 @@ caller(Frame *f, Frame *root)
     return f;
 }
 
+/* The frame so many calls away from the innermost watched one, or NULL. */
+static Frame *
+frame_below(Thread *t, Py_ssize_t calls)
+{
+    Frame *root = root_frame(t), *f = t->level->frame;
+    for (; f != NULL && calls > 0; calls--) {
+        f = caller(f, root);
+    }
+    return f;
+}
+
 static PyObject *
 slot_list(PyObject **slots, Py_ssize_t n)
 {
@@ -46,7 +57,14 @@ level_of(Thread *t, Frame *f)
     return level;
 }
 
-/* (kind, code, original, code unit, function, fast locals, intact, last probe or None) */
+Level *
+frames_level(Thread *t, Py_ssize_t calls)
+{
+    Frame *f = frame_below(t, calls);
+    return f == NULL ? NULL : level_of(t, f);
+}
+
+/* (kind, code, original, code unit, function, fast locals, intact, held, last probe or None) */
 static PyObject *
 describe(Thread *t, Frame *f)
 {
@@ -67,9 +85,11 @@ describe(Thread *t, Frame *f)
         return NULL;
     }
     Level *level = level_of(t, f);
+    PyObject *intact = level != NULL && level->intact ? Py_True : Py_False;
+    PyObject *held = level == NULL || level->held == NULL ? missing : level->held;
     PyObject *probe = level == NULL || level->probe == NULL ? Py_None : (PyObject *)level->probe;
-    return Py_BuildValue("(iONnONOO)", kind, code, original, frame_unit(f), function, locals,
-                         level != NULL && level->intact ? Py_True : Py_False, probe);
+    return Py_BuildValue("(iONnONOOO)", kind, code, original, frame_unit(f), function == NULL ? Py_None : function,
+                         locals, intact, held, probe);
 }
 
 static Thread *
@@ -115,16 +135,6 @@ frames_read(PyObject *watcher, PyObject *Py_UNUSED(none))
     return Py_BuildValue("(NN)", list, handled);
 }
 
-static Frame *
-frame_at(Thread *t, Py_ssize_t calls)
-{
-    Frame *root = root_frame(t), *f = t->level->frame;
-    for (; f != NULL && calls > 0; calls--) {
-        f = caller(f, root);
-    }
-    return calls < 0 ? NULL : f;
-}
-
 PyObject *
 frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -140,7 +150,7 @@ frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
     if (PyErr_Occurred()) {
         return NULL;
     }
-    Frame *f = frame_at(t, calls);
+    Frame *f = calls < 0 ? NULL : frame_below(t, calls);
     PyCodeObject *code = f == NULL ? NULL : frame_code(f);
     if (f == NULL || slot < 0 || slot >= code->co_nlocalsplus + code->co_stacksize || f->localsplus[slot] == NULL) {
         PyErr_SetString(PyExc_IndexError, "there is no such frame, or nothing in that slot");
@@ -167,7 +177,7 @@ frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
     if (PyErr_Occurred()) {
         return NULL;
     }
-    Frame *f = frame_at(t, calls);
+    Frame *f = calls < 0 ? NULL : frame_below(t, calls);
     if (f == NULL || depth < 0 || depth > frame_code(f)->co_stacksize) {
         PyErr_SetString(PyExc_IndexError, "there is no such frame, or its stack is not as deep");
         return NULL;

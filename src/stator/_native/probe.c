@@ -174,12 +174,25 @@ is_return(Probe *p)
     return p->kind == KIND_RETURN || (p->kind == KIND_ESCAPE && p->arg != Py_None);
 }
 
-/* CALL_FUNCTION_EX replaces operands that are no tuple and no dict while it runs. */
+/* Do the operands stay on the stack while the instruction runs? CALL_FUNCTION_EX replaces what is no tuple and no
+ * dict, BUILD_SET lets go of equal keys. */
 static inline int
-stays_intact(Operands *ops)
+stays_intact(Probe *p, Operands *ops)
 {
-    return ops->starargs != NULL && PyTuple_CheckExact(ops->starargs) &&
-           (ops->kwnames == NULL || PyDict_CheckExact(ops->kwnames));
+    if (p->kind == KIND_CALL_EX) {
+        return ops->starargs != NULL && PyTuple_CheckExact(ops->starargs) &&
+               (ops->kwnames == NULL || PyDict_CheckExact(ops->kwnames));
+    }
+    return p->kind != KIND_HASH;
+}
+
+static inline void
+note_operands(Level *level, Probe *p, Operands *ops)
+{
+    level->intact = stays_intact(p, ops);
+    PyObject *held = level->held;
+    level->held = p->kind == KIND_WITH ? Py_XNewRef(ops->slots[0]) : NULL;
+    Py_XDECREF(held);
 }
 
 static inline int
@@ -264,7 +277,7 @@ fire(Thread *t, Probe *p)
         note_function(w, f, p);
         return;
     }
-    if (w->returns && is_return(p)) {
+    if (w->returns && w->on_return != Py_None && is_return(p)) {
         tell_return(w, f, p);
         if (t->state != STATE_WATCHING) {
             return;
@@ -275,7 +288,7 @@ fire(Thread *t, Probe *p)
     find_operands(p, f, &ops);
     if (t->level != NULL && t->level->frame == f) {
         t->level->probe = p;
-        t->level->intact = p->kind != KIND_CALL_EX || stays_intact(&ops);
+        note_operands(t->level, p, &ops);
     }
     if (p->broken != NULL && p->broken != Py_None) {
         PyObject *why = Py_NewRef(p->broken);
@@ -304,7 +317,7 @@ probe_fire(PyObject *self)
     if (t->state == STATE_WATCHING) {
         fire(t, p);
     }
-    else if (t->state == STATE_PENDING && p->kind != KIND_FUNCTION) {
+    else if (t->state == STATE_PENDING && t->waiting != NULL && p->kind != KIND_FUNCTION) {
         Frame *f = current_frame(PyThreadState_Get());
         if (f == t->waiting->frame && at_its_place(p, f) && pending_over(t, p)) {
             fire(t, p);

@@ -197,7 +197,7 @@ watcher_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_RuntimeError, "this watcher was garbage already");
         return NULL;
     }
-    if (t->watcher != NULL || w->thread != NULL) {
+    if (t->watcher != NULL || w->thread != NULL || w->successor != NULL) {
         PyErr_SetString(PyExc_RuntimeError, w->thread != NULL ? "this watcher is running already"
                                                               : "this thread is being watched already");
         return NULL;
@@ -483,7 +483,7 @@ static PyMethodDef watcher_methods[] = {
     {"intercept", watcher_intercept, METH_O, "Report every call of a Python function with this code."},
     {"call_leaf", (PyCFunction)(void (*)(void))watcher_call_leaf, METH_FASTCALL, "Call in state SENTINEL."},
     {"paused", (PyCFunction)(void (*)(void))watcher_paused, METH_FASTCALL | METH_KEYWORDS, "Call in state OFF."},
-    {"pend", pending_pend, METH_NOARGS, "Watch nothing until the innermost watched frame comes to its next probe."},
+    {"pend", (PyCFunction)(void (*)(void))pending_pend, METH_FASTCALL, "Watch nothing until a frame's next probe."},
     {"hand_over", pending_hand_over, METH_O, "Let another watcher record the rest of this run."},
     {"frames", frames_read, METH_NOARGS, "The frames of the run, and the exception being handled."},
     {"put", (PyCFunction)(void (*)(void))frames_put, METH_FASTCALL, "Set a slot of a frame that holds a value."},

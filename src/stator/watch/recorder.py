@@ -29,7 +29,6 @@ from .exits import Arrival, Break, NotResumable, arrive, break_here
 from .handlers import HANDLERS, Handlers
 from .ledger import Ledger
 from .module_calls import GETATTR, ModuleCalls
-from .suspend import obstacle
 from .tensors import TensorMode, Tracer
 
 _NUMBERS = (int, float)
@@ -58,7 +57,8 @@ class Recorder(Handlers):
         self.segments: list[Segment] = []
         self._program = program
         self._is_recorded = is_recorded
-        self._break: Break | None = None  # set between a break and the next segment
+        self._break: Break | None = None  # the last one, if the program was suspended there
+        self._waiting = False  # between a break and the next segment
         self._over = False
         self._repeated = 0  # segments in a row that were known already
         self.watcher = self._new_watcher()
@@ -129,7 +129,7 @@ class Recorder(Handlers):
 
     def finish(self, result: Any) -> list[Segment]:
         """The recordings of a run that returned."""
-        if not self._over and self._break is None and not self._known_already:
+        if not self._over and not self._waiting and not self._known_already:
             try:
                 self.segments.append(Segment(self._way, effects.conclude(self, result)))
             except (Drop, RecursionError) as error:
@@ -171,25 +171,30 @@ class Recorder(Handlers):
 
     def drop(self, drop: Drop) -> None:
         """The recording cannot go on here; the run does."""
-        if self._over or self._break is not None:
+        if self._over or self._waiting:
             return
         reason = self._reason(drop)
         self.tracer.active = False
         if drop.untrusted:
             self._give_up(drop, reason)
+            self.watcher.stop()
             return
         try:
             self._suspend(reason, inside=drop.inside)
         except NotResumable as why:
-            drop.again = self._break_earlier(drop)
+            drop.again = self._break_earlier(drop, why.probe)
             self._give_up(drop, replace(reason, rest=str(why)))
+            if drop.again:
+                self._wait(None, why.calls)
+            else:
+                self.watcher.stop()
         except (Drop, RecursionError) as why:
             self._give_up(drop, replace(reason, rest=_words(why)))
+            self.watcher.stop()
 
-    def _break_earlier(self, drop: Drop) -> bool:
+    def _break_earlier(self, drop: Drop, probe: _native.Probe | None) -> bool:
         """A break inside of what C code has called: the next recording is to break before that call."""
-        probe = obstacle(self.watcher)
-        if probe is None or (probe is self.watcher.last_probe and not drop.inside):
+        if probe is None:
             return False
         if probe.broken is None:
             probe.broken = Drop(drop.reason, drop.detail)
@@ -200,11 +205,15 @@ class Recorder(Handlers):
         return True
 
     def _give_up(self, drop: Drop, reason: BreakReason) -> None:
-        """Nothing is recorded from here on; the segment runs as plain Python under the guards noted so far."""
+        """The segment runs as plain Python under the guards noted so far."""
         self._over = True
-        self.watcher.stop()
         if not self._known_already:
             self.segments.append(Segment(self._way, self.plain_recording(reason), drop.transient, drop.again))
+
+    def _wait(self, broken: Break | None, calls: int = 0) -> None:
+        """The next segment is to start in the frame so many calls away, behind the instruction where it stands."""
+        self._break, self._waiting, self._over = broken, True, False
+        self.watcher.pend(calls)
 
     def _suspend(self, reason: BreakReason, *, inside: bool) -> None:
         """End the segment before the instruction at which it breaks; the next one is to start behind it."""
@@ -219,8 +228,7 @@ class Recorder(Handlers):
                 if not self._goes_on_in_a_loop(reason):
                     recording.break_reason = reason
                 self.segments.append(Segment(self._way, recording))
-        self._break = here
-        self.watcher.pend()
+        self._wait(here)
 
     def _goes_on_in_a_loop(self, reason: BreakReason) -> bool:
         """Is this the next round of a loop with a break in it? Its iterator is outside now; that is no new break."""
@@ -232,29 +240,33 @@ class Recorder(Handlers):
         """The instruction has run natively and the program goes on: a new segment. True: not yet."""
         if probe.kind == _native.NEXT:
             return True
-        assert self._break is not None
         with torch._C.DisableTorchFunction():
-            there = arrive(self.watcher, self._break)
-            self._break = None
+            try:
+                there = arrive(self.watcher, self._break)
+            except NotResumable:
+                there = None
             if there is None or self._repeated > _MOST_REPEATS:
                 self.lost(False)
-                return False
-            state = self.tracer.state_outside_mode()
-            known = self._is_recorded(self.segments, there.way, (*there.slots, there.functions[0]), state)
-            slots = self._make_distinct(there)
-            self._let_go()
-            former, self.watcher = self.watcher, self._new_watcher()
-            former.hand_over(self.watcher)
-            self._begin(state)
-            self._way, self._known_already = there.way, known
-            self._repeated = self._repeated + 1 if known else 0
-            self._note_slots(there.functions[0], there.way.names, slots)
-            for inner in there.functions[1:]:
-                origin = self.ledger.find(inner)
-                assert origin is not None
-                self.attributes.note_function(origin, inner, bound=True)
-        self.tracer.begin()
+            else:
+                self._start_segment(there)
         return False
+
+    def _start_segment(self, there: Arrival) -> None:
+        state = self.tracer.state_outside_mode()
+        known = self._is_recorded(self.segments, there.way, (*there.slots, there.functions[0]), state)
+        slots = self._make_distinct(there)
+        self._let_go()
+        former, self.watcher = self.watcher, self._new_watcher()
+        former.hand_over(self.watcher)
+        self._begin(state)
+        self._way, self._known_already, self._waiting = there.way, known, False
+        self._repeated = self._repeated + 1 if known else 0
+        self._note_slots(there.functions[0], there.way.names, slots)
+        for inner in there.functions[1:]:
+            origin = self.ledger.find(inner)
+            assert origin is not None
+            self.attributes.note_function(origin, inner, bound=True)
+        self.tracer.begin()
 
     def _make_distinct(self, there: Arrival) -> tuple[Any, ...]:
         """Numbers in the frames become objects of their own."""
