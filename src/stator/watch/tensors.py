@@ -8,9 +8,6 @@ changed without a node, and global state that changed without a node end the rec
 from __future__ import annotations
 
 import operator
-import re
-import sys
-import types
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,10 +17,11 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.overrides import TorchFunctionMode
 
 from ..facts import MODE_COUNT, container_kind, tensor_facts, torch_state
-from ..recording import Check, Edge, Fact, Origin, TensorFacts, describe_key
+from ..recording import Check, Edge, Fact, Origin, TensorFacts
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
+from .nodes import Nodes
 from .spelling import Treatment, may_fail, name_of, needs_data, spell, treatment_of, writes_in_place
 
 if TYPE_CHECKING:
@@ -33,9 +31,6 @@ _TensorBase = torch._C.TensorBase
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _TREATMENTS: dict[Any, tuple[Treatment, str, str]] = {}
 _KINDS_OF_ARGUMENT = (tuple, list, dict, slice)
-_UNNAMED_STEPS = ("__dict__", "_modules", "_parameters", "_buffers")
-_NOT_A_NAME = re.compile(r"\W+")
-_OWN_FOLDERS: tuple[str, ...] = (torch.__path__[0], __file__.rsplit("watch", 1)[0])
 
 
 def is_tensor(value: Any) -> bool:
@@ -107,12 +102,10 @@ class Tracer:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._ledger = recorder.ledger
-        self.graph = fx.Graph()
-        self._first: fx.Node | None = None
+        self._nodes = Nodes()
         self._known: dict[int, Known] = {}
         self._outside_families: dict[int, Family] = {}  # by identity of the base
         self.inputs: list[tuple[Origin, Any, TensorFacts]] = []
-        self._names: dict[int, str] = {}
         self.outputs: list[fx.Node] = []
         self._output_index: dict[fx.Node, int] = {}
         self.mutates = False
@@ -295,42 +288,21 @@ class Tracer:
             raise Drop("tensor-subclass", type(tensor).__name__)
         facts = tensor_facts(tensor)
         origin.checks.append(Check(Fact.TENSOR, facts, self._ledger.place))
-        name = f"l_{self._name_of(origin)}_"
-        if self._first is not None:
-            with self.graph.inserting_before(self._first):
-                node = self.graph.create_node("placeholder", name, name=name, type_expr=torch.Tensor)
-        else:
-            node = self.graph.create_node("placeholder", name, name=name, type_expr=torch.Tensor)
         self.inputs.append((origin, tensor, facts))
-        return self._remember(tensor, node, (), self._family_of_input(tensor), keep=True)
-
-    def _name_of(self, origin: Origin) -> str:
-        """The origin as part of an identifier: `self_encoder_linear_weight`."""
-        name = self._names.get(origin.index)
-        if name is None:
-            own = "" if origin.key in _UNNAMED_STEPS else _NOT_A_NAME.sub("_", describe_key(origin)).strip("_")
-            above = self._name_of(origin.parent) if origin.parent is not None else ""
-            name = self._names[origin.index] = f"{above}_{own}" if above and own else above or own
-        return name
+        return self._remember(tensor, self._nodes.input(origin), (), self._family_of_input(tensor), keep=True)
 
     # -- nodes and results
 
     def _node(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
         probe = self._recorder.watcher.last_probe
-        node = self.graph.create_node(kind, target, name=(probe.stores if probe else None) or name)
-        node.args, node.kwargs = (
-            args,
-            kwargs,
-        )  # set apart: `create_node` would look through them for symbolic numbers
-        node.meta["stack_trace"] = _user_line()
-        if self._first is None:
-            self._first = node
+        node = self._nodes.operation(kind, target, args, kwargs, (probe.stores if probe else None) or name)
+        node.meta["stack_trace"] = self._nodes.user_line()
         return node
 
     def _node_of(self, known: Known) -> fx.Node:
         """The node that is this tensor; items of a tuple result get theirs when first used."""
         for index in known.index:
-            known.node = self.graph.call_function(operator.getitem, (known.node, index))
+            known.node = self._nodes.operation("call_function", operator.getitem, (known.node, index), {}, "getitem")
         known.index = ()
         return known.node
 
@@ -431,19 +403,7 @@ class Tracer:
 
     def module(self, name: str) -> fx.GraphModule | None:
         """The graph as a module; None if nothing was computed."""
-        if self.operations == 0 and not self.outputs and self._first is None:
+        if self.operations == 0 and not self.outputs and not self._nodes.computes:
             return None
-        self.graph.output(tuple(self.outputs))
         # Lazy: the graph's Python is written when somebody runs or reads it.
-        return _LazyGraphModule(torch.nn.Module(), self.graph, class_name=name)
-
-
-def _user_line() -> str:
-    """Where in the user's program the operation stands, innermost frame outside of torch and of stator."""
-    frame: types.FrameType | None = sys._getframe(4)
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(_OWN_FOLDERS):
-            code = frame.f_code
-            return f'File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}'
-        frame = frame.f_back
-    return ""
+        return _LazyGraphModule(torch.nn.Module(), self._nodes.close(self.outputs), class_name=name)
