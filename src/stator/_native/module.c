@@ -1,5 +1,5 @@
 /* stator._native: the module object, its constants and the small functions that fit nowhere else. */
-#include "native.h"
+#include "ledger.h"
 
 #define AS_NAME(name) #name,
 const char *const kind_names[KIND_COUNT] = {PROBE_KINDS(AS_NAME)};
@@ -95,7 +95,8 @@ PyInit__native(void)
         return NULL;
     }
     if (PyModule_AddType(module, &ProbeType) < 0 || PyModule_AddType(module, &WatcherType) < 0 ||
-        codeinfo_setup(module) < 0 || add_constants(module) < 0 || add_missing(module) < 0) {
+        PyModule_AddType(module, &OriginType) < 0 || PyModule_AddType(module, &LedgerType) < 0 ||
+        shortcuts_setup() < 0 || codeinfo_setup(module) < 0 || add_constants(module) < 0 || add_missing(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

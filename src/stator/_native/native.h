@@ -122,7 +122,8 @@ typedef struct Watcher {
     PyObject *enter, *classify, *leaf, *blind, *foreign, *failed, *transparent;
     PtrSet known, fresh, entered; /* addresses only */
     PtrSet approved, intercepted; /* owning */
-    PairSet seen;
+    PairSet seen, registered; /* registered: (module, name) whose lookup by `__getattr__` is noted */
+    PyObject *ledger;         /* a Ledger, or NULL: then there are no shortcuts */
     PyObject *last_probe;
     unsigned long long events, calls;
     struct Thread *thread; /* where it runs now, or NULL */
@@ -131,6 +132,9 @@ typedef struct Watcher {
 } Watcher;
 
 int filter_call_noted(Watcher *w, PyObject *owner, int note);
+int watcher_read_attribute(Watcher *w, Probe *p, PyObject *owner);
+int watcher_read_registered(Watcher *w, PyObject *owner, PyObject *name);
+int watcher_call_module(Watcher *w, PyObject *module);
 
 typedef struct Thread {
     int state;

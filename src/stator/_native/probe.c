@@ -184,6 +184,9 @@ fire(Thread *t, Probe *p)
     if (!filters[p->kind](w, p, &ops)) {
         return;
     }
+    if (p->kind == KIND_ATTR && w->ledger != NULL && watcher_read_attribute(w, p, ops.slots[0])) {
+        return;
+    }
     w->calls++;
     if (p->kind == KIND_CALL || p->kind == KIND_CALL_EX) {
         deliver_call(w, handler, p, &ops);

@@ -76,8 +76,11 @@ def has_method(cls: type, name: str) -> bool:
     return _native.mro_lookup(cls, name) is not MISSING
 
 
-class _Plan(enum.Enum):
-    """What a class with the generic lookup says of a name; the instance dict is asked first in all these cases."""
+class _Plan(enum.IntEnum):
+    """What a class with the generic lookup says of a name; the instance dict is asked first in all these cases.
+
+    `_native/shortcuts.c` reads by these plans.
+    """
 
     ABSENT = 0
     IN_CLASS = 1
@@ -88,8 +91,7 @@ class Attributes:
     def __init__(self, ledger: Ledger, classes: Classes) -> None:
         self._ledger = ledger
         self._classes = classes
-        self._plans: dict[tuple[type, str], _Plan] = {}
-        self._registered: set[tuple[int, str]] = set()  # (known module, name) that need not be noted again
+        self._plans: dict[type, dict[str, int]] = ledger.plans
         self._tables: dict[int, list[tuple[Origin | None, dict[str, Any]]]] = {}
         self._spaces: dict[int, tuple[Origin, dict[str, Any]]] = {}  # by index of the owner's origin
 
@@ -97,8 +99,7 @@ class Attributes:
 
     def read(self, owner: Any, name: str) -> None:
         """`owner.name` is about to be evaluated."""
-        plan = self._plans.get((type(owner), name))
-        if plan is not None and self._read_quickly(owner, name, plan):
+        if self._ledger.read_attribute(owner, name):
             return
         if issubclass(type(owner), type):
             self._read_of_class(owner, name)
@@ -108,27 +109,6 @@ class Attributes:
             self._read_of_module(owner, name)
         else:
             self._read_of_instance(owner, name)
-
-    def _read_quickly(self, owner: Any, name: str, plan: _Plan) -> bool:
-        """The most frequent cases, once the class has been asked: instance attribute, method, registered module."""
-        ledger = self._ledger
-        origin = ledger.find(owner)
-        if origin is None:
-            return False
-        space = self._spaces.get(origin.index)
-        if space is None:
-            ledger.touch(origin, owner)
-            space = self.instance_dict(origin, owner)
-        if space is None or ledger.changed(space[1]) is not None:
-            return False
-        value = space[1].get(name, MISSING)
-        if value is not MISSING:
-            ledger.read(space[0], Edge.ITEM, name, value)
-            return True
-        if plan is _Plan.ABSENT:
-            return False
-        ledger.lacks(space[0], name)
-        return True
 
     def read_plain(self, owner: Any, name: str) -> None:
         """As `object.__getattribute__` does it, whatever the class says."""
@@ -163,9 +143,12 @@ class Attributes:
         found = self._classes.entry(cls, name)
         if found is MISSING:
             registered = self._classes.entry(cls, "__getattr__") is _MODULE_GETATTR
-            self._plans[cls, name] = _Plan.REGISTERED if registered else _Plan.ABSENT
+            self._plan(cls, name, _Plan.REGISTERED if registered else _Plan.ABSENT)
         elif issubclass(type(found), types.FunctionType) or is_constant(found):
-            self._plans[cls, name] = _Plan.IN_CLASS
+            self._plan(cls, name, _Plan.IN_CLASS)
+
+    def _plan(self, cls: type, name: str, plan: _Plan) -> None:
+        self._plans.setdefault(cls, {})[name] = plan
 
     def _read_generic(self, owner: Any, name: str) -> None:
         cls = type(owner)
@@ -268,12 +251,10 @@ class Attributes:
 
     def read_registered(self, owner: Any, name: str) -> None:
         """`nn.Module.__getattr__` is entered: it finds a parameter, buffer or submodule. (Its frame is not watched.)"""
-        origin = self._ledger.find(owner)
-        if origin is not None:
-            if (id(owner), name) in self._registered:
-                return
-            self._registered.add((id(owner), name))
         ledger = self._ledger
+        if ledger.read_registered(owner, name):
+            return
+        origin = ledger.find(owner)
         for place, entries in self._tables_of(owner, origin):
             found = name in entries
             if place is not None:

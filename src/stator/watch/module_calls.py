@@ -28,7 +28,7 @@ FRAMES: tuple[types.CodeType, ...] = (_Module.__call__.__code__, _Module._call_i
 class ModuleCalls:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._classes: dict[type, bool] = {}
+        self._classes = recorder.ledger.callable_modules
         self._noted: set[int] = set()
 
     def note(self, module: Any) -> bool:

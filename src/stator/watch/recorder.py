@@ -102,8 +102,7 @@ class Recorder(Handlers):
 
     def release(self) -> None:
         """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
-        for origin in self.ledger.origins:
-            origin.children = None
+        self.ledger.close()
         del (
             self.watcher,
             self.ledger,
