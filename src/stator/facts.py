@@ -52,6 +52,7 @@ STATE_NAMES = (
 )
 
 MODE_COUNT = STATE_NAMES.index("number of torch function modes")
+FORWARD_LEVEL = STATE_NAMES.index("forward AD level")
 
 # -- tensors
 

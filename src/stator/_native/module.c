@@ -53,6 +53,10 @@ static PyMethodDef functions[] = {
     {"type_version", type_version, METH_O, "The type's version tag, assigned if need be; 0 if there is none."},
     {"mro_lookup", (PyCFunction)(void (*)(void))mro_lookup, METH_FASTCALL,
      "What the type's MRO holds under a name, no descriptor invoked; MISSING if nothing."},
+    {"tensor_version", tensor_version, METH_O, "A tensor's version counter; None if it has none."},
+    {"fingerprint", (PyCFunction)(void (*)(void))tensor_fingerprint, METH_FASTCALL,
+     "(version, address, dtype, shape, requires_grad) of a tensor; address 0 unless its layout is the one given."},
+    {"answers", call_each, METH_O, "What each function of a tuple answers, called without arguments."},
     {NULL},
 };
 
@@ -96,7 +100,7 @@ PyInit__native(void)
     }
     if (PyModule_AddType(module, &ProbeType) < 0 || PyModule_AddType(module, &WatcherType) < 0 ||
         PyModule_AddType(module, &OriginType) < 0 || PyModule_AddType(module, &LedgerType) < 0 ||
-        shortcuts_setup() < 0 || codeinfo_setup(module) < 0 || add_constants(module) < 0 || add_missing(module) < 0) {
+        shortcuts_setup() < 0 || tensor_setup() < 0 || codeinfo_setup(module) < 0 || add_constants(module) < 0 || add_missing(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

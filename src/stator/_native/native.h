@@ -193,6 +193,13 @@ int codeinfo_setup(PyObject *module);
 
 extern PyObject *Unwatchable;
 
+/* ---- tensors (tensor.c) ---- */
+
+int tensor_setup(void);
+PyObject *tensor_version(PyObject *module, PyObject *tensor);
+PyObject *tensor_fingerprint(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *call_each(PyObject *module, PyObject *functions);
+
 /* ---- the hook (hook.c) ---- */
 
 void hook_acquire(void);

@@ -13,9 +13,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from ..facts import container_kind, is_open, keys_of, shared_storages, tensor_facts
+from ..facts import container_kind, is_open, keys_of, shared_storages
 from ..recording import Blueprint, Constant, Effect, Fresh, Origin, Output, Outside, Recipe, Recording
 from .breaks import Drop
 from .constants import is_constant
@@ -294,7 +292,7 @@ def conclude(recorder: Recorder, result: Any) -> Recording:
         state=tracer.state,
         graph=tracer.module(recorder.name),
         inputs=[origin.index for origin, _, _ in tracer.inputs],
-        example_inputs=[_example(tensor, facts) for _, tensor, facts in tracer.inputs],
+        example_inputs=tracer.example_inputs(),
         outputs=outputs,
         blueprints=rebuild.blueprints,
         effects=effects,
@@ -306,14 +304,6 @@ def conclude(recorder: Recorder, result: Any) -> Recording:
         operations=tracer.operations,
         probes=recorder.watcher.events,
     )
-
-
-def _example(tensor: Any, facts: Any) -> Any:
-    """A tensor as the graph got it: the real one unless the run changed what a backend would look at."""
-    if tensor_facts(tensor) == facts:
-        return tensor
-    example = torch.empty_strided(facts.size, facts.stride, dtype=facts.dtype, device=facts.device)
-    return example.requires_grad_(facts.requires_grad)
 
 
 def _distinct(recorder: Recorder) -> list[tuple[int, ...]]:

@@ -103,6 +103,7 @@ class Recorder(Handlers):
     def release(self) -> None:
         """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
         self.ledger.close()
+        self.tracer.release()
         del (
             self.watcher,
             self.ledger,

@@ -7,30 +7,48 @@ changed without a node, and global state that changed without a node end the rec
 
 from __future__ import annotations
 
+import functools
 import operator
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
+from torch.autograd import forward_ad
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.overrides import TorchFunctionMode
 
-from ..facts import MODE_COUNT, container_kind, tensor_facts, torch_state
+from .. import _native
+from ..facts import FORWARD_LEVEL, MODE_COUNT, container_kind, tensor_facts, torch_state
 from ..recording import Check, Edge, Fact, Origin, TensorFacts
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
 from .nodes import Nodes
-from .spelling import Treatment, may_fail, name_of, needs_data, spell, treatment_of, writes_in_place
+from .spelling import Treatment, Way, may_fail, needs_data, spell, writes_in_place
 
 if TYPE_CHECKING:
     from .recorder import Recorder
 
 _TensorBase = torch._C.TensorBase
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_TREATMENTS: dict[Any, tuple[Treatment, str, str]] = {}
+_WAYS: dict[Any, Way] = {}
 _KINDS_OF_ARGUMENT = (tuple, list, dict, slice)
+_SIMPLE_ARGUMENTS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+_STRIDED = torch.strided
+_C: Any = torch._C
+# The parts of `torch_state` that can be asked for alone and answer with the same object as long as nothing changes.
+_STATE_READERS: tuple[Any, ...] = (
+    _C.is_grad_enabled,
+    _C._get_tracing_state,
+    _C.is_inference_mode_enabled,
+    _C.get_default_dtype,
+    _C._len_torch_function_stack,
+    _C._len_torch_dispatch_stack,
+    _C._functorch.maybe_current_level,
+    functools.partial(_C._autograd._top_saved_tensors_default_hooks, False),
+    _C._is_any_autocast_enabled,
+)
 
 
 def is_tensor(value: Any) -> bool:
@@ -53,7 +71,7 @@ class Known:
 
     __slots__ = ("epoch", "family", "index", "node", "print", "reference")
 
-    def __init__(self, node: Any, index: tuple[int, ...], family: Family, fingerprint: tuple[Any, ...]) -> None:
+    def __init__(self, node: Any, index: tuple[int, ...], family: Family, fingerprint: Print) -> None:
         self.node: fx.Node = node  # of the operation; `index` says which of its results, () if it has one
         self.index = index
         self.family = family
@@ -62,17 +80,15 @@ class Known:
         self.reference: Any = None
 
 
-def _fingerprint(tensor: Any) -> tuple[Any, ...]:
-    return (
-        tensor.data_ptr() if tensor.layout is torch.strided else 0,
-        tensor.dtype,
-        tensor.shape,
-        tensor.requires_grad,
-    )
+Print = tuple[int | None, int, Any, tuple[int, ...], bool]
 
 
-def _version(tensor: Any) -> int | None:
-    return None if tensor.is_inference() else tensor._version
+def _fingerprint(tensor: Any) -> Print:
+    """(version, address, dtype, shape, requires_grad)"""
+    return _native.fingerprint(tensor, _STRIDED)
+
+
+_version = _native.tensor_version
 
 
 class Step(NamedTuple):
@@ -113,16 +129,13 @@ class Tracer:
         self.operations = 0
         self.state = torch_state()
         self._expected = self.state
+        self._answers: tuple[Any, ...] | None = None  # of the readers, while the state is as expected
         self.active = False
 
     def begin(self) -> None:
         """The mode has been pushed: from here on the state changes only through nodes."""
         self.active = True
-        self._expected = self._read_state()
-
-    @staticmethod
-    def _read_state() -> tuple[Any, ...]:
-        return torch_state()
+        self.expect_state()
 
     # -- one torch function
 
@@ -149,12 +162,12 @@ class Tracer:
 
     def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
         """What is about to run, spelled as a node; its tensors are looked up, outside ones become inputs."""
-        treatment = _TREATMENTS.get(func)
-        if treatment is None:
-            treatment = _TREATMENTS[func] = (*treatment_of(func), name_of(func))
-        kind, reason, name = treatment
+        way = _WAYS.get(func)
+        if way is None:
+            way = _WAYS[func] = Way(func)
+        kind, name = way.kind, way.name
         if kind is Treatment.BREAK:
-            raise Drop(reason, name)
+            raise Drop(way.reason, name)
         tensors: list[tuple[Any, Known]] = []
         if kind is not Treatment.OPERATION:
             if kind is Treatment.STATE:
@@ -162,15 +175,21 @@ class Tracer:
             for arg in args:
                 if is_tensor(arg):
                     tensors.append((arg, self._lookup(arg)))
-            return Step(kind, name, tensors, False, ("call_function", func, args, kwargs, name.strip("_")))
+            return Step(kind, name, tensors, False, ("call_function", func, args, kwargs, way.label))
         self._check_state()
-        if needs_data(func, name, args, kwargs):
+        if way.asks_data and needs_data(func, name, args, kwargs):
             raise Drop("dynamic-shape-op", name)
         self.risky = self.risky or (self.mutates and may_fail(name, args))
-        op, target, node_args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
-        node_args = tuple([self._argument(arg, tensors) for arg in node_args])
-        node_kwargs = {key: self._argument(arg, tensors) for key, arg in kwargs.items()}
-        return Step(kind, name, tensors, writes_in_place(name, kwargs), (op, target, node_args, node_kwargs, label))
+        op, target, label = "call_function", func, way.label
+        if not way.spelled:
+            op, target, args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
+        elif way.method and args and isinstance(args[0], torch.Tensor):
+            op, target = "call_method", name
+        argument = self._argument
+        node_args = tuple([argument(arg, tensors) for arg in args])
+        node_kwargs = {key: argument(arg, tensors) for key, arg in kwargs.items()} if kwargs else kwargs
+        in_place = writes_in_place(name, kwargs) if kwargs else way.writes
+        return Step(kind, name, tensors, in_place, (op, target, node_args, node_kwargs, label))
 
     def _after(self, step: Step, result: Any) -> None:
         """It has run: the node, and what is known of the tensors now."""
@@ -180,7 +199,7 @@ class Tracer:
             self._attribute(step.name, step.tensors[0][0], result)
         elif step.kind is Treatment.STATE:
             self._node(*step.node)
-            self._expected = self._read_state_under_mode()
+            self._expected, self._answers = self._read_state_under_mode(), None
         else:
             wrote = self._refresh(step.tensors, step.in_place) or self._switched_grad(step.name, step.tensors)
             self.operations += 1
@@ -245,7 +264,7 @@ class Tracer:
             known = self._lookup(value)
             tensors.append((value, known))
             return self._node_of(known)
-        if cls in (int, float, bool, str, type(None), torch.dtype, torch.device):
+        if cls in _SIMPLE_ARGUMENTS:
             return value
         if issubclass(cls, _KINDS_OF_ARGUMENT):
             return self._aggregate(value, tensors)
@@ -270,11 +289,11 @@ class Tracer:
         if known is None:
             return self._input(tensor)
         family = known.family
-        if _version(tensor) != family.version:
+        found = _native.fingerprint(tensor, _STRIDED)
+        if found[0] != family.version:
             raise Drop("tensor-changed", "version")
-        found = _fingerprint(tensor)
         if found != known.print:
-            if known.epoch == family.epoch:
+            if known.epoch == family.epoch and found[1:] != known.print[1:]:
                 raise Drop("tensor-changed", "metadata")
             known.print = found
         known.epoch = family.epoch
@@ -289,7 +308,10 @@ class Tracer:
         facts = tensor_facts(tensor)
         origin.checks.append(Check(Fact.TENSOR, facts, self._ledger.place))
         self.inputs.append((origin, tensor, facts))
-        return self._remember(tensor, self._nodes.input(origin), (), self._family_of_input(tensor), keep=True)
+        found = _fingerprint(tensor)
+        known = Known(self._nodes.input(origin), (), self._family_of_input(tensor, found[0]), found)
+        self._known[id(tensor)] = known
+        return known
 
     # -- nodes and results
 
@@ -313,31 +335,32 @@ class Tracer:
             if id(result) not in self._known:
                 if type(result) not in _PLAIN_TENSORS:
                     raise Drop("tensor-subclass", type(result).__name__)
-                self._remember(result, node, path, self._family_of(result, operands))
+                found = _fingerprint(result)
+                known = self._known[id(result)] = Known(node, path, self._family_of(result, found, operands), found)
+                # Called with the reference, which `pop` takes for the answer if there is nothing to pop.
+                known.reference = weakref.ref(result, functools.partial(self._known.pop, id(result)))
         elif isinstance(result, (tuple, list)):
             for index, item in enumerate(result):
                 self._register(item, node, operands, (*path, index))
         elif result is not None and not path:
             raise Drop("tensor-scalar", f"result of type {type(result).__name__}")
 
-    def _family_of(self, tensor: Any, operands: list[tuple[Any, Known]]) -> Family:
+    def _family_of(self, tensor: Any, found: Print, operands: list[tuple[Any, Known]]) -> Family:
         """The family of a fresh result: its base's, or that of an operand whose memory and counter it shares."""
         base = tensor._base
         known = self._known.get(id(base)) if base is not None else None
         if known is not None:
             return known.family
-        version = _version(tensor)
-        pointer = tensor.data_ptr() if tensor.layout is torch.strided else 0
+        version, pointer = found[:2]
         outside = False
-        for operand, known in operands:
-            if pointer and operand.layout is torch.strided and operand.data_ptr() == pointer:
+        for _, known in operands:
+            if pointer and known.print[1] == pointer:
                 if known.family.version == version:
                     return known.family
                 outside = outside or known.family.outside  # shares memory but not the counter, as `.data` does
         return Family(version, outside=outside)
 
-    def _family_of_input(self, tensor: Any) -> Family:
-        version = _version(tensor)
+    def _family_of_input(self, tensor: Any, version: int | None) -> Family:
         base = tensor._base
         key = id(tensor if base is None else base)
         family = self._outside_families.get(key)
@@ -345,20 +368,15 @@ class Tracer:
             family = self._outside_families[key] = Family(version, outside=True)
         return family
 
-    def _remember(
-        self, tensor: Any, node: fx.Node, index: tuple[int, ...], family: Family, *, keep: bool = False
-    ) -> Known:
-        known = self._known[id(tensor)] = Known(node, index, family, _fingerprint(tensor))
-        if not keep:
-            key, table = id(tensor), self._known
-            known.reference = weakref.ref(tensor, lambda _: table.pop(key, None))
-        return known
-
     # -- state
 
     def _check_state(self) -> None:
+        found = _native.answers(_STATE_READERS)
+        if found == self._answers and forward_ad._current_level == self._expected[FORWARD_LEVEL]:
+            return
         if self._read_state_under_mode() != self._expected:
             raise Drop("state-changed")
+        self._answers = None if found[-1] else found  # autocast has settings of its own
 
     def _read_state_under_mode(self) -> tuple[Any, ...]:
         """Inside `__torch_function__` the mode itself is off the stack: count it in."""
@@ -366,8 +384,8 @@ class Tracer:
         return (*state[:MODE_COUNT], state[MODE_COUNT] + 1, *state[MODE_COUNT + 1 :])
 
     def expect_state(self) -> None:
-        """A leaf that changed the state on purpose has been recorded."""
-        self._expected = self._read_state()
+        """The state is as it should be: at the beginning, or after a leaf that changed it on purpose."""
+        self._expected, self._answers = torch_state(), None
 
     def leaf(self, target: Any, args: tuple[Any, ...], name: str) -> fx.Node:
         """Record a call that is not a torch function (entering autocast, say)."""
@@ -379,6 +397,14 @@ class Tracer:
         """The origins of inputs that the graph writes to."""
         known = self._known
         return [o.index for o, t, _ in self.inputs if known[id(t)].family.epoch or known[id(t)].family.version is None]
+
+    def example_inputs(self) -> list[Any]:
+        """The inputs as the graph got them: the real ones, unless the run changed what a backend would look at.
+
+        (A tensor that nothing was written to is as it was: `close` has compared what can be changed without that.)
+        """
+        written = set(self.written_inputs())
+        return [_example(t, facts) if origin.index in written else t for origin, t, facts in self.inputs]
 
     def output(self, tensor: Any) -> int:
         """The number of the graph output which is this tensor."""
@@ -407,3 +433,14 @@ class Tracer:
             return None
         # Lazy: the graph's Python is written when somebody runs or reads it.
         return _LazyGraphModule(torch.nn.Module(), self._nodes.close(self.outputs), class_name=name)
+
+    def release(self) -> None:
+        """Weak references in the table know the table."""
+        self._known.clear()
+
+
+def _example(tensor: Any, facts: TensorFacts) -> Any:
+    if tensor_facts(tensor) == facts:
+        return tensor
+    example = torch.empty_strided(facts.size, facts.stride, dtype=facts.dtype, device=facts.device)
+    return example.requires_grad_(facts.requires_grad)
