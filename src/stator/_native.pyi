@@ -193,6 +193,8 @@ class Ledger:
         """The origin of an object that is its own guard: a class, a module's dict, a function of a class."""
     def read(self, parent: Origin, edge: Edge, key: Any, value: object, /) -> Origin:
         """Note that `value` was found at `edge`, `key` of parent."""
+    def check(self, origin: Origin, fact: Fact, expected: Any, /) -> None:
+        """Add a check, due to the present place."""
     def lacks(self, origin: Origin, key: str, /) -> None:
         """A dict of names has no such name. (A repeated check does no harm.)"""
     def touch(self, origin: Origin, value: object, /) -> None:

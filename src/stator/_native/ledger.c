@@ -400,6 +400,19 @@ read_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyObject *
+check_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Ledger *l = (Ledger *)self;
+    if (nargs != 3 || !is_ready(l) || !is_origin(args[0], "check")) {
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "check(origin, fact, expected): three arguments");
+    }
+    if (ledger_check(l, (Origin *)args[0], args[1], args[2]) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
 lacks_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Ledger *l = (Ledger *)self;
@@ -598,6 +611,7 @@ static PyMethodDef ledger_methods[] = {
     {"local", local_method, METH_VARARGS, "The origin of an argument slot: index, name, value."},
     {"constant", constant_method, METH_O, "The origin of an object that is its own guard: a class, a module's dict."},
     {"read", (PyCFunction)(void (*)(void))read_method, METH_FASTCALL, "Note that a value was found at a child."},
+    {"check", (PyCFunction)(void (*)(void))check_method, METH_FASTCALL, "Add a check: origin, fact, expected."},
     {"lacks", (PyCFunction)(void (*)(void))lacks_method, METH_FASTCALL, "A dict of names has no such name."},
     {"touch", (PyCFunction)(void (*)(void))touch_method, METH_FASTCALL, "The program depends on an object's type."},
     {"note_change", note_change_method, METH_O, "An object is changed by the program: no shortcuts through it."},

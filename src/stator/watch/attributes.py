@@ -29,6 +29,8 @@ _MODULE_GETATTR = torch.nn.Module.__dict__["__getattr__"]
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _FRAMES_AND_OWNERS = (types.FrameType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _GENERIC_MODULES = frozenset({"builtins", "collections", "functools", "operator", "itertools", "types", "re"})
+_start_of_super: Callable[[Any], type] = super.__dict__["__thisclass__"].__get__  # past `super`'s own lookup
+_class_of_super: Callable[[Any], type | None] = super.__dict__["__self_class__"].__get__
 _OWN_LOOKUP = (type, super)  # builtin types whose attribute lookup is not the generic one
 
 # C attributes that are parts of the object, fixed or guarded as children: reading them runs nothing.
@@ -92,6 +94,8 @@ class Attributes:
         self._ledger = ledger
         self._classes = classes
         self._plans: dict[type, dict[str, int]] = ledger.plans
+        self._plain: set[tuple[int, str]] = set()  # (origin, name) that `read_plain` has noted
+        self._supers: set[tuple[type, type, str]] = set()  # (class, class before, name) read through `super`
         self._tables: dict[int, list[tuple[Origin | None, dict[str, Any]]]] = {}
         self._spaces: dict[int, tuple[Origin, dict[str, Any]]] = {}  # by index of the owner's origin
 
@@ -99,12 +103,12 @@ class Attributes:
 
     def read(self, owner: Any, name: str) -> None:
         """`owner.name` is about to be evaluated."""
-        if self._ledger.read_attribute(owner, name):
-            return
-        if issubclass(type(owner), type):
-            self._read_of_class(owner, name)
-        elif type(owner) is super:
+        if type(owner) is super:
             self._read_of_super(owner, name)
+        elif self._ledger.read_attribute(owner, name):
+            return
+        elif issubclass(type(owner), type):
+            self._read_of_class(owner, name)
         elif type(owner) is types.ModuleType:
             self._read_of_module(owner, name)
         else:
@@ -112,7 +116,19 @@ class Attributes:
 
     def read_plain(self, owner: Any, name: str) -> None:
         """As `object.__getattribute__` does it, whatever the class says."""
-        self._read_generic(owner, name)
+        origin = self._ledger.find(owner)
+        if origin is None:
+            self._read_generic(owner, name)
+        elif (origin.index, name) not in self._plain or self._is_changed(origin, owner):
+            self._read_generic(owner, name)
+            self._plain.add((origin.index, name))
+
+    def _is_changed(self, origin: Origin, owner: Any) -> bool:
+        """Has the program written to this object?"""
+        space = self._spaces.get(origin.index)
+        return (space is not None and self._ledger.changed(space[1]) is not None) or (
+            self._ledger.changed(owner, slots=True) is not None
+        )
 
     def instance_dict(self, origin: Origin, owner: Any) -> tuple[Origin, dict[str, Any]] | None:
         """The instance dict of a known object, itself known."""
@@ -330,10 +346,10 @@ class Attributes:
                 raise Drop("unguardable", f"{owner.__name__}.__getattr__ is C code")
 
     def _read_of_super(self, owner: Any, name: str) -> None:
-        start = super.__dict__["__thisclass__"].__get__(owner)
-        cls = super.__dict__["__self_class__"].__get__(owner)
-        if cls is None:
+        start, cls = _start_of_super(owner), _class_of_super(owner)
+        if cls is None or (cls, start, name) in self._supers:
             return
+        self._supers.add((cls, start, name))
         found = self._classes.entry_behind(cls, start, name)
         if found is MISSING:
             return
@@ -406,6 +422,8 @@ class Attributes:
         change.written[name] = None
         self._classes.forget(owner, name)
         self._plans.clear()
+        self._plain.clear()
+        self._supers.clear()
 
     def note_function(self, origin: Origin, function: types.FunctionType, *, bound: bool = False) -> None:
         """A known function is entered: its code, defaults (unless all arguments are given) and closure matter."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..facts import container_kind, is_open, keys_of, shared_storages
-from ..recording import Blueprint, Constant, Effect, Fresh, Origin, Output, Outside, Recipe, Recording
+from ..recording import Blueprint, Constant, Effect, Fresh, Output, Outside, Recipe, Recording
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
@@ -312,9 +312,9 @@ def _distinct(recorder: Recorder) -> list[tuple[int, ...]]:
     ledger = recorder.ledger
     if len(ledger.identity_used) > 1:
         groups.append(tuple(sorted(ledger.identity_used)))
-    changed = {type(change.target) for change in ledger.changes.values()}
-    for cls in changed:
-        members: list[Origin] = [origin for origin, value in ledger.known_objects() if type(value) is cls]
-        if len(members) > 1:
-            groups.append(tuple(origin.index for origin in members))
+    members: dict[type, list[int]] = {type(change.target): [] for change in ledger.changes.values()}
+    for origin, value in ledger.known_objects() if members else ():
+        if type(value) in members:
+            members[type(value)].append(origin.index)
+    groups += [tuple(group) for group in members.values() if len(group) > 1]
     return groups

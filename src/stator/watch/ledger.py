@@ -60,7 +60,7 @@ class Ledger(_native.Ledger):
         noted = (origin.index, fact, expected if fact in _KEYED_FACTS else None)
         if noted not in self._noted:
             self._noted.add(noted)
-            origin.checks.append(Check(fact, expected, self.place))
+            self.check(origin, fact, expected)
 
     def use_identity(self, value: Any) -> None:
         """The program's course depends on which object this is among the outside objects."""

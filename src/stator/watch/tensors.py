@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from .. import _native
 from ..facts import FORWARD_LEVEL, MODE_COUNT, container_kind, tensor_facts, torch_state
-from ..recording import Check, Edge, Fact, Origin, TensorFacts
+from ..recording import Edge, Fact, Origin, TensorFacts
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
@@ -306,7 +306,7 @@ class Tracer:
         if type(tensor) not in _PLAIN_TENSORS:
             raise Drop("tensor-subclass", type(tensor).__name__)
         facts = tensor_facts(tensor)
-        origin.checks.append(Check(Fact.TENSOR, facts, self._ledger.place))
+        self._ledger.check(origin, Fact.TENSOR, facts)
         self.inputs.append((origin, tensor, facts))
         found = _fingerprint(tensor)
         known = Known(self._nodes.input(origin), (), self._family_of_input(tensor, found[0]), found)
