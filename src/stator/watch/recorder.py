@@ -19,6 +19,7 @@ from ..recording import Recording
 from . import effects, leaves, policy, steering
 from .attributes import Attributes
 from .breaks import Drop
+from .calls import INTERCEPTED
 from .classes import Classes
 from .handlers import HANDLERS, Handlers
 from .ledger import Ledger
@@ -42,6 +43,8 @@ class Recorder(Handlers):
             failed=self.failed,
             transparent=self.transparent,
         )
+        for code in INTERCEPTED:
+            self.watcher.intercept(code)
         self.ledger = Ledger(self.watcher)
         self.classes = Classes(self.ledger)
         self.attributes = Attributes(self.ledger, self.classes)

@@ -161,7 +161,7 @@ class Tracer:
             treatment = _TREATMENTS[func] = (*treatment_of(func), name_of(func))
         kind, reason, name = treatment
         if kind is Treatment.BREAK:
-            raise Drop(reason, name)
+            raise Drop(reason, name.removeprefix("__").removesuffix("__"))
         tensors: list[tuple[Any, Known]] = []
         if kind is not Treatment.OPERATION:
             if kind is Treatment.STATE:
