@@ -29,8 +29,21 @@ _LEVELS = {
 }
 
 
+_PARTS = ("isEnabledFor", "getEffectiveLevel", "_log", "makeRecord", "handle", "filter", "callHandlers")
+
+
+def _is_plain(logger: Any) -> bool:
+    """Does `logging` itself decide what becomes of this logger's messages?"""
+    cls = type(logger)
+    return issubclass(cls, logging.Logger) and all(
+        getattr(cls, name) is getattr(logging.Logger, name) and name not in vars(logger) for name in _PARTS
+    )
+
+
 def emits(logger: logging.Logger, level: int) -> bool:
     """Would a message of this level be seen by anybody?"""
+    if not _is_plain(logger):
+        return True
     if not logger.isEnabledFor(level):
         return False
     if logger.filters or logging.getLogRecordFactory() is not logging.LogRecord:
@@ -47,13 +60,13 @@ def emits(logger: logging.Logger, level: int) -> bool:
 
 def enabled(logger: logging.Logger, level: int) -> bool:
     """`Logger.isEnabledFor`, as the guards ask it."""
-    return logger.isEnabledFor(level)
+    return logging.Logger.isEnabledFor(logger, level)
 
 
 def _ask(r: Handlers, question: types.FunctionType, logger: Any, level: Any) -> bool:
     """The answer of a question about a logger from outside, which the guards ask again."""
     origin = r.ledger.find(logger)
-    if origin is None or type(logger) not in (logging.Logger, logging.RootLogger) or type(level) is not int:
+    if origin is None or not _is_plain(logger) or type(level) is not int:
         raise Drop("call-logging", "logging")
     r.ledger.require(origin, Fact.IS, logger)
     answer = bool(r.paused(question, logger, level))
