@@ -229,7 +229,7 @@ def test_range_of_an_item():
     check(lambda: World(fn=fn), steps, expect=None)
 
 
-@pytest.mark.parametrize("convert", [int, float, bool, complex, torch.Tensor.item, round, abs], ids=str)
+@pytest.mark.parametrize("convert", [int, float, bool, complex, torch.Tensor.item, abs], ids=str)
 def test_conversions(convert):
     def fn(x):
         y = x * 2
@@ -340,10 +340,10 @@ def test_an_index_by_data():
 
 
 def test_assert_on_a_tensor():
-    def fn(x):
-        y = x * 2
-        assert y.sum() > 0, "negative"
-        return y + 1
+    """As text: pytest writes other code for the `assert` of a test file."""
+    namespace = {}
+    exec("def fn(x):\n    y = x * 2\n    assert y.sum() > 0, 'negative'\n    return y + 1\n", namespace)
+    fn = namespace["fn"]
 
     steps = [lambda w, v=v: w.fn(torch.tensor(v)) for v in [UP, UP, DOWN, UP, DOWN, UP]]
     seen = check(lambda: World(fn=fn), steps, expect=None, raises=AssertionError)

@@ -568,9 +568,8 @@ def test_match():
     check(lambda: World(fn=fn), steps, expect=None)
 
 
-def test_assert_walrus_conditional_and_boolean_operators():
+def test_walrus_conditional_and_boolean_operators():
     def fn(x):
-        assert print("assert") is None
         if (n := len(x.shape)) and not print("and"):
             x = x + n
         x = x * 2 if print("conditional") is None else x

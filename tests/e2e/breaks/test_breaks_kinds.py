@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import io
 import logging
 import os
 import pathlib
-import pdb
 import random
 import secrets
 import socket
@@ -28,7 +28,7 @@ from harness import World, check, rand
 import stator
 from stator.errors import REASONS
 
-PATH = pathlib.Path(tempfile.gettempdir()) / f"stator-breaks-{os.getpid()}.txt"
+PATH = pathlib.Path(tempfile.gettempdir()) / f"breaks-{os.getpid()}.txt"
 LOCK = threading.Lock()
 ARRAY = np.arange(4.0)
 GENERATOR = torch.Generator()
@@ -256,6 +256,9 @@ def test_a_warning_that_is_an_error():
 @pytest.mark.parametrize("how", ["breakpoint", "pdb.set_trace"])
 def test_a_debugger(how, monkeypatch):
     stopped = []
+    spec = importlib.util.find_spec("pdb")
+    pdb = importlib.util.module_from_spec(spec)  # a copy of its own: pytest has replaced functions of the other
+    spec.loader.exec_module(pdb)
     monkeypatch.setattr(sys, "breakpointhook", lambda *args, **kwargs: stopped.append(sys._getframe(1).f_code.co_name))
     monkeypatch.setattr(pdb.Pdb, "set_trace", lambda self, frame=None: stopped.append(frame.f_code.co_name))
 
@@ -499,6 +502,7 @@ def test_a_message_below_the_level_is_no_break(name):
 
 
 def test_a_message_that_no_handler_wants_is_no_break(loggers):
+    LOUD.handlers[:] = [loggers.handler, logging.NullHandler()]  # pytest has put some of its own there
     loggers.handler.setLevel(logging.CRITICAL)
     fn = program(lambda x: LOUD.warning("text"))
     calls = [lambda w, seed=seed: w.fn(rand(seed)) for seed in range(3)]

@@ -30,7 +30,7 @@ def test_a_list_is_changed_before_and_after():
     def fn(x, log):
         y = x + 1
         log.append(y)
-        print("between", len(log) > 0)
+        print("between")
         log.append(y * 2)
         return y - 3
 
