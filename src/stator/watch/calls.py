@@ -55,6 +55,7 @@ from .rules import (
     nothing,
     own_globals,
     pure,
+    random_state,
     read_again,
     read_length,
     read_type,
@@ -164,6 +165,11 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
     (state, _CONTEXT_OF_TORCH, "every recording guards this state as a whole"),
     (nothing, _FUNCTIONS_OF_TORCH, "operations: the tensor mode sees them"),
     *logging_calls.TABLE,
+    (
+        random_state,
+        _named(torch, "manual_seed seed initial_seed get_rng_state set_rng_state"),
+        "wrapped by torch's own compiler, and broken there otherwise",
+    ),
     (ask_for_break, [steering.graph_break], "the program asks for a break"),
 ]
 RULES: dict[int, Rule] = {}

@@ -74,9 +74,10 @@ def _ask(r: Handlers, question: types.FunctionType, logger: Any, level: Any) -> 
     return answer
 
 
-def _message(r: Handlers, func: Any, args: Args, level: Any, logger: Any) -> Any:
+def _message(r: Handlers, func: Any, kwnames: tuple[str, ...], level: Any, logger: Any) -> Any:
     if _ask(r, emits, logger, level):  # type: ignore[arg-type]
-        raise Drop("call-logging", f"logging.{func.__qualname__}")
+        looks_around = {"stacklevel", "stack_info"} & set(kwnames)
+        raise Drop("frames" if looks_around else "call-logging", f"logging.{func.__qualname__}")
     return _no_message
 
 
@@ -86,12 +87,12 @@ def _no_message(*args: Any, **kwargs: Any) -> None:
 
 def log_at_own_level(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`logger.debug(…)` and its kin."""
-    return _message(r, func, args, _LEVELS[func.__name__], args[0]) if len(args) - len(kwnames) > 1 else None
+    return _message(r, func, kwnames, _LEVELS[func.__name__], args[0]) if len(args) - len(kwnames) > 1 else None
 
 
 def log_at_level(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`logger.log(level, …)`."""
-    return _message(r, func, args, args[1], args[0]) if len(args) - len(kwnames) > 2 else None
+    return _message(r, func, kwnames, args[1], args[0]) if len(args) - len(kwnames) > 2 else None
 
 
 def log_to_root(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:

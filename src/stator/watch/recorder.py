@@ -31,7 +31,6 @@ from .ledger import Ledger
 from .module_calls import GETATTR, ModuleCalls
 from .tensors import TensorMode, Tracer
 
-
 _LOOK_AT_CALLERS = frozenset({"frames", "call-warn"})
 
 
@@ -60,7 +59,7 @@ class Recorder(Handlers):
         self._begin(torch_state())
 
     def _new_watcher(self) -> _native.Watcher:
-        return _native.Watcher(
+        watcher = _native.Watcher(
             {kind: getattr(self, handler) for kind, handler in HANDLERS.items()},
             enter=self.enter,
             classify=policy.classify,
@@ -73,7 +72,8 @@ class Recorder(Handlers):
             on_lost=self.lost,
         )
         for code in INTERCEPTED:
-            self.watcher.intercept(code)
+            watcher.intercept(code)
+        return watcher
 
     def _begin(self, state: tuple[Any, ...]) -> None:
         """A segment starts: nothing is known, nothing recorded."""
