@@ -133,6 +133,8 @@ class Watcher:
         on_lost: Callable[[bool], object] | None = None,
         on_return: Callable[[Probe, Any], object] | None = None,
     ) -> Watcher: ...
+    unfiltered: bool
+    """Call the handlers at every probe, whatever its operands."""
     returns: bool
     """Call on_return(probe, value) before every return of a watched frame."""
     def run(self, func: FunctionType, slots: tuple[Any, ...], /) -> Any: ...

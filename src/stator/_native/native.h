@@ -129,7 +129,8 @@ typedef struct Watcher {
     struct Thread *thread; /* where it runs now, or NULL */
     int stopped;
     int holds_hook;
-    char returns;               /* tell on_return */
+    char returns;              /* tell on_return */
+    char unfiltered;           /* call the handlers at every probe: for tests */
     struct Watcher *successor; /* owned: who has taken over this run */
 } Watcher;
 

@@ -222,7 +222,7 @@ fire(Thread *t, Probe *p)
     if (handler == NULL) {
         return;
     }
-    if (!filters[p->kind](w, p, &ops)) {
+    if (!w->unfiltered && !filters[p->kind](w, p, &ops)) {
         return;
     }
     w->calls++;

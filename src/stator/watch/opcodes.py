@@ -333,6 +333,7 @@ SLOTS: dict[int, tuple[tuple[str, int, int], ...]] = {
 LOAD_FAST: int = dis.opmap["LOAD_FAST"]
 STORE_FAST: int = dis.opmap["STORE_FAST"]
 DELETE_FAST: int = dis.opmap["DELETE_FAST"]
+LOAD_CHECKED: int = dis.opmap.get("LOAD_FAST_CHECK", LOAD_FAST)  # raises where the variable is not bound
 _SINGLE = {"load": LOAD_FAST, "store": STORE_FAST}
 
 
@@ -367,6 +368,7 @@ END_FOR: int = dis.opmap.get("END_FOR", -1)
 PUSH_EXC_INFO: int = dis.opmap["PUSH_EXC_INFO"]
 POP_EXCEPT: int = dis.opmap["POP_EXCEPT"]
 CHECK_EXC_MATCH: int = dis.opmap["CHECK_EXC_MATCH"]
+CHECK_EG_MATCH: int = dis.opmap["CHECK_EG_MATCH"]
 RERAISE: int = dis.opmap["RERAISE"]
 LOAD_ATTR: int = dis.opmap["LOAD_ATTR"]
 UNARY_NOT: int = dis.opmap["UNARY_NOT"]
@@ -380,6 +382,7 @@ PLAIN_JUMPS: frozenset[int] = _opcodes("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BA
 GENERATOR_ONLY: frozenset[int] = _opcodes("RETURN_GENERATOR", "YIELD_VALUE", "SEND")
 JUMP_IF_TRUE: int = dis.opmap["POP_JUMP_FORWARD_IF_TRUE" if VERSION == (3, 11) else "POP_JUMP_IF_TRUE"]
 JUMP_IF_FALSE: int = dis.opmap["POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE"]
+JUMP_IF_NONE: int = dis.opmap["POP_JUMP_FORWARD_IF_NONE" if VERSION == (3, 11) else "POP_JUMP_IF_NONE"]
 # Jumps that leave their operand where it is and the jump that decides the same way and pops it (3.11)
 OR_POP: dict[int, int] = {
     dis.opmap[name]: jump
@@ -407,11 +410,6 @@ SILENT: frozenset[int] = _opcodes(
 def is_method_form(op: int, arg: int) -> bool:
     """Does this leave a method and its self, or an attribute and NULL?"""
     return op == _LOAD_METHOD or (VERSION >= (3, 12) and op in (LOAD_ATTR, _LOAD_SUPER_ATTR) and bool(arg & 1))
-
-
-def attribute_form(op: int, arg: int) -> tuple[int, int]:
-    """The instruction that leaves the attribute alone."""
-    return (LOAD_ATTR, arg) if op == _LOAD_METHOD else (op, arg & ~1)
 
 
 def pushes_null(op: int, arg: int) -> bool:

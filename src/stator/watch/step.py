@@ -54,9 +54,11 @@ def step(
     bound: Iterable[str],
     stack: Layout,
     stops: frozenset[int] | Callable[[int], bool] | None = None,
+    handled: bool = False,
 ) -> tuple[CodeType, list[Exit]]:
     """The step from an instruction. `stops` are offsets of the original code (of the CALL itself, for calls); by
-    default the instructions that are given a probe."""
+    default the instructions that are given a probe. With `handled` the code takes one more argument, the last: the
+    exception that a caller of the frame is handling (`handled_around` in suspend.py)."""
     site = find_site(code, offset)
     flow, k, names = flow_of(site.code), site.k, frozenset(bound)
     check_place(flow, k, names, stack)
@@ -65,11 +67,11 @@ def step(
     if flow.ops[k] in o.RETURNS:
         raise NotResumable("there is nothing after a return")
     parameters = flow.parameters(flow.live[k], names)
-    key = ("step", k, tuple(parameters), stack, stops)
+    key = ("step", k, tuple(parameters), stack, stops, handled)
     made = flow.made.get(key)
     exits = None if made is None else _exits.get(made)
     if made is None or exits is None:
-        made, exits = _Step(site.code, k, parameters, stack, stops).build()
+        made, exits = _Step(site.code, k, parameters, stack, stops, handled).build()
         flow.made[key] = made
         _exits.put(made, exits)
     return made, exits
@@ -83,12 +85,14 @@ class _Step:
         parameters: list[int],
         stack: Layout,
         stops: frozenset[int] | Callable[[int], bool] | None,
+        handled: bool,
     ) -> None:
         self.flow = flow_of(code)
         self.first = State(k, frozenset(parameters), stack)
         self.stops = stops
         self.exits: list[Exit] = []
-        self.builder = Builder(code, k, parameters, stack, [])
+        self.base = int(handled)  # slots below the function's own
+        self.builder = Builder(code, k, parameters, stack, [".handled"] if handled else [])
         self.asm = self.builder.asm
         self.handled = [f".s{i}" for i, slot in enumerate(stack) if slot is Slot.EXC]
         self.raising: list[tuple[int, State]] = []  # (label, state at the instruction that raised)
@@ -99,6 +103,10 @@ class _Step:
         builder.locals += [*(f".t{i}" for i in range(deepest)), ".error"]
         builder.settle_slots()
         builder.begin()
+        if self.base:
+            builder.take(".handled")
+            self.asm.emit(o.PUSH_EXC_INFO)
+            self.asm.emit(o.POP_TOP)
         builder.restore_stack(keep_handled=True)
         self._emit_ways()
         for label, state in self.raising:
@@ -162,24 +170,58 @@ class _Step:
         if flow.ops[k] in o.PLAIN_JUMPS:
             return jump
         start = len(asm)
-        if jump is not None:
+        if jump is not None and flow.targets[k] >= 0:
             label = asm.label()
             work.append((label, jump))
             asm.jump(o.FORWARD[flow.ops[k]], label)
-        elif o.is_method_form(flow.ops[k], flow.args[k]):
-            asm.emit(*o.attribute_form(flow.ops[k], flow.args[k]))
-            asm.emit(o.PUSH_NULL)
-            if not o.NULL_ABOVE:
-                asm.emit(o.SWAP, 2)
         else:
             for member in range(k, flow.lasts[k] + 1):
                 self.builder.emit_original(member)
+            if flow.ops[k] == o.CHECK_EG_MATCH:
+                self._note_match(state)
         if self._may_raise(state):
             depth = self._depth_if_raised(state)
             label = asm.label()
-            asm.guard(start, len(asm), label, depth, False)
+            asm.guard(start, len(asm), label, self.base + depth, False)
             self.raising.append((label, state._replace(stack=state.stack[:depth])))
+        if jump is not None and flow.targets[k] < 0:
+            work.append((self._tell_methods(fall), jump))
         return fall
+
+    def _note_match(self, state: State) -> None:
+        """`except*` makes the part that it matched, if any, the exception being handled."""
+        asm, label = self.asm, self.asm.label()
+        handled = self.handled[sum(slot is Slot.EXC for slot in state.stack) - 1]
+        asm.emit(o.COPY, 1)
+        asm.jump(o.JUMP_IF_NONE, label)
+        asm.emit(o.COPY, 1)
+        asm.emit(o.STORE_FAST, self.builder.index[handled])
+        asm.place(label)
+
+    def _tell_methods(self, state: State | None) -> int:
+        """An attribute was loaded for a call: with its self, or with NULL in its place. Which of them can be told only
+        by storing it and asking for it. Returns the label where the stack is with NULL."""
+        assert state is not None
+        asm, slot = self.asm, self.builder.index[".t0"]
+        other, after = asm.label(), asm.label()
+        if not o.NULL_ABOVE:
+            asm.emit(o.SWAP, 2)
+        asm.emit(o.STORE_FAST, slot)
+        start = asm.emit(o.LOAD_CHECKED, slot)
+        asm.guard(start, len(asm), other, self.base + len(state.stack) - 1, False)
+        asm.emit(o.DELETE_FAST, slot)
+        if not o.NULL_ABOVE:
+            asm.emit(o.SWAP, 2)
+        label = asm.label()
+        asm.jump(o.JUMP_FORWARD, after)
+        asm.place(other)
+        asm.emit(o.POP_TOP)  # the exception
+        asm.emit(o.PUSH_NULL)
+        if not o.NULL_ABOVE:
+            asm.emit(o.SWAP, 2)
+        asm.jump(o.JUMP_FORWARD, label)
+        asm.place(after)
+        return label
 
     def _may_raise(self, state: State) -> bool:
         op, arg = self.flow.ops[state.k], self.flow.args[state.k]
@@ -216,6 +258,8 @@ class _Step:
                 asm.emit(o.POP_TOP)
             else:
                 asm.emit(o.STORE_FAST, index[f".t{i}"])
+        if self.base:
+            asm.emit(o.POP_EXCEPT)
         asm.emit(o.LOAD_CONST, self.builder.constant(len(self.exits)))
         handled = iter(self.handled)
         values = [self.builder.moved[i] for i in parameters]
@@ -238,7 +282,8 @@ class _Step:
 
 
 def advance(flow: Flow, state: State) -> tuple[State | None, State | None]:
-    """The states after an instruction: falling through, and jumping."""
+    """The states after an instruction: falling through, and jumping; or, of one that loads an attribute for a call,
+    with the self of a method, and with NULL in its place."""
     last = flow.lasts[state.k]
     bound, stack = state.bound, state.stack
     for member in range(state.k, last):
@@ -248,7 +293,12 @@ def advance(flow: Flow, state: State) -> tuple[State | None, State | None]:
         jump = State(flow.heads[flow.targets[last]], *_effect(flow, last, bound, stack, jump=True))
     if flow.ops[last] not in o.NO_FALL_THROUGH:
         fall = State(last + 1, *_effect(flow, last, bound, stack, jump=False))
+        if o.is_method_form(flow.ops[last], flow.args[last]):
+            jump = fall._replace(stack=fall.stack[:-2] + _ATTRIBUTE)
     return fall, jump
+
+
+_ATTRIBUTE: Layout = (Slot.VALUE, Slot.NULL) if o.NULL_ABOVE else (Slot.NULL, Slot.VALUE)
 
 
 def _effect(flow: Flow, k: int, bound: frozenset[int], stack: Layout, jump: bool) -> tuple[frozenset[int], Layout]:
@@ -264,14 +314,11 @@ def _effect(flow: Flow, k: int, bound: frozenset[int], stack: Layout, jump: bool
         return bound, (*stack, Slot.VALUE if copied is Slot.EXC else copied)
     if op == o.PUSH_NULL:
         return bound, (*stack, Slot.NULL)
-    attribute = (Slot.VALUE, Slot.NULL) if o.NULL_ABOVE else (Slot.NULL, Slot.VALUE)
     if o.pushes_null(op, arg):
-        return bound, stack + attribute
+        return bound, stack + _ATTRIBUTE
     effect = o.stack_effect(op, 0 if o.JUMPS[op] else arg)[jump]
     after = stack + (Slot.VALUE,) * effect if effect >= 0 else stack[:effect]
-    if o.is_method_form(op, arg):
-        after = after[:-2] + attribute
-    elif op in o.TAKES_NULL:
+    if op in o.TAKES_NULL:
         after = (*after[:-1], Slot.VALUE)
     return bound, after
 

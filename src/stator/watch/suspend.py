@@ -25,7 +25,7 @@ from .continuation import Finish, Layout, NotResumable, Site, Slot, default_fini
 from .flow import EXC, LASTI, VALUE, Flow, PerCode, flow_of
 from .instrument import places
 
-__all__ = ["Suspended", "rest", "suspended"]
+__all__ = ["Suspended", "handled_around", "made_function", "rest", "suspended"]
 
 
 class Suspended(NamedTuple):
@@ -59,6 +59,8 @@ class _Frame:
         self.made_from = original  # the original, or a continuation of it
         self.site: Site = find_site(original, offset)
         self.flow: Flow = flow_of(self.site.code)
+        if self.flow.refusal is not None:
+            raise NotResumable(f"{original.co_qualname}: {self.flow.refusal}")
         names = [*self.code.co_varnames, *(v for v in self.code.co_cellvars if v not in self.code.co_varnames)]
         self.variables = dict(zip(names, self.slots, strict=False))
 
@@ -164,6 +166,19 @@ def rest(frames: Sequence[Suspended], innermost: CodeType | None = None) -> tupl
     return function, inner
 
 
+def handled_around(frames: Sequence[Suspended]) -> BaseException | None:
+    """The exception that a caller of the innermost frame is handling: a step of that frame needs it."""
+    for frame in reversed(frames[:-1]):
+        on_stack = iter(frame.values[len(frame.bound) :])
+        handled = [value for slot in frame.stack if slot in _PASSED for value in [next(on_stack)] if slot is Slot.EXC]
+        if handled:
+            return handled[-1]
+    return None
+
+
+_PASSED = (Slot.VALUE, Slot.EXC)
+
+
 def made_function(code: CodeType, function: FunctionType) -> FunctionType:
     """A function with this code that sees what `function` sees."""
     return FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)
@@ -236,8 +251,8 @@ def _check_call(call: _Call) -> bool:
     target = first if o.NULL_ABOVE or first is not n.MISSING else second
     while isinstance(target, (MethodType, functools.partial)):
         target = target.__func__ if isinstance(target, MethodType) else target.func
-    if target is call.function:
-        return True
+    if target is call.function or call.special(target, "__exit__"):
+        return True  # the end of a with statement: the call of a bound method puts its self in the method's slot
     if not isinstance(target, type):
         return call.special(target, "__call__")
     if n.mro_lookup(type(target), "__call__") is not n.mro_lookup(type, "__call__"):
