@@ -178,8 +178,13 @@ for _rule, _callables, _why in _TABLE:
     for _callable in _callables:
         RULES.setdefault(id(_callable), _rule)
         _ALIVE.append(_callable)
+# torch wraps some of its functions so that its own compiler leaves them alone, once that compiler is loaded.
+_WRAPPER_OF_TORCH: types.CodeType = torch._compile._disable_dynamo(lambda: None).__code__
 # Python functions with a rule: their calls have to be reported, where otherwise the frame that follows is.
-INTERCEPTED: tuple[types.CodeType, ...] = tuple(f.__code__ for f in _ALIVE if isinstance(f, types.FunctionType))
+INTERCEPTED: tuple[types.CodeType, ...] = (
+    *(f.__code__ for f in _ALIVE if isinstance(f, types.FunctionType)),
+    _WRAPPER_OF_TORCH,
+)
 
 _STATE_PREFIXES = ("_get_", "_is_", "is_", "get_", "_are_", "_has_", "has_")
 _SAFE_NEW: tuple[type, ...] = (object, list, dict, tuple, set, frozenset, str, int, float, bytes, collections.deque)
@@ -258,10 +263,12 @@ def reads_arguments_only(func: Any) -> bool:
 
 
 def rule_for(func: Any) -> Rule | None:
-    """The rule of a callable that is not a Python function, a class or an instance with a Python `__call__`."""
+    """The rule of a callable; None for a Python function that is to be watched, and for what nothing is known of."""
     rule = RULES.get(id(func))
     if rule is not None:
         return rule
+    if issubclass(type(func), types.FunctionType):
+        return RULES.get(id(func.__wrapped__)) if func.__code__ is _WRAPPER_OF_TORCH else None
     if issubclass(
         type(func), (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
     ):

@@ -248,6 +248,16 @@ def test_a_number_that_only_leaves_is_not_guarded():
         return y + 1, y.sum().item()
 
     steps = [lambda w, seed=seed: w.fn(rand(seed)) for seed in range(5)]
+    check(lambda: World(fn=fn), steps, expect="miss hit hit hit hit", graphs=1, breaks=["tensor-item"])
+
+
+def test_a_number_that_only_leaves_later_is_not_guarded():
+    def fn(x):
+        y = x * 2
+        number = y.sum().item()
+        return y + 1, number
+
+    steps = [lambda w, seed=seed: w.fn(rand(seed)) for seed in range(5)]
     check(lambda: World(fn=fn), steps, expect="miss hit hit hit hit", graphs=2, breaks=["tensor-item"])
 
 

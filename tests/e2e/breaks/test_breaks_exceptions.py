@@ -297,7 +297,7 @@ def test_exc_info_in_a_handler_across_a_break():
                 raise ValueError("deeper")
             except ValueError as error:
                 print("deeper")
-                seen.append((str(error), repr(error.__context__), sys.exc_info()[0]))
+                seen.append((str(error), repr(error.__context__), sys.exc_info()[0].__name__))
             seen.append(sys.exc_info()[0])
         seen.append(sys.exc_info()[0])
         print("after", sys.exc_info()[0])
