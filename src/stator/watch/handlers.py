@@ -388,6 +388,8 @@ class Handlers:
 
     def on_store_item(self, probe: Any, value: Any, container: Any, key: Any) -> None:
         self.ledger.place = probe
+        if type(key) is slice and not is_tensor(container):
+            self.consult(value)  # its items are going to be copied
         self._change_item(container, key)
 
     def on_delete_item(self, probe: Any, container: Any, key: Any) -> None:

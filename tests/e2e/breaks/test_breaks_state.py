@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 
+import pytest
 import torch
 from harness import World, check, rand
 
@@ -196,6 +197,67 @@ def test_random_numbers_of_torch_on_both_sides():
         return torch.nn.functional.dropout(y, 0.5) * torch.randn(4)
 
     replays(fn)
+
+
+# ---- containers in the making -------------------------------------------------------------------
+
+MAKING = {
+    "list with a star": "[*v, 2]",
+    "set with a star": "{*v, 2}",
+    "tuple with a star": "(*v, 2)",
+    "dict with a star": "{**t, 'b': 2}",
+    "list comprehension": "[n for n in v]",
+    "list comprehension that breaks": "[print(n) or n for n in v]",
+    "set comprehension that breaks": "{print(n) or n for n in v}",
+    "dict comprehension that breaks": "{n: print(n) for n in v}",
+    "nested comprehensions": "[[print(n, m) or m for m in v] for n in v]",
+    "break between items": "[1, print('item'), *v, print('again'), 4]",
+    "break between keys": "{'a': print('item'), **t, 'b': print('again')}",
+    "call with stars": "pack(0, *v, print('argument'), *v, key=1, **t, **{'more': print('keyword')})",
+    "text": "f'{v[0]} {print(1)} {v}'",
+    "slices of a list": "changed([7, 8, 9], v)",
+    "slice": "v[print('start') or 0 : print('stop') or 1]",
+}
+
+
+def pack(*args, **kwargs):
+    return args, kwargs
+
+
+def changed(target, v):
+    print("before")
+    target[1:2] = v
+    print("between")
+    target[0:0] = v
+    target += v
+    return target
+
+
+@pytest.mark.parametrize("name", MAKING)
+def test_a_container_in_the_making(name):
+    """What lies on the stack is filled by instructions of its own, before or behind a break."""
+    source = f"""
+def fn(x, values):
+    v, t = list(values), {{"k": values[0]}}
+    y = x + 1
+    print("before")
+    made = {MAKING[name]}
+    print("after")
+    return y * 2, made
+"""
+    namespace = {"pack": pack, "changed": changed}
+    exec(source, namespace)
+    steps = [lambda w, v=v: w.fn(rand(1), v) for v in ((5, 6), (5, 6), (7, 6), (5, 6), (7, 6), (5,))]
+    check(lambda: World(fn=namespace["fn"]), steps, expect=None)
+
+
+def test_a_slice_is_set_from_a_list_of_the_caller_s():
+    def fn(x, items, values):
+        items[0:0] = values
+        return x + 1
+
+    steps = [lambda w, v=v: w.fn(rand(1), w.items, [v, v + 1]) for v in (1, 1, 2, 3)]
+    check(lambda: World(fn=fn, items=[0]), steps, expect=None)
 
 
 # ---- aliases ------------------------------------------------------------------------------------
