@@ -22,6 +22,7 @@ import io
 import itertools
 import random
 import re
+import sys
 import traceback
 import types
 import warnings
@@ -189,12 +190,14 @@ def run(
         for call in calls:
             before = counters(w.fn)
             frames: list[tuple[str, int]] = []
+            written = output.tell()
             try:
                 with redirect_stdout(output):
                     results.append(call(w))
             except expected as error:
                 frames = user_frames(error)
                 results.append(Raised(error))
+            sys.stdout.write(output.getvalue()[written:])  # for whoever looks at it, pytest's report included
             done.outcomes.append(outcome(before, counters(w.fn)))
             done.misses.append(str(w.fn.stator.last_miss) if done.outcomes[-1] == "miss" else None)
             done.tracebacks.append(frames)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import gc
 import linecache
 import os
 import textwrap
@@ -22,6 +23,15 @@ from hypothesis import strategies as st
 import stator
 
 EXAMPLES = int(os.environ.get("BREAK_EXAMPLES", "0"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_callbacks_left_behind():
+    """hypothesis measures the garbage collector, in frames that tests of the frame hook would meet later on."""
+    before = list(gc.callbacks)
+    yield
+    gc.callbacks[:] = before
+
 
 # ---- what generated programs can use ------------------------------------------------------------
 
