@@ -68,6 +68,8 @@ EXC_MATCH: Final[int]
 INTRINSIC: Final[int]
 FUNCTION: Final[int]
 RETURN: Final[int]
+PACK: Final[int]
+INSERT: Final[int]
 
 MISSING: Final[object]
 
@@ -108,6 +110,8 @@ class Probe:
         """Of the instruction in the original code; for CALL that of the CALL itself."""
     @property
     def stores(self) -> str | None: ...
+    broken: Any
+    """Set: the graph breaks at this instruction, and `failed` is told this."""
     @property
     def code(self) -> CodeType:
         """The original code object. (None once it is gone: a probe does not keep it alive.)"""
@@ -143,21 +147,28 @@ class Watcher:
     def forget(self, obj: object, /) -> None: ...
     def knows(self, obj: object, /) -> bool: ...
     def fresh(self, func: object, /) -> bool: ...
+    def loosen(self, number: Any, /) -> None:
+        """Tell the handler of PACK before something depends on this number; the caller keeps it alive."""
     def approve(self, obj: object, /) -> None: ...
     def intercept(self, code: CodeType, /) -> None: ...
     def call_leaf(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None, /) -> Any: ...
     def paused(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any: ...
-    def pend(self) -> None:
-        """Watch nothing until the innermost watched frame comes to its next probe: then on_resume(probe) is called, and
-        watching goes on with that probe, unless it returns True: then the wait goes on. If that frame is left before,
-        on_lost(raised) is called, which may call pend() once more, for the caller's frame; else watching is over."""
+    def pend(self, calls: int = 0, /) -> None:
+        """Watch nothing until the innermost watched frame (or the one so many calls away from it) comes to its next
+        probe: then on_resume(probe) is called, and watching goes on with that probe, unless it returns True: then the
+        wait goes on. If that frame is left before, on_lost(raised) is called, which may call pend() once more, for the
+        caller's frame; else watching is over."""
     def hand_over(self, other: Watcher, /) -> None:
         """Let another watcher record the rest of this run."""
-    def frames(self) -> tuple[list[tuple[int, CodeType, CodeType, int, FunctionType, list[Any], bool]], Any]:
+    def frames(self) -> tuple[list[tuple[Any, ...]], Any]:
         """The frames of the run, the root first, and the exception that the program is handling, or None.
 
-        A frame is (kind of its code, its code, the original code, code unit of the instruction in progress, the original
-        function, fast locals, is the stack as the last probe saw it). Unbound variables are MISSING, cells are cells."""
+        A frame is (kind of its code, its code, the original code, code unit of the instruction in progress, the
+        original function, fast locals, is the stack as the last probe saw it, the manager that a `with` is entering,
+        the last probe that fired in it).
+        What is not there is MISSING: unbound variables, a manager. Cells are cells."""
+    def put(self, calls: int, slot: int, value: Any, /) -> None:
+        """Set a slot of the frame so many calls away from the innermost. It must hold a value already."""
     def stack(self, calls: int, depth: int, /) -> list[Any]:
         """The lowest slots of the value stack of the frame so many calls away from the innermost; NULL is MISSING."""
     @property
@@ -172,6 +183,9 @@ def state() -> int: ...
 def hook_installed() -> bool: ...
 def code_kind(code: CodeType, /) -> int | None: ...
 def forget_code(code: CodeType, /) -> None: ...
+def distinct(number: Any, /) -> Any:
+    """Another object that is the same int or float."""
+
 def type_version(T: type, /) -> int: ...
 def mro_lookup(T: type, name: str, /) -> Any: ...
 def as_iterator(obj: object, /) -> Any: ...

@@ -13,6 +13,7 @@ import contextlib
 import gc
 import inspect
 import os
+import sys
 import tempfile
 import time
 import traceback
@@ -40,6 +41,7 @@ from .watch.recorder import Recorder, Segment
 
 Slots = tuple[Any, ...]
 _TRANSIENT_LIMIT = 3
+_OWN = (os.path.dirname(os.path.abspath(__file__)), "<stator")
 _stance = "default"
 
 
@@ -67,6 +69,14 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _warn(text: str) -> None:
+    """A warning at the line of the program that called us."""
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
 
 
 def _put_back(tensor: torch.Tensor, contents: torch.Tensor) -> None:
@@ -248,14 +258,14 @@ class Program:
         """Watch the call; its result is the call's result, whatever becomes of the recording."""
         start = time.perf_counter()
         try:
-            recorder = Recorder(self.name, self._is_recorded)
+            recorder = Recorder(self.name, self.start, self._is_recorded)
             recorder.prepare(function, self.names, slots, self.way)
         except Exception as error:
             self._internal_failure("preparing to watch", error)
             return self.call_plain(function, slots)
         try:
             with _collector_paused():
-                result = recorder.run(slots)
+                result = recorder.run()
                 segments = self._finish(recorder, result)
         except _native.Unwatchable as why:
             self._unwatchable = self._break("unwatchable-code", str(why))
@@ -270,7 +280,7 @@ class Program:
         except BackendError as error:
             if not self.settings.suppress_errors:
                 raise
-            warnings.warn(f"{error}; {self.name} runs as plain Python", stacklevel=5)
+            _warn(f"{error}; {self.name} runs as plain Python")
             self._stop_trying()
         except Exception as error:
             self._internal_failure("making a replay", error)
@@ -300,7 +310,7 @@ class Program:
         for segment in segments:
             program = self if segment.way is None else self.start.continuation(segment.way)
             program._keep_segment(segment, start)
-        if any(not segment.transient for segment in segments):
+        if any(not segment.transient and not segment.again for segment in segments):
             self.tally.recordings += 1
         reasons = [segment.recording.break_reason for segment in segments if segment.recording.break_reason]
         if self.fullgraph and reasons:
@@ -311,8 +321,8 @@ class Program:
         if recording.break_reason is not None:
             self.tally.break_reasons.append(recording.break_reason)
             events.emit(events.GraphBreak(recording.break_reason))
-        if segment.transient:
-            self._transient += 1
+        if segment.transient or segment.again:
+            self._transient += segment.transient
             self.tally.plain += 1
             return
         entry = self.build(recording)
@@ -403,7 +413,7 @@ class Program:
         )
         if not self._warned:
             self._warned = True
-            warnings.warn(text, stacklevel=6)
+            _warn(text)
         return text
 
     def give_up(self, reason_id: str) -> None:
@@ -423,7 +433,7 @@ class Program:
         events.emit(events.InternalFailure(where, error, path))
         if not self.settings.suppress_errors:
             raise InternalError(where, error, path) from error
-        warnings.warn(f"{InternalError(where, error, path)}; {self.name} runs as plain Python", stacklevel=6)
+        _warn(f"{InternalError(where, error, path)}; {self.name} runs as plain Python")
 
     def _save(self, text: str, kind: str) -> str | None:
         folder = self.settings.debug_dir or os.path.join(tempfile.gettempdir(), "stator")

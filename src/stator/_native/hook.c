@@ -335,10 +335,15 @@ run_transparent(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
 static PyObject *
 run_level(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
 {
-    Level level = {t->level, f, 1};
+    Level level = {t->level, f, 1, NULL, NULL};
     t->level = &level;
     PyObject *result = _PyEval_EvalFrameDefault(ts, f, throwflag);
     t->level = level.below;
+    if (level.held != NULL) { /* its death may run code of the program, which has an exception to be kept from it */
+        SavedError error = error_save();
+        Py_CLEAR(level.held);
+        error_restore(error);
+    }
     if (t->waiting == &level) {
         pending_left(t, result == NULL);
     }

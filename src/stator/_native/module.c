@@ -55,6 +55,26 @@ as_iterator(PyObject *Py_UNUSED(module), PyObject *object)
     return Py_NewRef(object);
 }
 
+/* Small ints and constants are shared, so their identity says nothing of where they came from; a copy's does. */
+static PyObject *
+distinct(PyObject *Py_UNUSED(module), PyObject *number)
+{
+    if (PyFloat_CheckExact(number)) {
+        return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
+    }
+    if (!PyLong_CheckExact(number)) {
+        PyErr_SetString(PyExc_TypeError, "distinct(number) takes an int or a float");
+        return NULL;
+    }
+    Py_ssize_t digits = long_digits((PyLongObject *)number);
+    PyLongObject *copy = _PyLong_New(digits);
+    if (copy == NULL) {
+        return NULL;
+    }
+    memcpy((char *)copy + sizeof(PyObject), (char *)number + sizeof(PyObject), long_size(digits) - sizeof(PyObject));
+    return (PyObject *)copy;
+}
+
 static PyMethodDef functions[] = {
     {"current", current, METH_NOARGS, "The watcher that runs in this thread, or None."},
     {"state", state, METH_NOARGS, "This thread's state: OFF, WATCHING or SENTINEL."},
@@ -62,6 +82,7 @@ static PyMethodDef functions[] = {
     {"type_version", type_version, METH_O, "The type's version tag, assigned if need be; 0 if there is none."},
     {"mro_lookup", (PyCFunction)(void (*)(void))mro_lookup, METH_FASTCALL,
      "What the type's MRO holds under a name, no descriptor invoked; MISSING if nothing."},
+    {"distinct", distinct, METH_O, "Another object that is the same int or float."},
     {"as_iterator", as_iterator, METH_O, "What GET_ITER makes of a result of __iter__: itself, if it is an iterator."},
     {NULL},
 };

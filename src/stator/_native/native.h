@@ -14,7 +14,8 @@
     X(CONTAINS) X(IS) X(UNARY) X(TRUTH) X(ITER) X(NEXT) X(UNPACK) X(EXTEND) X(HASH) X(WITH) X(WITH_EXIT)         \
     X(FORMAT) X(AWAIT) X(STORE_ATTR) X(DELETE_ATTR) X(STORE_SUBSCR) X(STORE_SLICE) X(DELETE_SUBSCR)              \
     X(STORE_GLOBAL) X(DELETE_GLOBAL) X(STORE_DEREF) X(DELETE_DEREF) X(IMPORT_NAME) X(IMPORT_FROM)                \
-    X(BUILD_CLASS) X(MATCH) X(MATCH_CLASS) X(MATCH_KEYS) X(RAISE) X(EXC_MATCH) X(INTRINSIC) X(ESCAPE) X(FUNCTION) X(RETURN)
+    X(BUILD_CLASS) X(MATCH) X(MATCH_CLASS) X(MATCH_KEYS) X(RAISE) X(EXC_MATCH) X(INTRINSIC) X(ESCAPE) X(FUNCTION)     \
+    X(RETURN) X(PACK) X(INSERT)
 
 #define AS_STATE(name) STATE_##name,
 enum { STATES(AS_STATE) };
@@ -96,6 +97,7 @@ typedef struct {
     PyObject *arg;
     PyObject *code; /* weak reference to the original code: the copy must not keep it alive (see codeinfo.c) */
     PyObject *stores;
+    PyObject *broken; /* what to tell `failed` instead of firing, or NULL */
 } Probe;
 
 typedef struct {
@@ -122,6 +124,7 @@ typedef struct Watcher {
     PyObject *enter, *classify, *leaf, *blind, *foreign, *failed, *transparent;
     PyObject *on_resume, *on_lost, *on_return; /* or None */
     PtrSet known, fresh, entered; /* addresses only */
+    PtrSet loose;                 /* likewise: known numbers that nothing has depended on yet */
     PtrSet approved, intercepted; /* owning */
     PairSet seen;
     PyObject *last_probe;
@@ -140,7 +143,9 @@ int filter_call_noted(Watcher *w, PyObject *owner, int note);
 typedef struct Level {
     struct Level *below;
     Frame *frame;
-    int intact; /* the operands of the instruction in progress lie on the stack unchanged */
+    int intact;     /* the operands of the instruction in progress lie on the stack unchanged */
+    Probe *probe;   /* the last one that fired in it, or NULL; its code holds it */
+    PyObject *held; /* the manager that `with` is going to enter, owned: its slot may be used up. Or NULL */
 } Level;
 
 typedef struct Thread {
@@ -183,7 +188,7 @@ void watcher_stop(Watcher *w);
 
 int pending_over(Thread *t, Probe *p); /* does this probe end it? */
 void pending_left(Thread *t, int raised); /* the frame was left */
-PyObject *pending_pend(PyObject *watcher, PyObject *none);
+PyObject *pending_pend(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 PyObject *pending_hand_over(PyObject *watcher, PyObject *other);
 
 /* ---- code objects (codeinfo.c) ---- */
@@ -224,6 +229,8 @@ int hook_enter(Watcher *w, PyFunctionObject *func);
 /* ---- reading frames (frame.c) ---- */
 
 PyObject *frames_read(PyObject *watcher, PyObject *none);
+Level *frames_level(Thread *t, Py_ssize_t calls); /* NULL if that frame is not a watched one */
+PyObject *frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 PyObject *frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 extern PyObject *missing; /* module.c */
 

@@ -44,7 +44,8 @@ class Rebuilder:
 
     def recipe(self, value: Any) -> Recipe:
         if is_constant(value):
-            return Constant(value)
+            loose = self.ledger.find_loose(value)
+            return Constant(value) if loose is None else Outside(loose.index)
         origin = self._recorder.ledger.find(value)
         if is_tensor(value):
             if origin is None:

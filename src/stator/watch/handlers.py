@@ -319,6 +319,25 @@ class Handlers:
         for key in keys:
             self.hashed(key)
 
+    def on_insert(self, probe: Any, container: Any, item: Any) -> None:
+        """A display or a comprehension gets an item. It is an outside container if a break lies in between."""
+        self.ledger.place = probe
+        if type(container) is not list:
+            self.hashed(item)
+        self._grow(container)
+
+    def on_extend(self, probe: Any, container: Any, items: Any) -> None:
+        self.ledger.place = probe
+        self.consult(items)
+        self._grow(container)
+
+    def _grow(self, container: Any) -> None:
+        origin = self.ledger.find(container)
+        if origin is not None and type(container) is list:
+            append(self.ledger, origin, container)
+        elif origin is not None:
+            change_all(self.ledger, origin, container)
+
     def on_with(self, probe: Any, manager: Any) -> None:
         self.ledger.place = probe
         if not is_open(type(manager)):
@@ -352,6 +371,11 @@ class Handlers:
         self.ledger.place = probe
         if probe.code is not self.root_code:
             self.consult_deep(value)
+
+    def on_settle(self, probe: Any, number: Any) -> None:
+        """The value of a loose number is about to matter."""
+        self.ledger.place = probe
+        self.ledger.settle(number)
 
     def on_await(self, probe: Any, *operands: Any) -> None:
         raise Drop("coroutine-root", "await")
@@ -511,7 +535,8 @@ HANDLERS = {
     _native.ITER: "on_operands",
     _native.NEXT: "on_next",
     _native.UNPACK: "on_operands",
-    _native.EXTEND: "on_operands",
+    _native.EXTEND: "on_extend",
+    _native.INSERT: "on_insert",
     _native.HASH: "on_hash",
     _native.WITH: "on_with",
     _native.FORMAT: "on_format",
@@ -535,4 +560,5 @@ HANDLERS = {
     _native.INTRINSIC: "on_operands",
     _native.BUILD_CLASS: "on_class",
     _native.ESCAPE: "on_escape",
+    _native.PACK: "on_settle",
 }

@@ -44,6 +44,7 @@ class Ledger:
         self.changes: dict[tuple[int, bool], Change] = {}  # by identity; slots apart from contents
         self.place: Place | None = None
         self.identity_used: dict[int, Origin] = {}
+        self._loose: dict[int, Origin] = {}  # numbers whose value nothing has depended on yet, by identity
         self._noted: set[tuple[int, Fact, Any]] = set()
         self._touched: set[int] = set()
 
@@ -56,6 +57,23 @@ class Ledger:
         origin = self._new(Edge.LOCAL, None, (index, name))
         self._identify(origin, value)
         return origin
+
+    def loose(self, index: int, name: str, number: Any) -> None:
+        """An argument slot holds a number which is guarded only once something depends on it. It must be an object
+        that is nowhere else, so that its identity tells where it came from.
+        """
+        origin = self._new(Edge.LOCAL, None, (index, name))
+        self._loose[id(number)] = origin
+        self._alive.append(number)
+        self._watcher.loosen(number)
+
+    def settle(self, number: Any) -> None:
+        """Something depends on a loose number: its value is guarded from here on."""
+        origin = self._loose.pop(id(number))
+        origin.checks.append(Check(Fact.EQUAL, number, self.place))
+
+    def find_loose(self, value: Any) -> Origin | None:
+        return self._loose.get(id(value)) if self._loose else None
 
     def constant(self, value: Any) -> Origin:
         """The origin of an object that is its own guard: a class, a module's dict, a function of a class."""
