@@ -21,7 +21,7 @@ from ..recording import Edge, Fact, Origin
 from . import policy
 from .attributes import Attributes
 from .breaks import Drop
-from .calls import bound_parts, break_for, constructor_rule, may_be_approved, reads_arguments_only, rule_for
+from .calls import bound_parts, constructor_rule, may_be_approved, reads_arguments_only, rule_for
 from .classes import Classes
 from .constants import is_constant
 from .containers import (
@@ -38,6 +38,7 @@ from .containers import (
 from .identity import Identity
 from .ledger import Ledger
 from .tensors import is_tensor
+from .world import break_for, break_for_type, name_of
 
 _WATCHED_CALLABLES = (types.FunctionType, type, operator.itemgetter)
 _KeyWrapper = type(functools.cmp_to_key(lambda a, b: 0))
@@ -106,7 +107,8 @@ class Handlers:
         if origin is not None:
             expose(self.ledger, origin, value)
             if not is_open(cls) and container_kind(cls) is None and not self._inert(value):
-                raise Drop("outside-iterator" if hasattr(cls, "__next__") else "unguardable", cls.__qualname__)
+                known = "outside-iterator" if hasattr(cls, "__next__") else "unguardable"
+                raise Drop(break_for_type(cls, known), cls.__qualname__)
         if is_open(cls):
             self.classes.note(cls)
             if origin is not None and not _is_plain_class(cls):
@@ -173,9 +175,7 @@ class Handlers:
         self.touch(iterator)
 
     def name_of(self, func: Any) -> str:
-        module = getattr(func, "__module__", None) or ""
-        name = getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
-        return f"{module}.{name}" if module and module != "builtins" else str(name)
+        return name_of(func)
 
     def in_library(self) -> bool:
         """Does the instruction about to run stand in torch or in the standard library?"""
@@ -341,7 +341,7 @@ class Handlers:
     def on_with(self, probe: Any, manager: Any) -> None:
         self.ledger.place = probe
         if not is_open(type(manager)):
-            raise Drop("unknown-callable", f"with {type(manager).__qualname__}")
+            raise Drop(break_for_type(type(manager), "unknown-callable"), f"with {type(manager).__qualname__}")
         self.touch(manager)
 
     def on_format(self, probe: Any, *operands: Any) -> None:
@@ -412,6 +412,8 @@ class Handlers:
 
     def on_store_item(self, probe: Any, value: Any, container: Any, key: Any) -> None:
         self.ledger.place = probe
+        if type(key) is slice and not is_tensor(container):
+            self.consult(value)  # its items are going to be copied
         self._change_item(container, key)
 
     def on_delete_item(self, probe: Any, container: Any, key: Any) -> None:

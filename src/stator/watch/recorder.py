@@ -24,6 +24,7 @@ from ..recording import Recording, Way
 from . import effects, leaves, policy, steering
 from .attributes import Attributes
 from .breaks import Drop
+from .calls import INTERCEPTED
 from .classes import Classes
 from .exits import Arrival, Break, NotResumable, arrive, break_here
 from .handlers import HANDLERS, Handlers
@@ -67,7 +68,10 @@ class Recorder(Handlers):
         self._begin(torch_state())
 
     def _new_watcher(self) -> _native.Watcher:
-        return _native.Watcher(self.handlers(), **self.callbacks())
+        watcher = _native.Watcher(self.handlers(), **self.callbacks())
+        for code in INTERCEPTED:
+            watcher.intercept(code)
+        return watcher
 
     def handlers(self) -> dict[int, Callable[..., Any]]:
         """What probes call."""

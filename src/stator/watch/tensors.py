@@ -144,10 +144,8 @@ class Tracer:
         """Run a torch function and record it. Only its own exceptions come out of here."""
         if not self.active:
             return func(*args, **kwargs)
-        try:
-            step = self._before(func, args, kwargs)
-        except Exception as error:
-            self._recorder.failed_inside(error)
+        step = self._prepared(func, args, kwargs)
+        if step is None:
             return func(*args, **kwargs)
         try:
             result = self._recorder.watcher.call_leaf(func, args, kwargs)
@@ -161,6 +159,16 @@ class Tracer:
                 self._recorder.failed_inside(error)
         return result
 
+    def _prepared(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
+        """`_before`; None if it failed. Told and left outside of a handler: the program must not see our exception as
+        one that is being handled."""
+        try:
+            return self._before(func, args, kwargs)
+        except Exception as error:
+            failure = error
+        self._recorder.failed_inside(failure)
+        return None
+
     def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
         """What is about to run, spelled as a node; its tensors are looked up, outside ones become inputs."""
         way = _WAYS.get(func)
@@ -168,7 +176,7 @@ class Tracer:
             way = _WAYS[func] = Way(func)
         kind, name = way.kind, way.name
         if kind is Treatment.BREAK:
-            raise Drop(way.reason, name)
+            raise Drop(way.reason, name.removeprefix("__").removesuffix("__"))
         tensors: list[tuple[Any, Known]] = []
         if kind is not Treatment.OPERATION:
             if kind is Treatment.STATE:
