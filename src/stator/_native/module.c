@@ -59,11 +59,14 @@ as_iterator(PyObject *Py_UNUSED(module), PyObject *object)
 static PyObject *
 distinct(PyObject *Py_UNUSED(module), PyObject *number)
 {
+    if (PyUnicode_CheckExact(number) && PyUnicode_GET_LENGTH(number) > 1) {
+        return PyUnicode_FromKindAndData(PyUnicode_KIND(number), PyUnicode_DATA(number), PyUnicode_GET_LENGTH(number));
+    }
     if (PyFloat_CheckExact(number)) {
         return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
     }
     if (!PyLong_CheckExact(number)) {
-        PyErr_SetString(PyExc_TypeError, "distinct(number) takes an int or a float");
+        PyErr_SetString(PyExc_TypeError, "distinct(value) takes an int, a float or a text of several characters");
         return NULL;
     }
     Py_ssize_t digits = long_digits((PyLongObject *)number);
@@ -82,7 +85,7 @@ static PyMethodDef functions[] = {
     {"type_version", type_version, METH_O, "The type's version tag, assigned if need be; 0 if there is none."},
     {"mro_lookup", (PyCFunction)(void (*)(void))mro_lookup, METH_FASTCALL,
      "What the type's MRO holds under a name, no descriptor invoked; MISSING if nothing."},
-    {"distinct", distinct, METH_O, "Another object that is the same int or float."},
+    {"distinct", distinct, METH_O, "Another object that is the same int, float or text."},
     {"as_iterator", as_iterator, METH_O, "What GET_ITER makes of a result of __iter__: itself, if it is an iterator."},
     {"tensor_version", tensor_version, METH_O, "A tensor's version counter; None if it has none."},
     {"fingerprint", (PyCFunction)(void (*)(void))tensor_fingerprint, METH_FASTCALL,

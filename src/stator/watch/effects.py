@@ -321,7 +321,8 @@ def conclude_at(recorder: Recorder, here: Break) -> Recording:
     """The recording of a run that is about to break."""
     rebuild = Rebuilder(recorder)
     recorder.tracer.close()
-    functions = [rebuild.recipe(frame.function) if frame.function.__closure__ else NOTHING for frame in here.frames]
+    owners = [recorder.known_function(frame.function) for frame in here.frames]
+    functions = [rebuild.recipe(function) if function.__closure__ else NOTHING for function in owners]
     states = [{name: rebuild.recipe(value) for name, value in state.items()} for state in here.states]
     grad_mode = recorder.tracer.balance()
     recording = _recording(recorder, rebuild, NOTHING)

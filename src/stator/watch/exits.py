@@ -40,6 +40,7 @@ class Arrival(NamedTuple):
 
     way: Way
     functions: list[FunctionType]  # the continuations of all frames, outermost first
+    originals: list[FunctionType]  # the functions that the frames belong to
     slots: tuple[Any, ...]  # what the outermost takes
     places: list[tuple[int, int]]  # of each slot: how many calls away from the innermost frame, and where in that
 
@@ -108,7 +109,8 @@ def arrive(watcher: _native.Watcher, broken: Break | None) -> Arrival | None:
     way = _way(frames, frames[-1])
     if broken is not None and way.key not in {known.key for known in broken.ways}:
         return None
-    return Arrival(way, *_call(frames, [frame.code for frame in way.frames]))
+    functions, slots, places = _call(frames, [frame.code for frame in way.frames])
+    return Arrival(way, functions, [frame.function for frame in frames], slots, places)
 
 
 def _call(

@@ -375,7 +375,8 @@ class Handlers:
     def on_settle(self, probe: Any, number: Any) -> None:
         """The value of a loose number is about to matter."""
         self.ledger.place = probe
-        self.ledger.settle(number)
+        if probe.arg != "returned" or probe.kind != _native.PACK or probe.code is not self.root_code:
+            self.ledger.settle(number)
 
     def on_await(self, probe: Any, *operands: Any) -> None:
         raise Drop("coroutine-root", "await")

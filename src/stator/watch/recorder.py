@@ -32,7 +32,6 @@ from .ledger import Ledger
 from .module_calls import GETATTR, ModuleCalls
 from .tensors import TensorMode, Tracer
 
-_NUMBERS = (int, float)
 _MOST_REPEATS = 100
 _LOOK_AT_CALLERS = frozenset({"frames", "call-warn"})
 
@@ -63,6 +62,7 @@ class Recorder(Handlers):
         self._break: Break | None = None  # the last one, if the program was suspended there
         self._waiting = False  # between a break and the next segment
         self._over = False
+        self._continued: dict[int, tuple[types.FunctionType, types.FunctionType]] = {}
         self._repeated = 0  # segments in a row that were known already
         self.watcher = self._new_watcher()
         self._begin(torch_state())
@@ -114,10 +114,12 @@ class Recorder(Handlers):
         self._note_slots(function, names, self.slots)
 
     def _note_slots(self, function: types.FunctionType, names: tuple[str, ...], slots: tuple[Any, ...]) -> None:
-        """What a segment starts with. Behind a break numbers may be mere counters: they are guarded when used."""
+        """What a segment starts with. Behind a break numbers may be mere counters, texts mere messages: they are guarded
+        when something depends on them.
+        """
         self.root = function
         for index, (name, value) in enumerate(zip(names, slots, strict=True)):
-            if self._way is not None and type(value) in _NUMBERS:
+            if self._way is not None and _is_loose(value):
                 self.ledger.loose(index, name, value)
             else:
                 self.ledger.local(index, name, value)
@@ -267,6 +269,7 @@ class Recorder(Handlers):
         self._begin(state)
         self._way, self._known_already, self._waiting = there.way, known, False
         self._repeated = self._repeated + 1 if known else 0
+        self._continued = {id(a): (b, a) for a, b in zip(there.originals, there.functions, strict=True)}
         self._note_slots(there.functions[0], there.way.names, slots)
         for inner in there.functions[1:]:
             origin = self.ledger.find(inner)
@@ -275,13 +278,19 @@ class Recorder(Handlers):
         self.tracer.begin()
 
     def _make_distinct(self, there: Arrival) -> tuple[Any, ...]:
-        """Numbers in the frames become objects of their own."""
+        """Numbers and texts in the frames become objects of their own."""
         slots = list(there.slots)
         for index, (calls, place) in enumerate(there.places):
-            if type(slots[index]) in _NUMBERS and place >= 0:
+            if place >= 0 and _is_loose(slots[index]):
                 slots[index] = _distinct(slots[index])
                 self.watcher.put(calls, place, slots[index])
         return tuple(slots)
+
+    def known_function(self, function: types.FunctionType) -> types.FunctionType:
+        """A function with the same closure that the segment knows. To it the frames that it started with are those of
+        their continuations.
+        """
+        return self._continued.get(id(function), (function, function))[0]
 
     def lost(self, raised: bool) -> None:
         """The program left the frame of the break by another way: by an exception, as a rule."""
@@ -363,8 +372,13 @@ class Recorder(Handlers):
             self.drop(Drop("internal-error", f"{type(error).__name__}: {error}", transient=True))
 
 
+def _is_loose(value: Any) -> bool:
+    """Can it be made an object of its own, and told by that wherever it goes?"""
+    return type(value) in (int, float) or (type(value) is str and len(value) > 1)
+
+
 def _distinct(value: Any) -> Any:
-    return _native.distinct(value) if type(value) in _NUMBERS else value
+    return _native.distinct(value) if _is_loose(value) else value
 
 
 def _words(why: Drop | RecursionError) -> str:
