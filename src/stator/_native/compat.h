@@ -118,6 +118,16 @@ frame_is_python(Frame *f)
 #endif
 }
 
+/* The Python frame that called this one, or NULL. */
+static inline Frame *
+frame_caller(Frame *f)
+{
+    do {
+        f = f->previous;
+    } while (f != NULL && !frame_is_python(f));
+    return f;
+}
+
 /* The code unit of the instruction that a running frame executes. */
 static inline Py_ssize_t
 frame_unit(Frame *f)

@@ -139,7 +139,7 @@ on_escape(Watcher *w, Probe *p, Operands *ops)
     if (x == NULL || !(PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x) || PyAnySet_Check(x))) {
         return 0;
     }
-    return known(w, x) && unseen(w, x, KIND_TAG(p));
+    return known(w, x) && !probe_returns_to_python(w, p) && unseen(w, x, KIND_TAG(p));
 }
 
 static int

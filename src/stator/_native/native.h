@@ -111,6 +111,7 @@ typedef struct {
 } Operands;
 
 struct Watcher;
+int probe_returns_to_python(struct Watcher *w, Probe *p); /* a return, and the caller is a watched frame */
 typedef int (*Filter)(struct Watcher *w, Probe *p, Operands *ops);
 extern const Filter filters[KIND_COUNT];
 extern const char *const kind_names[KIND_COUNT];

@@ -11,13 +11,50 @@
 #include "native.h"
 #include <structmember.h>
 
-/* ---- delivering an event ---- */
+/* ---- where a value goes ---- */
 
 static inline PyObject **
 stack_at(Frame *f, int depth)
 {
     return f->localsplus + frame_code(f)->co_nlocalsplus + depth;
 }
+
+static int
+will_be_watched(Watcher *w, PyObject *function)
+{
+    Verdict v = codeinfo_classify(w, (PyCodeObject *)((PyFunctionObject *)function)->func_code);
+    Py_XDECREF(v.payload);
+    return v.kind == CODE_COPY;
+}
+
+/* Does this instruction call a function that is watched, without C code in between? */
+static int
+calls_watched_function(Watcher *w, Probe *p, PyObject **operands)
+{
+    PyObject *callable = p->kind == KIND_CALL ? *call_slots(operands, p->count).callable : NULL;
+    if (callable != NULL && PyMethod_Check(callable)) {
+        callable = PyMethod_GET_FUNCTION(callable);
+    }
+    return callable != NULL && PyFunction_Check(callable) && will_be_watched(w, callable);
+}
+
+int
+probe_returns_to_python(Watcher *w, Probe *p)
+{
+    Level *level = thread_here.level;
+    if (p->arg == Py_None || level == NULL || level->probe != p) {
+        return 0;
+    }
+    Level *caller = level->below;
+    if (caller == NULL) {
+        return 1; /* from the root: it is the result */
+    }
+    Probe *call = caller->probe;
+    return call != NULL && frame_caller(level->frame) == caller->frame &&
+           calls_watched_function(w, call, stack_at(caller->frame, call->depth - call->span));
+}
+
+/* ---- delivering an event ---- */
 
 static void
 find_call_operands(Probe *p, Operands *ops)
@@ -224,14 +261,6 @@ tell(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
     Py_XDECREF(deliver(w, handler, p, ops));
 }
 
-static int
-will_be_watched(Watcher *w, PyObject *function)
-{
-    Verdict v = codeinfo_classify(w, (PyCodeObject *)((PyFunctionObject *)function)->func_code);
-    Py_XDECREF(v.payload);
-    return v.kind == CODE_COPY;
-}
-
 /* Loose numbers: known objects whose value nothing has depended on so far. An instruction that is about to use one as
  * more than something to be moved about settles it. What a watched function is given, and what is stored in a variable
  * or put into a list or a dict by itself, is moved only. */
@@ -243,14 +272,8 @@ settle_operands(Watcher *w, Probe *p, PyObject **operands)
     }
     PyObject *into = p->kind == KIND_STORE_SUBSCR ? operands[1] : NULL;
     int first = into != NULL && (PyDict_CheckExact(into) || PyList_CheckExact(into));
-    if (p->kind == KIND_CALL) {
-        PyObject *callable = *call_slots(operands, p->count).callable;
-        if (callable != NULL && PyMethod_Check(callable)) {
-            callable = PyMethod_GET_FUNCTION(callable);
-        }
-        if (callable != NULL && PyFunction_Check(callable) && will_be_watched(w, callable)) {
-            return;
-        }
+    if (calls_watched_function(w, p, operands) || (p->kind == KIND_ESCAPE && probe_returns_to_python(w, p))) {
+        return;
     }
     for (int i = first; i < p->span && !w->stopped; i++) {
         PyObject *value = operands[i];
