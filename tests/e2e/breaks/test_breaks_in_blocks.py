@@ -12,7 +12,6 @@ from harness import World, check, rand
 
 import stator
 
-
 LOCK = threading.Lock()
 
 
@@ -633,3 +632,25 @@ def test_a_lock_and_filters_of_warnings():
         return y
 
     logged(fn)
+
+
+class Disabled:
+    """A manager at the top of a module, whose two methods run aside."""
+
+    @stator.disable
+    def __enter__(self):
+        return 5
+
+    @stator.disable
+    def __exit__(self, *exception):
+        print("left")
+
+
+def test_entering_and_leaving_are_disabled_and_replayed():
+    def fn(x):
+        y = x + 1
+        with Disabled() as five:
+            y = y * 2
+        return y * five
+
+    check(lambda: World(fn=fn), calls(), expect="miss hit hit hit", graphs=3)
