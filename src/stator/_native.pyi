@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, Final, final
 
+from .recording import Check, Edge, Fact, Place
+
 # The state of a thread.
 OFF: Final[int]
 WATCHING: Final[int]
@@ -178,6 +180,70 @@ class Watcher:
     @property
     def calls(self) -> int: ...
 
+@final
+class Origin:
+    """How to reach one outside value again. A ledger makes them."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def edge(self) -> Edge: ...
+    @property
+    def parent(self) -> Origin | None: ...
+    @property
+    def key(self) -> Any: ...
+    @property
+    def place(self) -> Place | None: ...
+    @property
+    def checks(self) -> list[Check]: ...
+
+class Ledger:
+    """The table of known outside objects of one recording; watch/ledger.py says what it is for."""
+
+    place: Place | None
+    def __init__(
+        self,
+        watcher: Watcher,
+        check: type[Check],
+        edges: tuple[Edge, ...],
+        facts: tuple[Fact, ...],
+        kinds: dict[type, Any],
+        ask_kind: Callable[[Any], Fact | None],
+        ask_value: Callable[[Any], tuple[type, Any]],
+    ) -> None: ...
+    @property
+    def origins(self) -> list[Origin]:
+        """All origins, parents before children."""
+    @property
+    def alive(self) -> list[Any]:
+        """Every object that was ever known, which keeps its address its own."""
+    @property
+    def plans(self) -> dict[type, dict[str, int]]:
+        """What a class says of a name; written by watch/attributes.py."""
+    @property
+    def callable_modules(self) -> dict[type, bool]:
+        """Do calls of such modules come to `forward`, unless there are hooks? Written by watch/module_calls.py."""
+    def find(self, value: object, /) -> Origin | None: ...
+    def local(self, index: int, name: str, value: object, /) -> Origin: ...
+    def constant(self, value: object, /) -> Origin:
+        """The origin of an object that is its own guard: a class, a module's dict, a function of a class."""
+    def read(self, parent: Origin, edge: Edge, key: Any, value: object, /) -> Origin:
+        """Note that `value` was found at `edge`, `key` of parent."""
+    def check(self, origin: Origin, fact: Fact, expected: Any, /) -> None:
+        """Add a check, due to the present place."""
+    def lacks(self, origin: Origin, key: str, /) -> None:
+        """A dict of names has no such name. (A repeated check does no harm.)"""
+    def touch(self, origin: Origin, value: object, /) -> None:
+        """The program's course depends on the type of this object."""
+    def note_change(self, target: object, /) -> None:
+        """An object is changed by the program: no shortcut is taken through it."""
+    def read_attribute(self, owner: object, name: str, /) -> bool:
+        """Note a read of an instance attribute by plan; False: nothing is noted, or not all."""
+    def read_registered(self, owner: object, name: str, /) -> bool:
+        """Note a read of a module's part; False: nothing is noted, or not all."""
+    def close(self) -> None:
+        """Let go of everything; origins stay good for those who hold them, without their children."""
+
 def current() -> Watcher | None: ...
 def state() -> int: ...
 def hook_installed() -> bool: ...
@@ -189,3 +255,11 @@ def distinct(number: Any, /) -> Any:
 def type_version(T: type, /) -> int: ...
 def mro_lookup(T: type, name: str, /) -> Any: ...
 def as_iterator(obj: object, /) -> Any: ...
+def tensor_version(tensor: object, /) -> int | None:
+    """The version counter of a tensor; None for inference tensors, which have none."""
+
+def fingerprint(tensor: object, strided: object, /) -> tuple[int | None, int, Any, tuple[int, ...], bool]:
+    """(version, address, dtype, shape, requires_grad); address 0 unless the tensor's layout is `strided`."""
+
+def answers(functions: tuple[Callable[[], Any], ...], /) -> tuple[Any, ...]:
+    """What each function answers, called without arguments."""

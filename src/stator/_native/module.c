@@ -1,5 +1,5 @@
 /* stator._native: the module object, its constants and the small functions that fit nowhere else. */
-#include "native.h"
+#include "ledger.h"
 
 #define AS_NAME(name) #name,
 const char *const kind_names[KIND_COUNT] = {PROBE_KINDS(AS_NAME)};
@@ -84,6 +84,10 @@ static PyMethodDef functions[] = {
      "What the type's MRO holds under a name, no descriptor invoked; MISSING if nothing."},
     {"distinct", distinct, METH_O, "Another object that is the same int or float."},
     {"as_iterator", as_iterator, METH_O, "What GET_ITER makes of a result of __iter__: itself, if it is an iterator."},
+    {"tensor_version", tensor_version, METH_O, "A tensor's version counter; None if it has none."},
+    {"fingerprint", (PyCFunction)(void (*)(void))tensor_fingerprint, METH_FASTCALL,
+     "(version, address, dtype, shape, requires_grad) of a tensor; address 0 unless its layout is the one given."},
+    {"answers", call_each, METH_O, "What each function of a tuple answers, called without arguments."},
     {NULL},
 };
 
@@ -126,7 +130,8 @@ PyInit__native(void)
         return NULL;
     }
     if (PyModule_AddType(module, &ProbeType) < 0 || PyModule_AddType(module, &WatcherType) < 0 ||
-        codeinfo_setup(module) < 0 || add_constants(module) < 0 || add_missing(module) < 0) {
+        PyModule_AddType(module, &OriginType) < 0 || PyModule_AddType(module, &LedgerType) < 0 ||
+        shortcuts_setup() < 0 || tensor_setup() < 0 || codeinfo_setup(module) < 0 || add_constants(module) < 0 || add_missing(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -126,7 +126,8 @@ typedef struct Watcher {
     PtrSet known, fresh, entered; /* addresses only */
     PtrSet loose;                 /* likewise: known numbers that nothing has depended on yet */
     PtrSet approved, intercepted; /* owning */
-    PairSet seen;
+    PairSet seen, registered; /* registered: (module, name) whose lookup by `__getattr__` is noted */
+    PyObject *ledger;         /* a Ledger, or NULL: then there are no shortcuts */
     PyObject *last_probe;
     unsigned long long events, calls;
     struct Thread *thread; /* where it runs now, or NULL */
@@ -138,6 +139,9 @@ typedef struct Watcher {
 } Watcher;
 
 int filter_call_noted(Watcher *w, PyObject *owner, int note);
+int watcher_read_attribute(Watcher *w, Probe *p, PyObject *owner);
+int watcher_read_registered(Watcher *w, PyObject *owner, PyObject *name);
+int watcher_call_module(Watcher *w, PyObject *module);
 
 /* A copy's frame that runs, watched from its beginning (or since it was resumed). It lives on the C stack of the hook. */
 typedef struct Level {
@@ -216,6 +220,13 @@ PyObject *codeinfo_copy(Watcher *w, PyCodeObject *code, PyObject **reason);
 int codeinfo_setup(PyObject *module);
 
 extern PyObject *Unwatchable;
+
+/* ---- tensors (tensor.c) ---- */
+
+int tensor_setup(void);
+PyObject *tensor_version(PyObject *module, PyObject *tensor);
+PyObject *tensor_fingerprint(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *call_each(PyObject *module, PyObject *functions);
 
 /* ---- the hook (hook.c) ---- */
 

@@ -201,6 +201,12 @@ at_its_place(Probe *p, Frame *f)
     return f != NULL && frame_code(f) == p->home && frame_unit(f) == p->site;
 }
 
+static inline int
+noted_in_c(Watcher *w, Probe *p, Operands *ops)
+{
+    return p->kind == KIND_ATTR && w->ledger != NULL && watcher_read_attribute(w, p, ops->slots[0]);
+}
+
 static void
 tell(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
 {
@@ -301,7 +307,7 @@ fire(Thread *t, Probe *p)
     }
     PyObject **operands = ops.slots;
     PyObject *handler = p->kind == KIND_PACK ? NULL : w->handlers[p->kind];
-    if (handler != NULL && (w->unfiltered || filters[p->kind](w, p, &ops))) {
+    if (handler != NULL && (w->unfiltered || (filters[p->kind](w, p, &ops) && !noted_in_c(w, p, &ops)))) {
         tell(w, handler, p, &ops);
     }
     if (t->state == STATE_WATCHING && t->watcher->loose.used > 0) {

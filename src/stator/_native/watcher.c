@@ -429,8 +429,10 @@ watcher_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(w->on_return);
     Py_VISIT(w->successor);
     Py_VISIT(w->last_probe);
+    Py_VISIT(w->ledger);
     int stop = ptrset_traverse(&w->approved, visit, arg);
     stop = stop ? stop : ptrset_traverse(&w->intercepted, visit, arg);
+    stop = stop ? stop : pairset_traverse(&w->registered, visit, arg);
     return stop ? stop : pairset_traverse(&w->seen, visit, arg);
 }
 
@@ -453,6 +455,7 @@ watcher_clear(PyObject *self)
     Py_CLEAR(w->on_return);
     Py_CLEAR(w->successor);
     Py_CLEAR(w->last_probe);
+    Py_CLEAR(w->ledger);
     ptrset_clear(&w->known);
     ptrset_clear(&w->fresh);
     ptrset_clear(&w->entered);
@@ -460,6 +463,7 @@ watcher_clear(PyObject *self)
     ptrset_clear(&w->approved);
     ptrset_clear(&w->intercepted);
     pairset_clear(&w->seen);
+    pairset_clear(&w->registered);
     return 0;
 }
 

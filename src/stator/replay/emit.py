@@ -314,7 +314,7 @@ def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str
         emitter.effect(effect)
     lines = []
     if recording.graph is not None:
-        inputs = ", ".join(f"v[{position}]" for position in range(len(recording.inputs)))
+        inputs = f"*v[:{len(recording.inputs)}]" if recording.inputs else ""
         lines.append(f"out = graph({inputs})" if recording.outputs else f"graph({inputs})")
     lines += [*emitter.create, *emitter.fill, *emitter.apply]
     if recording.grad_mode is not None:

@@ -230,6 +230,9 @@ _BY_TYPE: dict[type, Rule] = {
 }
 
 
+_WITHOUT_RULE = frozenset({types.FunctionType, types.MethodType, types.MethodWrapperType})
+
+
 # Rules that must be asked at every call, since what they note depends on more than which arguments are outside objects.
 _ASKED_ALWAYS = frozenset(
     {
@@ -269,10 +272,10 @@ def rule_for(func: Any) -> Rule | None:
         return rule
     if issubclass(type(func), types.FunctionType):
         return RULES.get(id(func.__wrapped__)) if func.__code__ is _WRAPPER_OF_TORCH else None
-    if issubclass(
-        type(func), (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
-    ):
+    if issubclass(type(func), C_DESCRIPTORS):
         return method_rule(func)
+    if type(func) in _WITHOUT_RULE:
+        return None
     if issubclass(type(func), types.BuiltinFunctionType) and func.__name__ == "__new__" and func.__self__ in _SAFE_NEW:
         return pure
     if torch_state_reader(func):
@@ -287,6 +290,8 @@ def bound_parts(func: Any) -> tuple[Any, Any] | None:
     owner = func.__self__
     if owner is None or issubclass(type(owner), types.ModuleType) or type(owner).__module__ == "pybind11_builtins":
         return None
+    if type(func) is types.MethodWrapperType:
+        return vars(func.__objclass__)[func.__name__], owner
     classes = type(owner).__mro__ + (owner.__mro__ if issubclass(type(owner), type) else ())
     for cls in classes:  # the first C descriptor of that name: what stands before it in the MRO was passed by `super`
         found = vars(cls).get(func.__name__)

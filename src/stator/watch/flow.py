@@ -38,8 +38,9 @@ Position = tuple[int | None, int | None, int | None, int | None]
 class NotResumable(Exception):
     """There is no continuation for this; the argument says why.
 
-    From `suspended`: `place` is the instruction, as (code, offset), that a run had better be broken off at instead, and
-    `calls` says how far its frame is from the innermost; `probe` is the instruction's. None if there is no such place."""
+    From `suspended`: `place` is the instruction, as (code, offset), that a run had better be broken off at instead,
+    `calls` says how far its frame is from the innermost, `probe` is the instruction's. None if there is no such place.
+    """
 
     place: tuple[CodeType, int] | None = None
     calls: int = 0

@@ -508,8 +508,9 @@ class Handlers:
             if owner is not None:
                 self.ledger.touch(owner, func)
                 self.ledger.read(owner, Edge.ATTR, "__self__", parts[1])
-            if rule_for(parts[0]) is not None:
-                return self.call(None, parts[0], (parts[1], *args), kwnames)
+            rule = rule_for(parts[0])
+            if rule is not None:
+                return rule(self, parts[0], (parts[1], *args), kwnames)
         elif isinstance(_native.mro_lookup(type(func), "__call__"), types.FunctionType):
             self.touch(func)
             return None

@@ -51,8 +51,10 @@ IsRecorded = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], bo
 
 class Recorder(Handlers):
     def __init__(self, name: str, program: object, is_recorded: IsRecorded) -> None:
-        """`program` has learned where to break, and is to learn more. `is_recorded(segments, way, inputs, state)`: is there a recording already, perhaps a segment of this run,
-        that fits the program as it arrives at a way?"""
+        """`program`: who records; it learns from each recording where the next ones had better break.
+        `is_recorded(segments, way, inputs, state)`: is there a recording already, perhaps a segment of this run, that
+        fits the program as it arrives at a way?
+        """
         self.name = name
         self.failure: BaseException | None = None
         self.segments: list[Segment] = []
@@ -167,8 +169,8 @@ class Recorder(Handlers):
         del self.watcher, self._is_recorded
 
     def _let_go(self) -> None:
-        for origin in self.ledger.origins:
-            origin.children = None
+        self.ledger.close()
+        self.tracer.release()
         del self.ledger, self.classes, self.attributes, self.tracer, self.leaves, self.module_calls
 
     # -- breaks

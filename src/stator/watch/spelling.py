@@ -126,6 +126,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "positive": operator.pos,
 }
 _ITEMS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
+_SPELLED_OTHERWISE = frozenset({*_ITEMS, *_COMPARE, *_UNARY, *(name for _, name in _BINARY)})
 
 
 def name_of(func: Any) -> str:
@@ -177,6 +178,35 @@ def _depends_on_data(name: str) -> bool:
     if name in ("where", "repeat_interleave", "index", "item", "one_hot"):
         return False
     return any(wanted & set(getattr(packet, overload).tags) for overload in packet.overloads())
+
+
+class Way:
+    """All about a torch function that does not depend on its arguments; found once per function."""
+
+    __slots__ = ("asks_data", "kind", "label", "method", "name", "reason", "spelled", "writes")
+
+    def __init__(self, func: Any) -> None:
+        self.kind, self.reason = treatment_of(func)
+        self.name = name_of(func)
+        self.label = self.name.strip("_")
+        self.writes = writes_in_place(self.name, {})
+        self.asks_data = self.kind is Treatment.OPERATION and _may_need_data(func, self.name)
+        self.method = _is_tensor_method(func)
+        # Is it written in the same way wherever it stands, and no operator's function?
+        self.spelled = not isinstance(func, types.MethodWrapperType) and self.name not in _SPELLED_OTHERWISE
+
+
+def _may_need_data(func: Any, name: str) -> bool:
+    """Are there arguments for which `needs_data` says yes?"""
+    if name in ("__getitem__", "where", "one_hot") or name in _SIZED_BY_DATA:
+        return True
+    packet = getattr(torch.ops.aten, name, None) if not name.startswith("__") else None
+    if packet is None or isinstance(func, types.FunctionType):
+        return False
+    overloads = [getattr(packet, overload)._schema.arguments for overload in packet.overloads()]
+    return any(_wants_number(name, index, None) for index in range(max(map(len, overloads)))) or any(
+        _wants_number(name, -1, argument.name) for arguments in overloads for argument in arguments
+    )
 
 
 def needs_data(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

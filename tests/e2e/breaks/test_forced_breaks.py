@@ -1,7 +1,7 @@
 """A break before every instruction: wherever a graph breaks, the program is the plain program.
 
-Each program is run once to count its probes. Then, for every one of them, it is compiled anew and its first recording is
-made to break there; later calls replay what that left.
+Each program is run once to count its probes. Then, for every one of them, it is compiled anew and its first recording
+is made to break there; later calls replay what that left.
 """
 
 from __future__ import annotations
