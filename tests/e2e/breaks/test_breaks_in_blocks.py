@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import warnings
 
 import pytest
 import torch
 from harness import World, check, rand
 
 import stator
+
+LOCK = threading.Lock()
 
 
 def calls(count=4):
@@ -592,3 +596,61 @@ def test_globals_deletes_and_star_targets():
         return t * 2
 
     check(lambda: World(fn=fn), calls(), expect=None)
+
+
+def test_entering_and_leaving_are_disabled():
+    class Plain:
+        def __init__(self, log):
+            self.log = log
+
+        @stator.disable
+        def __enter__(self):
+            self.log.append("enter")
+            return 5
+
+        @stator.disable
+        def __exit__(self, *exception):
+            self.log.append("exit")
+
+    def fn(x, log):
+        y = x + 1
+        with Plain(log) as five:
+            y = y * 2
+        return y * five
+
+    logged(fn)
+
+
+def test_a_lock_and_filters_of_warnings():
+    def fn(x, log):
+        y = x + 1
+        with LOCK:
+            y = y * 2
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = y - 3
+        return y
+
+    logged(fn)
+
+
+class Disabled:
+    """A manager at the top of a module, whose two methods run aside."""
+
+    @stator.disable
+    def __enter__(self):
+        return 5
+
+    @stator.disable
+    def __exit__(self, *exception):
+        print("left")
+
+
+def test_entering_and_leaving_are_disabled_and_replayed():
+    def fn(x):
+        y = x + 1
+        with Disabled() as five:
+            y = y * 2
+        return y * five
+
+    check(lambda: World(fn=fn), calls(), expect="miss hit hit hit", graphs=3)

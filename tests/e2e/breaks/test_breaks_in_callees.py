@@ -380,7 +380,7 @@ def test_frames_that_c_code_calls():
         best = max([1, 5, 3], key=noisy)
         return y + mapped[1] + best
 
-    steps = [lambda w, seed=seed: w.fn(rand(seed)) for seed in range(5)]
+    steps = [lambda w, seed=seed: w.fn(rand(seed)) for seed in range(8)]  # one place is learned per recording
     seen = check(lambda: World(fn=fn), steps, expect=None)
     assert seen.outcomes[-1] == "hit"
 

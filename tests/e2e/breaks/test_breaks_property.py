@@ -239,7 +239,7 @@ programs = blocks().map(lambda lines: HEAD + "\n".join(indented(lines)) + "\n" +
 
 
 @settings(
-    max_examples=EXAMPLES or 60,
+    max_examples=EXAMPLES or 250,
     deadline=None,
     derandomize=not EXAMPLES,
     database=None,
