@@ -37,7 +37,7 @@ from .replay.emit import Jump, emit, wanted_origins
 from .replay.graph import restoring
 from .replay.guards import Guards, Miss
 from .watch import policy
-from .watch.recorder import Recorder, Segment
+from .watch.recorder import Experience, Recorder, Segment
 
 Slots = tuple[Any, ...]
 _TRANSIENT_LIMIT = 3
@@ -228,6 +228,8 @@ class Program:
         miss = self._why(entries[0], inputs) if entries else None
         if entries:
             self.tally.last_miss = miss
+            if self.way is not None:
+                self.cache.note_change(entries[0].guards, inputs)
         events.emit(events.CacheMiss(self.name, miss))
         refused = self._refuse_to_record(miss)
         if refused is not None:
@@ -258,8 +260,8 @@ class Program:
         """Watch the call; its result is the call's result, whatever becomes of the recording."""
         start = time.perf_counter()
         try:
-            recorder = Recorder(self.name, self.start, self._is_recorded)
-            recorder.prepare(function, self.names, slots, self.way)
+            recorder = Recorder(self.name, self.start, self._ask)
+            recorder.prepare(function, self.names, slots, self.way, frozenset(self.cache.changing))
         except Exception as error:
             self._internal_failure("preparing to watch", error)
             return self.call_plain(function, slots)
@@ -297,11 +299,15 @@ class Program:
         finally:
             recorder.release()
 
-    def _is_recorded(self, segments: list[Segment], way: Way, inputs: Slots, state: tuple[Any, ...]) -> bool:
-        """Would a call that arrives at `way` with this find a recording?"""
-        guards = [entry.guards for entry in self.start.continuation(way).cache.entries]
-        guards += [Guards(s.recording, []) for s in segments if s.way is not None and s.way.key == way.key]
-        return any(guard.check(inputs, state) is not None for guard in guards)
+    def _ask(self, segments: list[Segment], way: Way, inputs: Slots, state: tuple[Any, ...]) -> Experience:
+        """What a call that arrives at `way` with this would find."""
+        program = self.start.continuation(way)
+        guards = [Guards(s.recording, []) for s in segments if s.way is not None and s.way.key == way.key]
+        guards = [*reversed(guards), *(entry.guards for entry in program.cache.entries)]
+        recorded = any(guard.check(inputs, state) is not None for guard in guards)
+        if not recorded and guards:
+            program.cache.note_change(guards[0], inputs)
+        return Experience(recorded, frozenset(program.cache.changing))
 
     def _keep(self, recorder: Recorder, segments: list[Segment], start: float) -> None:
         if recorder.failure is not None or not segments:

@@ -275,7 +275,7 @@ settle_operands(Watcher *w, Probe *p, PyObject **operands)
     if (calls_watched_function(w, p, operands) || (p->kind == KIND_ESCAPE && probe_returns_to_python(w, p))) {
         return;
     }
-    for (int i = first; i < p->span && !w->stopped; i++) {
+    for (int i = first; i < p->span && thread_here.state == STATE_WATCHING; i++) {
         PyObject *value = operands[i];
         if (value != NULL && ptrset_remove(&w->loose, value)) {
             PyObject *args[2] = {(PyObject *)p, value};

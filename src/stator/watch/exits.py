@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..recording import Continuation, Way
-from .continuation import find_site, raise_at, resume
-from .flow import NotResumable, flow_of
+from .continuation import raise_at, resume
+from .flow import NotResumable
 from .step import Exit, step
 from .suspend import Suspended, handled_around, made_function, suspended
 
@@ -50,7 +50,7 @@ def break_here(watcher: _native.Watcher, *, inside: bool) -> Break:
     frames = suspended(watcher)
     last = frames[-1]
     if inside:
-        _check_untouched(watcher, last)
+        _check_untouched(watcher)
     handled = handled_around(frames)
     code, exits = step(last.code, last.offset, last.bound, last.stack, handled=handled is not None)
     values = last.values if handled is None else (*last.values, handled)
@@ -65,15 +65,16 @@ _CHANGEABLE = (list, dict, set, deque, bytearray)
 _METHODS = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
 
 
-def _check_untouched(watcher: _native.Watcher, frame: Suspended) -> None:
+def _check_untouched(watcher: _native.Watcher) -> None:
     """The instruction at work will be executed once more, from the state before it: it must not have changed any."""
-    probe = watcher.last_probe
-    assert probe is not None
-    site = find_site(probe.code, probe.offset)
-    if (site.code, flow_of(site.code).offset(site.k)) != (frame.code, frame.offset):
-        raise NotResumable("other code has run inside the instruction")
-    if probe.kind == _native.NEXT or not _untouched(watcher.stack(0, probe.depth)[probe.depth - probe.span :]):
+    entries, _ = watcher.frames()
+    probe: _native.Probe = entries[-1][-1]
+    error = None
+    if probe is not watcher.last_probe:
+        error = NotResumable("other code has run inside the instruction")
+    elif probe.kind == _native.NEXT or not _untouched(watcher.stack(0, probe.depth)[probe.depth - probe.span :]):
         error = NotResumable("the instruction may have changed what it works on already")
+    if error is not None:
         error.probe = probe
         raise error
 

@@ -372,11 +372,9 @@ class Handlers:
         if probe.code is not self.root_code:
             self.consult_deep(value)
 
-    def on_settle(self, probe: Any, number: Any) -> None:
-        """The value of a loose number is about to matter."""
-        self.ledger.place = probe
-        if probe.arg != "returned" or probe.kind != _native.PACK or probe.code is not self.root_code:
-            self.ledger.settle(number)
+    def on_settle(self, probe: Any, value: Any) -> None:
+        """A loose value is about to matter."""
+        raise NotImplementedError
 
     def on_await(self, probe: Any, *operands: Any) -> None:
         raise Drop("coroutine-root", "await")

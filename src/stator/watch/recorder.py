@@ -30,7 +30,7 @@ from .exits import Arrival, Break, NotResumable, arrive, break_here
 from .handlers import HANDLERS, Handlers
 from .ledger import Ledger
 from .module_calls import GETATTR, ModuleCalls
-from .tensors import TensorMode, Tracer
+from .tensors import TensorMode, Tracer, is_tensor
 
 _MOST_REPEATS = 100
 _LOOK_AT_CALLERS = frozenset({"frames", "call-warn"})
@@ -45,20 +45,29 @@ class Segment(NamedTuple):
     again: bool = False  # or that will be gone
 
 
-IsRecorded = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], bool]
+class Experience(NamedTuple):
+    """What is known of the program from a way on."""
+
+    recorded: bool  # is there a recording that fits what it arrives with?
+    changing: frozenset[int]  # slots whose numbers and texts have been seen to change
+
+
+Ask = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], Experience]
 
 
 class Recorder(Handlers):
-    def __init__(self, name: str, program: object, is_recorded: IsRecorded) -> None:
+    def __init__(self, name: str, program: object, ask: Ask) -> None:
         """`program`: who records; it learns from each recording where the next ones had better break.
-        `is_recorded(segments, way, inputs, state)`: is there a recording already, perhaps a segment of this run, that
-        fits the program as it arrives at a way?
+        `ask(segments, way, inputs, state)`: what is known of the program from a way on, the segments of this run
+        included, when it arrives there with these inputs?
         """
         self.name = name
         self.failure: BaseException | None = None
         self.segments: list[Segment] = []
         self._program = program
-        self._is_recorded = is_recorded
+        self._ask = ask
+        self._changing: set[int] = set()  # loose values, by identity, that are not worth a guard
+        self._hopeless: set[int] = set()  # those of them which have been seen to change
         self._break: Break | None = None  # the last one, if the program was suspended there
         self._waiting = False  # between a break and the next segment
         self._over = False
@@ -105,12 +114,18 @@ class Recorder(Handlers):
     # -- the run
 
     def prepare(
-        self, function: types.FunctionType, names: tuple[str, ...], slots: tuple[Any, ...], way: Way | None
+        self,
+        function: types.FunctionType,
+        names: tuple[str, ...],
+        slots: tuple[Any, ...],
+        way: Way | None,
+        changing: frozenset[int],
     ) -> None:
         """Note what the run is given: the arguments, and the function itself."""
         self.root_code = function.__code__
         self._way = way
         self.slots = slots if way is None else tuple(map(_distinct, slots))
+        self._changing = self._hopeless = {id(self.slots[index]) for index in changing}
         self._note_slots(function, names, self.slots)
 
     def _note_slots(self, function: types.FunctionType, names: tuple[str, ...], slots: tuple[Any, ...]) -> None:
@@ -168,7 +183,7 @@ class Recorder(Handlers):
     def release(self) -> None:
         """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
         self._let_go()
-        del self.watcher, self._is_recorded
+        del self.watcher, self._ask
 
     def _let_go(self) -> None:
         self.ledger.close()
@@ -221,19 +236,20 @@ class Recorder(Handlers):
     def _wait(self, broken: Break | None, calls: int = 0) -> None:
         """The next segment is to start in the frame so many calls away, behind the instruction where it stands."""
         self._break, self._waiting, self._over = broken, True, False
+        self.tracer.active = False
         self.watcher.pend(calls)
 
-    def _suspend(self, reason: BreakReason, *, inside: bool) -> None:
+    def _suspend(self, reason: BreakReason | None, *, inside: bool) -> None:
         """End the segment before the instruction at which it breaks; the next one is to start behind it."""
         if self.tracer.last_effect == self.watcher.events:
             raise NotResumable("the instruction has changed something already")
         with torch._C.DisableTorchFunction():
             here = break_here(self.watcher, inside=inside)
-            if reason.id in _LOOK_AT_CALLERS and len(here.frames) > 1:
+            if reason is not None and reason.id in _LOOK_AT_CALLERS and len(here.frames) > 1:
                 raise NotResumable("the frames of its callers would not be there")
             if not self._known_already:
                 recording = effects.conclude_at(self, here)
-                if not self._goes_on_in_a_loop(reason):
+                if reason is not None and not self._goes_on_in_a_loop(reason):
                     recording.break_reason = reason
                 self.segments.append(Segment(self._way, recording))
         self._wait(here)
@@ -261,8 +277,13 @@ class Recorder(Handlers):
 
     def _start_segment(self, there: Arrival) -> None:
         state = self.tracer.state_outside_mode()
-        known = self._is_recorded(self.segments, there.way, (*there.slots, there.functions[0]), state)
+        known, changing = self._ask(self.segments, there.way, (*there.slots, there.functions[0]), state)
         slots = self._make_distinct(there)
+        self._hopeless = {id(slots[index]) for index in changing}
+        before = self._break.states[-1].values() if self._break is not None else ()
+        carried = {id(value) for value in before}
+        made = {id(new) for old, new in zip(there.slots, slots, strict=True) if id(old) not in carried}
+        self._changing = self._hopeless | made
         self._let_go()
         former, self.watcher = self.watcher, self._new_watcher()
         former.hand_over(self.watcher)
@@ -285,6 +306,26 @@ class Recorder(Handlers):
                 slots[index] = _distinct(slots[index])
                 self.watcher.put(calls, place, slots[index])
         return tuple(slots)
+
+    def on_settle(self, probe: Any, value: Any) -> None:
+        """A loose value is about to matter: its value is guarded; or, where that would not hold for long (it has just
+        come from Python, or was seen to change), Python makes one more step.
+        """
+        self.ledger.place = probe
+        if probe.arg == "returned" and probe.kind == _native.PACK and probe.code is self.root_code:
+            return  # it is part of the result
+        if id(value) in self._changing and (id(value) in self._hopeless or not self._works_on_tensors(probe)):
+            try:
+                self._suspend(None, inside=False)
+            except NotResumable:
+                pass
+            else:
+                return
+        self.ledger.settle(value)
+
+    def _works_on_tensors(self, probe: Any) -> bool:
+        """A tensor operation makes a graph, if the value is guarded."""
+        return any(map(is_tensor, self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]))
 
     def known_function(self, function: types.FunctionType) -> types.FunctionType:
         """A function with the same closure that the segment knows. To it the frames that it started with are those of
