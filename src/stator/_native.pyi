@@ -166,9 +166,9 @@ class Watcher:
         """The frames of the run, the root first, and the exception that the program is handling, or None.
 
         A frame is (kind of its code, its code, the original code, code unit of the instruction in progress, the
-        original function, fast locals, is the stack as the last probe saw it, the manager that a `with` is entering,
-        the last probe that fired in it).
-        What is not there is MISSING: unbound variables, a manager. Cells are cells."""
+        original function, fast locals, is the stack as the last probe saw it, an operand whose slot the instruction
+        uses for something else, which one that is or -1, the last probe that fired in it).
+        What is not there is MISSING: unbound variables, NULL. Cells are cells."""
     def put(self, calls: int, slot: int, value: Any, /) -> None:
         """Set a slot of the frame so many calls away from the innermost. It must hold a value already."""
     def stack(self, calls: int, depth: int, /) -> list[Any]:

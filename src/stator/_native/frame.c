@@ -64,7 +64,8 @@ frames_level(Thread *t, Py_ssize_t calls)
     return f == NULL ? NULL : level_of(t, f);
 }
 
-/* (kind, code, original, code unit, function, fast locals, intact, held, last probe or None) */
+/* (kind, code, original, code unit, function, fast locals, intact, held, which operand that is,
+ * last probe or None) */
 static PyObject *
 describe(Thread *t, Frame *f)
 {
@@ -88,8 +89,9 @@ describe(Thread *t, Frame *f)
     PyObject *intact = level != NULL && level->intact ? Py_True : Py_False;
     PyObject *held = level == NULL || level->held == NULL ? missing : level->held;
     PyObject *probe = level == NULL || level->probe == NULL ? Py_None : (PyObject *)level->probe;
-    return Py_BuildValue("(iONnONOOO)", kind, code, original, frame_unit(f), function == NULL ? Py_None : function,
-                         locals, intact, held, probe);
+    int held_at = level == NULL ? -1 : level->held_at;
+    return Py_BuildValue("(iONnONOOiO)", kind, code, original, frame_unit(f), function == NULL ? Py_None : function,
+                         locals, intact, held, held_at, probe);
 }
 
 static Thread *

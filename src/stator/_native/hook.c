@@ -340,7 +340,7 @@ run_transparent(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
 static PyObject *
 run_level(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
 {
-    Level level = {t->level, f, 1, NULL, NULL};
+    Level level = {t->level, f, 1, NULL, NULL, -1};
     t->level = &level;
     PyObject *result = _PyEval_EvalFrameDefault(ts, f, throwflag);
     t->level = level.below;

@@ -150,7 +150,8 @@ typedef struct Level {
     Frame *frame;
     int intact;     /* the operands of the instruction in progress lie on the stack unchanged */
     Probe *probe;   /* the last one that fired in it, or NULL; its code holds it */
-    PyObject *held; /* the manager that `with` is going to enter, owned: its slot may be used up. Or NULL */
+    PyObject *held; /* an operand whose slot the instruction uses for something else while it runs, owned. Or NULL */
+    int held_at;    /* which of the operands that is, or -1 */
 } Level;
 
 typedef struct Thread {

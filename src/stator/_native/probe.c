@@ -223,12 +223,35 @@ stays_intact(Probe *p, Operands *ops)
     return p->kind != KIND_HASH;
 }
 
+/* Bound methods and the like put their own first argument into the slot before the arguments while they run. (A bound
+ * method alone is taken apart for good: function, self.) */
+static inline int
+calls_in_place(Probe *p, Operands *ops)
+{
+    PyObject *callable = *ops->call.callable;
+    if (callable != NULL && PyMethod_Check(callable)) {
+        return ops->call.nargs == p->count;
+    }
+    return callable == NULL || PyFunction_Check(callable) || PyCFunction_Check(callable) || PyType_Check(callable) ||
+           Py_IS_TYPE(callable, &PyMethodDescr_Type);
+}
+
 static inline void
 note_operands(Level *level, Probe *p, Operands *ops)
 {
     level->intact = stays_intact(p, ops);
     PyObject *held = level->held;
-    level->held = p->kind == KIND_WITH ? Py_XNewRef(ops->slots[0]) : NULL;
+    level->held = NULL;
+    level->held_at = -1;
+    if (p->kind == KIND_WITH) { /* replaced by its __exit__ */
+        level->held = Py_XNewRef(ops->slots[0]);
+        level->held_at = 0;
+    }
+    else if (p->kind == KIND_CALL && !calls_in_place(p, ops)) {
+        PyObject **slot = ops->call.args - 1;
+        level->held = Py_XNewRef(*slot);
+        level->held_at = (int)(slot - ops->slots);
+    }
     Py_XDECREF(held);
 }
 

@@ -46,7 +46,7 @@ class _Frame:
     """A frame as it was read."""
 
     def __init__(self, entry: tuple[Any, ...]) -> None:
-        kind, self.code, original, unit, self.function, slots, self.intact, self.held, self.probe = entry
+        kind, self.code, original, unit, self.function, slots, self.intact, self.held, self.held_at, self.probe = entry
         if not isinstance(original, CodeType) or not isinstance(self.function, FunctionType):
             raise NotResumable("a frame's function is gone")
         self.places: list[tuple[int, bool]] | None = None
@@ -125,9 +125,10 @@ def _innermost(watcher: n.Watcher, frame: _Frame) -> list[Any]:
     if frame.site.finish is not None:
         raise NotResumable("a continuation is just beginning")
     depth = len(frame.flow.stack(frame.site.k))
-    if frame.running and frame.held is not n.MISSING:
-        return [*watcher.stack(0, depth - 1), frame.held]
-    return watcher.stack(0, depth)
+    stack = watcher.stack(0, depth)
+    if frame.running and frame.held_at >= 0:
+        stack[depth - frame.probe.span + frame.held_at] = frame.held
+    return stack
 
 
 def _kinds(frame: _Frame, depth: int) -> bytes:
