@@ -33,7 +33,7 @@ from .errors import BackendError, BreakReason, GraphBreakError, InternalError, b
 from .options import View
 from .recording import Recording, Way
 from .replay.cache import Cache, Entry
-from .replay.emit import Jump, emit, wanted_origins
+from .replay.emit import Jump, Leave, emit, wanted_origins
 from .replay.graph import restoring
 from .replay.guards import Guards, Miss
 from .watch import policy
@@ -82,6 +82,16 @@ def _warn(text: str) -> None:
 def _put_back(tensor: torch.Tensor, contents: torch.Tensor) -> None:
     with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
         tensor.copy_(contents)
+
+
+class Leaving:
+    """A replay has come to a break: `leave(*state)` makes the step, and says where the program goes on."""
+
+    __slots__ = ("leave", "state")
+
+    def __init__(self, leave: Leave, state: Slots) -> None:
+        self.leave = leave
+        self.state = state
 
 
 @dataclass(slots=True)
@@ -160,24 +170,28 @@ class Program:
 
     def __call__(self, slots: Slots) -> Any:
         outcome = self._call(self.function, slots)
-        return self._follow(outcome) if type(outcome) is Jump else outcome
+        return self._follow(outcome) if type(outcome) is Leaving else outcome
 
-    def _follow(self, jump: Jump) -> Any:
-        """From break to break, up to the result."""
+    def _follow(self, outcome: Any) -> Any:
+        """From break to break, up to the result. Nothing here holds on to what a segment was given."""
         tally = self.tally
         before = (tally.recordings, tally.plain)
         try:
-            while True:
+            while type(outcome) is Leaving:
+                jump: Jump = outcome.leave(*outcome.state)
                 if jump.way.raises:  # a handler, or nothing but the way out
                     return jump.function(*jump.slots)
-                outcome = self.continuation(jump.way)._call(jump.function, jump.slots)
-                if type(outcome) is not Jump:
-                    return outcome
-                jump = outcome
+                outcome = self.continuation(jump.way)._go_on(jump)
+            return outcome
         finally:
             tally.hits += (tally.recordings, tally.plain) == before
 
+    def _go_on(self, jump: Jump) -> Any:
+        slots, jump.slots = jump.slots, ()
+        return self._call(jump.function, slots)
+
     def _call(self, function: types.FunctionType, slots: Slots) -> Any:
+        """The result, or a `Leaving`: where a replay has come to a break."""
         if _stance == "force_eager" or self._unwatchable is not None:
             return self._run_plain(function, slots, self._unwatchable)
         if torch._C._len_torch_function_stack():
@@ -211,7 +225,7 @@ class Program:
                 error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
                 raise
         else:
-            return result if entry.leave is None else entry.leave(*result)
+            return result if entry.leave is None else Leaving(entry.leave, result)
         # The graph failed and what it changed is as before: the function itself raises what eager raises.
         return self.call_plain(function, slots)
 

@@ -406,9 +406,9 @@ class Guards:
     def changed_slot(self, slots: tuple[Any, ...]) -> int | None:
         """The first argument slot that holds another number or text than the guards expect."""
         for origin in self._origins:
-            if origin.edge is Edge.LOCAL and type(slots[origin.key[0]]) in (int, float, str):
-                if not all(holds(check, slots[origin.key[0]], []) for check in origin.checks):
-                    return int(origin.key[0])
+            value = slots[origin.key[0]] if origin.edge is Edge.LOCAL else None
+            if type(value) in (int, float, str) and not all(holds(check, value, []) for check in origin.checks):
+                return int(origin.key[0])
         return None
 
     def _why_together(self, values: list[Any]) -> Miss | None:

@@ -11,7 +11,6 @@ from collections import deque
 from types import (
     BuiltinMethodType,
     ClassMethodDescriptorType,
-    CodeType,
     FunctionType,
     MethodDescriptorType,
     WrapperDescriptorType,
@@ -43,6 +42,7 @@ class Arrival(NamedTuple):
     originals: list[FunctionType]  # the functions that the frames belong to
     slots: tuple[Any, ...]  # what the outermost takes
     places: list[tuple[int, int]]  # of each slot: how many calls away from the innermost frame, and where in that
+    names: list[str]  # of each slot
 
 
 def break_here(watcher: _native.Watcher, *, inside: bool) -> Break:
@@ -110,24 +110,19 @@ def arrive(watcher: _native.Watcher, broken: Break | None) -> Arrival | None:
     way = _way(frames, frames[-1])
     if broken is not None and way.key not in {known.key for known in broken.ways}:
         return None
-    functions, slots, places = _call(frames, [frame.code for frame in way.frames])
-    return Arrival(way, functions, [frame.function for frame in frames], slots, places)
-
-
-def _call(
-    frames: list[Suspended], codes: list[CodeType]
-) -> tuple[list[FunctionType], tuple[Any, ...], list[tuple[int, int]]]:
-    """The continuations, what the outermost is called with, and where in the frames that is."""
-    functions = [made_function(code, frame.function) for frame, code in zip(frames, codes, strict=True)]
+    functions = [made_function(c.code, frame.function) for frame, c in zip(frames, way.frames, strict=True)]
     slots: list[Any] = []
     places: list[tuple[int, int]] = []
+    names: list[str] = []
     for calls, function, frame in zip(reversed(range(len(frames))), functions, frames, strict=True):
         if function is not functions[0]:
             slots.append(function)
             places.append((calls, -1))
+            names.append(function.__name__)
         slots += frame.values
         places += [(calls, place) for place in frame.places]
-    return functions, tuple(slots), places
+        names += frame.labels
+    return Arrival(way, functions, [frame.function for frame in frames], tuple(slots), places, names)
 
 
 __all__ = ["Arrival", "Break", "NotResumable", "arrive", "break_here"]

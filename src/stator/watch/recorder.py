@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from traceback import FrameSummary
 from typing import Any, NamedTuple
@@ -128,9 +128,9 @@ class Recorder(Handlers):
         self._changing = self._hopeless = {id(self.slots[index]) for index in changing}
         self._note_slots(function, names, self.slots)
 
-    def _note_slots(self, function: types.FunctionType, names: tuple[str, ...], slots: tuple[Any, ...]) -> None:
-        """What a segment starts with. Behind a break numbers may be mere counters, texts mere messages: they are guarded
-        when something depends on them.
+    def _note_slots(self, function: types.FunctionType, names: Iterable[str], slots: tuple[Any, ...]) -> None:
+        """What a segment starts with. Behind a break numbers may be mere counters, texts mere messages: they are
+        guarded when something depends on them.
         """
         self.root = function
         for index, (name, value) in enumerate(zip(names, slots, strict=True)):
@@ -291,7 +291,7 @@ class Recorder(Handlers):
         self._way, self._known_already, self._waiting = there.way, known, False
         self._repeated = self._repeated + 1 if known else 0
         self._continued = {id(a): (b, a) for a, b in zip(there.originals, there.functions, strict=True)}
-        self._note_slots(there.functions[0], there.way.names, slots)
+        self._note_slots(there.functions[0], there.names, slots)
         for inner in there.functions[1:]:
             origin = self.ledger.find(inner)
             assert origin is not None

@@ -40,6 +40,7 @@ class Suspended(NamedTuple):
     finish: Finish | None
     values: tuple[Any, ...]
     places: tuple[int, ...]  # of the values among the frame's slots; -1 if that is not certain
+    labels: tuple[str, ...]  # what the values are called; a value on the stack may have the name of a variable
 
 
 class _Frame:
@@ -171,7 +172,10 @@ def _state(frame: _Frame, stack: list[Any], finish: Finish | None) -> Suspended:
     names = tuple(flow.names[i] for i in flow.parameters(live, bound))
     values = (*(frame.variables[name] for name in names), *on_stack)
     where = (*map(frame.names.index, names), *places)
-    return Suspended(frame.function, frame.site.code, flow.offset(k), names, tuple(layout), finish, values, where)
+    named = {id(value): name for name, value in frame.variables.items()}
+    labels = (*names, *(named.get(id(value), "value") for value in on_stack))
+    place = (frame.site.code, flow.offset(k), names, tuple(layout))
+    return Suspended(frame.function, *place, finish, values, where, labels)
 
 
 def rest(frames: Sequence[Suspended], innermost: CodeType | None = None) -> tuple[FunctionType, tuple[Any, ...]]:

@@ -145,14 +145,15 @@ class Model(nn.Module):
 def test_breaks_of_a_model_are_grouped_by_place_with_counts():
     torch.manual_seed(0)
     e = stator.explain(Model())(torch.ones(2, 4))
-    assert (e.graph_count, e.graph_break_count) == (5, 4)
+    # The second and the third block are served by one recording: what is behind the break in one serves the other.
+    assert (e.graph_count, e.graph_break_count) == (5, 3)
     assert [(why.id, why.line, times) for why, times in e.breaks_by_place] == [
-        ("call-print", 'print("block")', 3),
+        ("call-print", 'print("block")', 2),
         ("tensor-item", "if x.sum().item() > 1e9:", 1),
     ]
     text = str(e)
     assert text.count('print("block")') == 1
-    assert "Graph break 1 (3 times): call to print (side effect)  [call-print]" in text
+    assert "Graph break 1 (2 times): call to print (side effect)  [call-print]" in text
     assert "Graph break 2: call to tensor.item()" in text
 
 
@@ -163,4 +164,4 @@ def test_a_model_with_breaks_replays():
         return World(fn=model, model=model)
 
     calls = [lambda w, seed=seed: w.fn(rand(seed, 2, 4)) for seed in range(4)]
-    check(world, calls, expect="miss hit hit hit", graphs=5, breaks=["call-print"] * 3 + ["tensor-item"])
+    check(world, calls, expect="miss hit hit hit", graphs=5, breaks=["call-print"] * 2 + ["tensor-item"])
