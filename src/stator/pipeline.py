@@ -179,6 +179,7 @@ class Program:
         try:
             while type(outcome) is Leaving:
                 jump: Jump = outcome.leave(*outcome.state)
+                outcome = None
                 if jump.way.raises:  # a handler, or nothing but the way out
                     return jump.function(*jump.slots)
                 outcome = self.continuation(jump.way)._go_on(jump)
