@@ -28,6 +28,7 @@ DOCUMENTED = [
     "capture_scalar_outputs",
     "debug_dir",
     "verify",
+    "check_guards",
     "background_compile",
 ]
 

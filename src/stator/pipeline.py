@@ -29,6 +29,7 @@ from .options import View
 from .recording import Recording
 from .replay.cache import Cache, Entry
 from .replay.emit import emit, wanted_origins
+from .replay.engine import compile_guards
 from .replay.graph import restoring
 from .replay.guards import Guards, Miss
 from .watch import policy
@@ -246,7 +247,7 @@ class Program:
         """From a recording to something that can be called: backend, guards, replay."""
         wanted = wanted_origins(recording)
         restores = tuple(wanted.index(origin) for origin in recording.restores)
-        entry = Entry(recording.name, Guards(recording, wanted), None, recording.mutates, restores)
+        entry = Entry(recording.name, Guards(recording, wanted, compile_guards), None, recording.mutates, restores)
         entry.break_reason = recording.break_reason
         if recording.plain:
             return entry

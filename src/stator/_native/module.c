@@ -1,5 +1,6 @@
 /* stator._native: the module object, its constants and the small functions that fit nowhere else. */
 #include "native.h"
+#include "guard.h"
 
 #define AS_NAME(name) #name,
 const char *const kind_names[KIND_COUNT] = {PROBE_KINDS(AS_NAME)};
@@ -95,7 +96,8 @@ PyInit__native(void)
         return NULL;
     }
     if (PyModule_AddType(module, &ProbeType) < 0 || PyModule_AddType(module, &WatcherType) < 0 ||
-        codeinfo_setup(module) < 0 || add_constants(module) < 0 || add_missing(module) < 0) {
+        codeinfo_setup(module) < 0 || tensor_setup(module) < 0 || state_setup(module) < 0 ||
+        guards_setup(module) < 0 || add_constants(module) < 0 || add_missing(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

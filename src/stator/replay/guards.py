@@ -7,6 +7,7 @@ checking is a failed guard. `Guards.why(slots)` walks the same data slowly and s
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import operator
 from collections import deque
@@ -28,6 +29,7 @@ from ..facts import (
     tensor_facts,
     torch_state,
 )
+from ..options import options
 from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe
 
 MISSING = _native.MISSING
@@ -78,6 +80,8 @@ def attribute(value: Any, name: str) -> Any:
 def item(container: Any, key: Any) -> Any:
     """An item of a builtin container or of the container that a subclass is."""
     kind = container_kind(type(container))
+    if kind == "dict" and not dict.__contains__(container, key):
+        raise KeyError(key)  # and `__missing__` is not asked
     return _BASES[kind].__getitem__(container, key) if kind is not None else container[key]
 
 
@@ -303,11 +307,14 @@ def same_tensor(value: Any, e: TensorFacts) -> bool:
 _dispatch_keys = torch._C._dispatch_keys
 
 
+Compiler = Callable[..., _native.Guards]
+
+
 class Guards:
     """All guards of one recording."""
 
-    def __init__(self, recording: Recording, wanted: list[int]) -> None:
-        """`wanted`: the origins whose values `check` gives back, in that order."""
+    def __init__(self, recording: Recording, wanted: list[int], compiler: Compiler | None = None) -> None:
+        """`wanted`: the origins whose values `check` gives back, in that order. `compiler` makes guards in C."""
         self._origins = recording.origins
         self._state = recording.state
         self._distinct = recording.distinct
@@ -315,15 +322,48 @@ class Guards:
         self._inputs = recording.inputs
         self._wanted = wanted
         self._steps: list[tuple[Any, int, Any, list[tuple[_Quick, Any, Any]]]] = []
+        self._compiler = compiler
+        self._engine: _native.Guards | None = None
+
+    @property
+    def engine(self) -> _native.Guards | None:
+        """These guards in C, made when they are first needed."""
+        if self._compiler is not None:
+            compiler, self._compiler = self._compiler, None
+            with contextlib.suppress(ValueError, TypeError, OverflowError):  # what C code does not take, Python checks
+                shared = (self._inputs, self._storages)
+                self._engine = compiler(self._origins, self._state, self._distinct, shared, self._wanted)
+        return self._engine
 
     def check(self, slots: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The wanted values if all guards hold."""
         if torch_state() != self._state:
             return None
+        engine = self.engine
+        if engine is None:
+            return self.check_in_python(slots)
+        values = engine.check(slots)
+        if options.check_guards:
+            self._compare(values, self.check_in_python(slots))
+        return self.check_in_python(slots) if values is NotImplemented else values
+
+    def check_in_python(self, slots: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The reference: the same, torch's state aside."""
         try:
             return self._check(slots)
         except Exception:
             return None
+
+    def _compare(self, found: Any, expected: tuple[Any, ...] | None) -> None:
+        """Guards in C and in Python must agree, to the very objects."""
+        if found is NotImplemented:
+            return
+        agree = (found is None) == (expected is None)
+        if agree and expected is not None:
+            agree = len(found) == len(expected) and all(map(operator.is_, found, expected))
+        if not agree:
+            failed = self._engine.failed if self._engine is not None else None
+            raise AssertionError(f"guards disagree: C {found!r} (failed at {failed}), Python {expected!r}")
 
     def _prepare(self) -> None:
         for origin in self._origins:
