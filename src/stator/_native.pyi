@@ -11,6 +11,7 @@ from typing import Any, Final, final
 OFF: Final[int]
 WATCHING: Final[int]
 SENTINEL: Final[int]
+PENDING: Final[int]
 
 # What a code object was classified as; INSTRUMENTED marks our copies.
 COPY: Final[int]
@@ -66,6 +67,7 @@ ESCAPE: Final[int]
 EXC_MATCH: Final[int]
 INTRINSIC: Final[int]
 FUNCTION: Final[int]
+RETURN: Final[int]
 
 MISSING: Final[object]
 
@@ -93,6 +95,9 @@ class Probe:
     def kind(self) -> int: ...
     @property
     def depth(self) -> int: ...
+    @property
+    def span(self) -> int:
+        """How many slots of the stack its operands take up."""
     @property
     def count(self) -> int:
         """Operands read from the stack; for CALL the number of arguments, without a method's self."""
@@ -124,7 +129,14 @@ class Watcher:
         foreign: Callable[[CodeType], object],
         failed: Callable[[BaseException], object] | None,
         transparent: Callable[[FunctionType, tuple[Any, ...]], object] | None = None,
+        on_resume: Callable[[Probe], object] | None = None,
+        on_lost: Callable[[bool], object] | None = None,
+        on_return: Callable[[Probe, Any], object] | None = None,
     ) -> Watcher: ...
+    unfiltered: bool
+    """Call the handlers at every probe, whatever its operands."""
+    returns: bool
+    """Call on_return(probe, value) before every return of a watched frame."""
     def run(self, func: FunctionType, slots: tuple[Any, ...], /) -> Any: ...
     def stop(self) -> None: ...
     def know(self, obj: object, /) -> None: ...
@@ -135,6 +147,19 @@ class Watcher:
     def intercept(self, code: CodeType, /) -> None: ...
     def call_leaf(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None, /) -> Any: ...
     def paused(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any: ...
+    def pend(self) -> None:
+        """Watch nothing until the innermost watched frame comes to its next probe: then on_resume(probe) is called, and
+        watching goes on with that probe, unless it returns True: then the wait goes on. If that frame is left before,
+        on_lost(raised) is called, which may call pend() once more, for the caller's frame; else watching is over."""
+    def hand_over(self, other: Watcher, /) -> None:
+        """Let another watcher record the rest of this run."""
+    def frames(self) -> tuple[list[tuple[int, CodeType, CodeType, int, FunctionType, list[Any], bool]], Any]:
+        """The frames of the run, the root first, and the exception that the program is handling, or None.
+
+        A frame is (kind of its code, its code, the original code, code unit of the instruction in progress, the original
+        function, fast locals, is the stack as the last probe saw it). Unbound variables are MISSING, cells are cells."""
+    def stack(self, calls: int, depth: int, /) -> list[Any]:
+        """The lowest slots of the value stack of the frame so many calls away from the innermost; NULL is MISSING."""
     @property
     def last_probe(self) -> Probe | None: ...
     @property
@@ -241,3 +266,4 @@ def code_kind(code: CodeType, /) -> int | None: ...
 def forget_code(code: CodeType, /) -> None: ...
 def type_version(T: type, /) -> int: ...
 def mro_lookup(T: type, name: str, /) -> Any: ...
+def as_iterator(obj: object, /) -> Any: ...

@@ -61,10 +61,10 @@ def can_dispatch(function: types.FunctionType) -> bool:
     return all(name.isidentifier() for name in slot_names(function.__code__))
 
 
-def plain_caller(function: types.FunctionType) -> Callable[[Slots], Any]:
-    """Call a function with its argument slots."""
+def plain_caller(function: types.FunctionType) -> Callable[[types.FunctionType, Slots], Any]:
+    """What calls functions with this signature with their argument slots."""
     arguments = _spread(function.__code__, lambda index, name: f"slots[{index}]")
-    return _make(f"def call(slots): return function({arguments})", "call", {"function": function})  # type: ignore[no-any-return]
+    return _make(f"def call(function, slots): return function({arguments})", "call", {})  # type: ignore[no-any-return]
 
 
 class _Default:
@@ -132,18 +132,18 @@ class Handle:
     def __init__(self, program: Program) -> None:
         self._program = program
 
-    entries = property(lambda self: list(self._program.cache.entries), doc="The recordings, most recently used first.")
-    hits = property(lambda self: self._program.hits, doc="Calls served by a replay.")
-    recordings = property(lambda self: self._program.recordings, doc="Watched runs that gave an entry.")
-    plain = property(lambda self: self._program.plain, doc="Calls that ran as plain Python.")
-    last_miss = property(lambda self: self._program.last_miss, doc="Why the last call that found no recording missed.")
-    graphs = property(lambda self: list(self._program.graphs), doc="Every captured graph.")
-    break_reasons = property(lambda self: list(self._program.break_reasons), doc="Why recordings ended early.")
+    entries = property(lambda self: self._program.cache.all_entries(), doc="The recordings, continuations' last.")
+    hits = property(lambda self: self._program.tally.hits, doc="Calls served by replays alone.")
+    recordings = property(lambda self: self._program.tally.recordings, doc="Watched runs that gave an entry.")
+    plain = property(lambda self: self._program.tally.plain, doc="Calls of which a part ran as plain Python.")
+    last_miss = property(lambda self: self._program.tally.last_miss, doc="Why the last call that missed did so.")
+    graphs = property(lambda self: list(self._program.tally.graphs), doc="Every captured graph.")
+    break_reasons = property(lambda self: list(self._program.tally.break_reasons), doc="Why graphs ended early.")
 
     def reset(self) -> None:
         """Forget all recordings."""
         self._program.reset()
 
     def __repr__(self) -> str:
-        p = self._program
-        return f"<stator {p.name}: {len(p.cache.entries)} recordings, {p.hits} hits, {p.plain} plain calls>"
+        name, tally = self._program.name, self._program.tally
+        return f"<stator {name}: {len(self.entries)} recordings, {tally.hits} hits, {tally.plain} plain calls>"

@@ -53,6 +53,7 @@ _CATALOGUE: tuple[tuple[str, str, str], ...] = (
     ("import", "import of {what} (not loaded yet)", "import it at the top of the module"),
     ("exec-eval", "call to {what} (code made at run time)", f"write it as a function, or {_MOVE_OUT}"),
     ("build-class", "class statement ({what})", "define the class at the top of the module"),
+    ("frames", "call to {what} (looks at the frames of its callers)", _AROUND),
     ("thread-local", "read of {what} (differs between threads or contexts)", "pass the value in"),
     # Values of tensors that become values of Python.
     ("tensor-item", "call to tensor.item() (data-dependent control flow)", _IN_GRAPH),
@@ -202,6 +203,7 @@ class BreakReason:
     hint: str
     function: str = "<unknown>"  # the function that the line belongs to
     columns: tuple[int, int] | None = field(default=None, compare=False)  # of the instruction in `line`, for the caret
+    rest: str = ""  # why nothing after the break is compiled, if so
 
     @property
     def place(self) -> str:
@@ -286,6 +288,8 @@ def render(why: BreakReason) -> str:
     lines = [f"{why.reason}  [{why.id}]", f'  File "{why.filename}", line {why.lineno}, in {why.function}']
     if why.line:
         lines += [f"    {why.line}", f"    {caret(why.line, why.columns)}"]
+    if why.rest:
+        lines.append(f"  what follows runs as plain Python: {why.rest}")
     return "\n".join([*lines, f"  hint: {why.hint}"])
 
 

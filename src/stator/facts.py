@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Any
@@ -77,6 +78,18 @@ def shared_storages(tensors: Iterable[Any]) -> tuple[tuple[int, ...], ...]:
         if tensor.layout is torch.strided:
             groups.setdefault(tensor.untyped_storage()._cdata, []).append(index)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+_RANDOM_TAG = torch.Tag.nondeterministic_seeded
+
+
+@functools.cache
+def is_random(name: str) -> bool:
+    """Does the operation of this name draw random numbers?"""
+    packet = getattr(torch.ops.aten, name.split(".")[0], None)
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
+        return False
+    return any(_RANDOM_TAG in getattr(packet, overload).tags for overload in packet.overloads())  # type: ignore[no-untyped-call]
 
 
 # -- classes

@@ -2,6 +2,9 @@
 
 A `Program` is one function under compilation. It gets a call's argument slots and gives back the function's result,
 whatever happens inside: a recording that cannot be trusted is dropped, a failure of ours falls back to the function.
+
+A function whose graph breaks is a program with *continuations*: programs too, each the rest of the function from one
+place on. A replay that ends at a break jumps to one of them.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,14 +30,14 @@ from . import _native, events
 from .backends.registry import Backend
 from .errors import BackendError, BreakReason, GraphBreakError, InternalError, break_reason
 from .options import View
-from .recording import Recording
+from .recording import Recording, Way
 from .replay.cache import Cache, Entry
-from .replay.emit import emit, wanted_origins
+from .replay.emit import Jump, emit, wanted_origins
 from .replay.engine import compile_guards
 from .replay.graph import restoring
 from .replay.guards import Guards, Miss
 from .watch import policy
-from .watch.recorder import Recorder
+from .watch.recorder import Recorder, Segment
 
 Slots = tuple[Any, ...]
 _TRANSIENT_LIMIT = 3
@@ -71,34 +75,47 @@ def _put_back(tensor: torch.Tensor, contents: torch.Tensor) -> None:
         tensor.copy_(contents)
 
 
+@dataclass(slots=True)
+class Tally:
+    """What has happened in the calls of a function, its continuations included."""
+
+    hits: int = 0  # calls served by replays alone
+    recordings: int = 0  # watched runs that gave an entry
+    plain: int = 0  # calls of which a part ran as plain Python
+    last_miss: Miss | None = None
+    graphs: list[fx.GraphModule] = field(default_factory=list)
+    break_reasons: list[BreakReason] = field(default_factory=list)
+
+
 class Program:
-    """One function, its recordings and its counters."""
+    """One function and its recordings."""
 
     def __init__(
         self,
         function: types.FunctionType,
-        call_plain: Callable[[Slots], Any],
+        call_plain: Callable[[types.FunctionType, Slots], Any],
         *,
         name: str,
         backend: tuple[str, Backend],
         settings: View,
         fullgraph: bool,
         cache: Cache,
+        start: Program | None = None,
+        way: Way | None = None,
     ) -> None:
+        """`start` and `way`: this is what follows `start` behind a break."""
         self.function = function
         self.name = name
         self.call_plain = call_plain
         self.backend_name, self._backend = backend
         self.settings = settings
         self.fullgraph = fullgraph
-        self.names = slot_names(function.__code__)
+        self.names = slot_names(function.__code__) if way is None else way.names
         self.cache = cache
-        self.hits = 0
-        self.recordings = 0
-        self.plain = 0
-        self.last_miss: Miss | None = None
-        self.graphs: list[fx.GraphModule] = []
-        self.break_reasons: list[BreakReason] = []
+        self.start = start or self
+        self.way = way
+        self.tally: Tally = start.tally if start is not None else Tally()
+        self._continuations: dict[tuple[int, ...], Program] = {}
         self._transient = 0
         self._raised = 0
         self._warned = False
@@ -107,141 +124,204 @@ class Program:
     def reset(self) -> None:
         """Forget every recording."""
         self.cache.clear()
-        self.last_miss = None
+        self._continuations = {}
+        self.tally.last_miss = None
         self._transient = self._raised = 0
         self._warned = False
+
+    def continuation(self, way: Way) -> Program:
+        """The program from `way` on."""
+        found = self._continuations.get(way.key)
+        if found is None:
+            code, namespace = way.frames[0]
+            found = self._continuations[way.key] = Program(
+                types.FunctionType(code, namespace, code.co_name, None, self.function.__closure__),
+                lambda function, slots: function(*slots),
+                name=self.name,
+                backend=(self.backend_name, self._backend),
+                settings=self.settings,
+                fullgraph=self.fullgraph,
+                cache=self.cache.continuation(way),
+                start=self,
+                way=way,
+            )
+        return found
 
     # -- a call
 
     def __call__(self, slots: Slots) -> Any:
+        outcome = self._call(self.function, slots)
+        return self._follow(outcome) if type(outcome) is Jump else outcome
+
+    def _follow(self, jump: Jump) -> Any:
+        """From break to break, up to the result."""
+        tally = self.tally
+        before = (tally.recordings, tally.plain)
+        try:
+            while True:
+                if jump.way.raises:  # a handler, or nothing but the way out
+                    return jump.function(*jump.slots)
+                outcome = self.continuation(jump.way)._call(jump.function, jump.slots)
+                if type(outcome) is not Jump:
+                    return outcome
+                jump = outcome
+        finally:
+            tally.hits += (tally.recordings, tally.plain) == before
+
+    def _call(self, function: types.FunctionType, slots: Slots) -> Any:
         if _stance == "force_eager" or self._unwatchable is not None:
-            return self._run_plain(slots, self._unwatchable)
+            return self._run_plain(function, slots, self._unwatchable)
         if torch._C._len_torch_function_stack():
-            return self._run_plain(slots, "a torch function mode of the program is active")
+            return self._run_plain(function, slots, "a torch function mode of the program is active")
         if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
-            return self._run_plain(slots, "a function transform of the program is active")
-        inputs = (*slots, self.function)
+            return self._run_plain(function, slots, "a function transform of the program is active")
+        inputs = (*slots, function)
         for entry in self.cache.entries:
             values = entry.guards.check(inputs)
             if values is not None:
                 self.cache.used(entry)
-                return self._replay(entry, values, slots)
-        return self._miss(slots, inputs)
+                return self._replay(entry, values, function, slots)
+        return self._miss(function, slots, inputs)
 
-    def _replay(self, entry: Entry, values: Slots, slots: Slots) -> Any:
+    def _replay(self, entry: Entry, values: Slots, function: types.FunctionType, slots: Slots) -> Any:
+        if self.fullgraph and entry.break_reason is not None:
+            raise GraphBreakError(entry.break_reason)
         if entry.replay is None:
-            if self.fullgraph and entry.break_reason is not None:
-                raise GraphBreakError(entry.break_reason)
-            return self._run_plain(slots, entry.break_reason)
-        self.hits += 1
+            return self._run_plain(function, slots, entry.break_reason)
+        if self.start is self and entry.leave is None:
+            self.tally.hits += 1
         if events.listening(events.CacheHit):
             events.emit(events.CacheHit(self.name))
         saved = [values[position].detach().clone() for position in entry.restores]
         try:
-            return entry.replay(values)
+            result = entry.replay(values)
         except Exception as error:
             for position, contents in zip(entry.restores, saved, strict=True):
                 _put_back(values[position], contents)
             if entry.mutates and not entry.restores:
                 error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
                 raise
+        else:
+            return result if entry.leave is None else entry.leave(*result)
         # The graph failed and what it changed is as before: the function itself raises what eager raises.
-        return self.call_plain(slots)
+        return self.call_plain(function, slots)
 
-    def _run_plain(self, slots: Slots, why: Any) -> Any:
-        self.plain += 1
+    def _run_plain(self, function: types.FunctionType, slots: Slots, why: Any) -> Any:
+        self.tally.plain += 1
         if events.listening(events.RanPlain):
             events.emit(events.RanPlain(self.name, why))
-        return self.call_plain(slots)
+        return self.call_plain(function, slots)
 
     # -- a miss
 
-    def _miss(self, slots: Slots, inputs: Slots) -> Any:
+    def _miss(self, function: types.FunctionType, slots: Slots, inputs: Slots) -> Any:
         entries = self.cache.entries
+        miss = self._why(entries[0], inputs) if entries else None
         if entries:
-            self.last_miss = self._why(entries[0], inputs)
-        events.emit(events.CacheMiss(self.name, self.last_miss if entries else None))
-        if _stance == "fail_on_recompile" and entries:
-            raise RuntimeError(f"{self.name} would have to be recorded again: {self.last_miss}")
-        if _stance == "eager_on_recompile" and entries:
-            return self._run_plain(slots, self.last_miss)
-        if len(entries) >= self.settings.cache_size_limit:
-            return self._run_plain(slots, self._limit_reached())
-        if policy.tracer_active():
-            return self._run_plain(slots, self._break_once("tracer-active"))
-        if self._transient >= _TRANSIENT_LIMIT or _native.current() is not None:
-            return self._run_plain(slots, "recording was given up")
+            self.tally.last_miss = miss
+        events.emit(events.CacheMiss(self.name, miss))
+        refused = self._refuse_to_record(miss)
+        if refused is not None:
+            return self._run_plain(function, slots, refused)
         if not self.cache.recording.acquire(blocking=False):
-            return self._run_plain(slots, "another thread is recording")
+            return self._run_plain(function, slots, "another thread is recording")
         try:
-            return self._record(slots)
+            return self._record(function, slots)
         finally:
             self.cache.recording.release()
 
-    def _record(self, slots: Slots) -> Any:
+    def _refuse_to_record(self, miss: Miss | None) -> Any:
+        """Why a call that no recording fits is not recorded; None if it is."""
+        entries = self.cache.entries
+        if _stance == "fail_on_recompile" and entries:
+            raise RuntimeError(f"{self.name} would have to be recorded again: {miss}")
+        if _stance == "eager_on_recompile" and entries:
+            return miss
+        if len(entries) >= self.settings.cache_size_limit:
+            return self._limit_reached(miss)
+        if policy.tracer_active():
+            return self._break_once("tracer-active")
+        if self._transient >= _TRANSIENT_LIMIT or _native.current() is not None:
+            return "recording was given up"
+        return None
+
+    def _record(self, function: types.FunctionType, slots: Slots) -> Any:
         """Watch the call; its result is the call's result, whatever becomes of the recording."""
         start = time.perf_counter()
         try:
-            recorder = Recorder(self.name)
-            recorder.prepare(self.function, self.names, slots)
+            recorder = Recorder(self.name, self._is_recorded)
+            recorder.prepare(function, self.names, slots, self.way)
         except Exception as error:
             self._internal_failure("preparing to watch", error)
-            return self.call_plain(slots)
+            return self.call_plain(function, slots)
         try:
             with _collector_paused():
                 result = recorder.run(slots)
-                recording = self._finish(recorder, result)
+                segments = self._finish(recorder, result)
         except _native.Unwatchable as why:
             self._unwatchable = self._break("unwatchable-code", str(why))
-            return self._run_plain(slots, self._unwatchable)
+            return self._run_plain(function, slots, self._unwatchable)
         except BaseException:
             self._note_raise(recorder)
             raise
         try:
-            self._keep(recorder, recording, start)
+            self._keep(recorder, segments, start)
         except (GraphBreakError, InternalError):
             raise
         except BackendError as error:
             if not self.settings.suppress_errors:
                 raise
-            warnings.warn(f"{error}; {self.name} runs as plain Python", stacklevel=4)
+            warnings.warn(f"{error}; {self.name} runs as plain Python", stacklevel=5)
             self._stop_trying()
         except Exception as error:
             self._internal_failure("making a replay", error)
         return result
 
     @staticmethod
-    def _finish(recorder: Recorder, result: Any) -> Recording | None:
-        """The recording; None, and the failure noted, if that went wrong. The recorder is taken apart."""
+    def _finish(recorder: Recorder, result: Any) -> list[Segment]:
+        """All segments of the run; none, and the failure noted, if that went wrong. The recorder is taken apart."""
         try:
             return recorder.finish(result)
         except Exception as error:
             recorder.failure = recorder.failure or error
-            return None
+            return []
         finally:
             recorder.release()
 
-    def _keep(self, recorder: Recorder, recording: Recording | None, start: float) -> None:
-        if recorder.failure is not None or recording is None:
+    def _is_recorded(self, segments: list[Segment], way: Way, inputs: Slots, state: tuple[Any, ...]) -> bool:
+        """Would a call that arrives at `way` with this find a recording?"""
+        guards = [entry.guards for entry in self.start.continuation(way).cache.entries]
+        guards += [Guards(s.recording, []) for s in segments if s.way is not None and s.way.key == way.key]
+        return any(guard.check(inputs, state) is not None for guard in guards)
+
+    def _keep(self, recorder: Recorder, segments: list[Segment], start: float) -> None:
+        if recorder.failure is not None or not segments:
             self._internal_failure("watching", recorder.failure or RuntimeError("no recording"))
             return
-        if recorder.dropped is not None:
-            assert recording.break_reason is not None
-            self.break_reasons.append(recording.break_reason)
+        for segment in segments:
+            program = self if segment.way is None else self.start.continuation(segment.way)
+            program._keep_segment(segment, start)
+        if any(not segment.transient for segment in segments):
+            self.tally.recordings += 1
+        reasons = [segment.recording.break_reason for segment in segments if segment.recording.break_reason]
+        if self.fullgraph and reasons:
+            raise GraphBreakError(reasons[0])
+
+    def _keep_segment(self, segment: Segment, start: float) -> None:
+        recording = segment.recording
+        if recording.break_reason is not None:
+            self.tally.break_reasons.append(recording.break_reason)
             events.emit(events.GraphBreak(recording.break_reason))
-            if recorder.dropped.transient:
-                self._transient += 1
-                self.plain += 1
-                return
+        if segment.transient:
+            self._transient += 1
+            self.tally.plain += 1
+            return
         entry = self.build(recording)
         entry.seconds = time.perf_counter() - start
         self._transient = self._raised = 0
-        self.recordings += 1
         self.cache.add(entry)
         if events.listening(events.Recorded):
             events.emit(self._recorded(entry, recording))
-        if self.fullgraph and recording.break_reason is not None:
-            raise GraphBreakError(recording.break_reason)
 
     def build(self, recording: Recording) -> Entry:
         """From a recording to something that can be called: backend, guards, replay."""
@@ -254,9 +334,9 @@ class Program:
         compiled: Callable[..., Any] | None = None
         if recording.graph is not None:
             compiled = restoring(self._compile(recording), recording.graph)
-            self.graphs.append(recording.graph)
+            self.tally.graphs.append(recording.graph)
         entry.graph = recording.graph
-        entry.replay, entry.replay_source = emit(recording, wanted, compiled)
+        entry.replay, entry.leave, entry.replay_source = emit(recording, wanted, compiled)
         recording.example_inputs = []
         return entry
 
@@ -286,9 +366,9 @@ class Program:
     def _note_raise(self, recorder: Recorder) -> None:
         """The program raised: nothing is kept, unless it keeps raising. A failure here must not hide its exception."""
         self._raised += 1
-        self.plain += 1
+        self.tally.plain += 1
         with contextlib.suppress(Exception):
-            if self._raised >= _TRANSIENT_LIMIT and recorder.failure is None:
+            if self._raised >= _TRANSIENT_LIMIT and recorder.failure is None and not recorder.segments:
                 recording = recorder.plain_recording()
                 if recording.break_reason is None:
                     recording.break_reason = break_reason("raises", self.function.__code__, what=self.name)
@@ -306,7 +386,7 @@ class Program:
 
     def _break(self, reason_id: str, what: str = "") -> BreakReason:
         reason = break_reason(reason_id, self.function.__code__, what=what or self.name)
-        self.break_reasons.append(reason)
+        self.tally.break_reasons.append(reason)
         events.emit(events.GraphBreak(reason))
         return reason
 
@@ -316,15 +396,15 @@ class Program:
         self._warned = True
         return self._break(reason_id)
 
-    def _limit_reached(self) -> str:
+    def _limit_reached(self, miss: Miss | None) -> str:
         limit = self.settings.cache_size_limit
         text = (
-            f"{self.name} has {limit} recordings and none fits: {self.last_miss}. "
+            f"{self.name} has {limit} recordings and none fits: {miss}. "
             "It runs as plain Python from here on; raise stator.options.cache_size_limit or keep that value constant."
         )
         if not self._warned:
             self._warned = True
-            warnings.warn(text, stacklevel=5)
+            warnings.warn(text, stacklevel=6)
         return text
 
     def give_up(self, reason_id: str) -> None:
@@ -333,18 +413,18 @@ class Program:
 
     def _stop_trying(self) -> None:
         self._transient = _TRANSIENT_LIMIT
-        self.plain += 1
+        self.tally.plain += 1
 
     def _internal_failure(self, where: str, error: BaseException) -> None:
         """A fault of ours: the program keeps its result; we keep a report."""
-        self.plain += 1
+        self.tally.plain += 1
         self._transient += 1
         text = "".join(traceback.format_exception(error))
         path = self._save(f"stator failed in {where} of {self.name}\n\n{text}", "report")
         events.emit(events.InternalFailure(where, error, path))
         if not self.settings.suppress_errors:
             raise InternalError(where, error, path) from error
-        warnings.warn(f"{InternalError(where, error, path)}; {self.name} runs as plain Python", stacklevel=5)
+        warnings.warn(f"{InternalError(where, error, path)}; {self.name} runs as plain Python", stacklevel=6)
 
     def _save(self, text: str, kind: str) -> str | None:
         folder = self.settings.debug_dir or os.path.join(tempfile.gettempdir(), "stator")

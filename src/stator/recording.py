@@ -188,6 +188,56 @@ class Effect(NamedTuple):
     value: Any  # a recipe, or a list of them
 
 
+# How a segment ends at a break.
+
+
+class Continuation(NamedTuple):
+    """The rest of one frame: code which takes the frame's state as its arguments, and the globals it runs in."""
+
+    code: CodeType
+    namespace: dict[str, Any]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its arguments: the frame's variables, its stack, and what it needs besides."""
+        return self.code.co_varnames[: self.code.co_argcount]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Way:
+    """One place where a program goes on after a break: the rest of every frame, outermost first.
+
+    The outermost continuation takes its own state, the function that is the next one's, that one's state, and so on.
+    """
+
+    frames: tuple[Continuation, ...]
+    raises: bool = False  # the innermost frame raises there: its continuation takes the exception as well
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Equal for equal ways; they keep what it names alive."""
+        return tuple(id(frame.code) for frame in self.frames)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all that the outermost continuation takes."""
+        names: tuple[str, ...] = ()
+        for frame in reversed(self.frames):
+            own = frame.names
+            names = (*own[: len(own) - len(names)], *names)
+        return names
+
+
+@dataclass(slots=True)
+class Exit:
+    """A break: the state of all frames as it is there, what runs natively, and where that can lead."""
+
+    functions: list[Recipe]  # of each frame, outermost first: their closures go on being used
+    states: list[dict[str, Recipe]]  # of each frame, by the names under which its continuations take it
+    step: Continuation  # of the last frame; gives back (number of a way, what that frame's continuation takes, …)
+    ways: list[Way]
+
+
 @dataclass(slots=True)
 class Recording:
     """One segment: what it read, computed, changed and returned."""
@@ -208,8 +258,11 @@ class Recording:
     restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
     operations: int = 0
     probes: int = 0  # fired in the run
-    break_reason: BreakReason | None = None  # set: there is no replay, the function runs as plain Python
+    grad_mode: bool | None = None  # what the segment leaves it at, if that differs from how it began
+    exit: Exit | None = None  # set: the segment ends at a break and the program goes on behind it
+    break_reason: BreakReason | None = None  # why the segment ends where it ends, if not with the function
 
     @property
     def plain(self) -> bool:
-        return self.break_reason is not None
+        """There is no replay: from the segment's start on the function runs as plain Python."""
+        return self.break_reason is not None and self.exit is None

@@ -22,7 +22,7 @@ def tripled(x):
 
 def test_a_graph_break_is_asked_for() -> None:
     calls = [lambda w, seed=seed: w.fn(rand(seed)) for seed in range(3)]
-    seen = check(lambda: World(fn=with_break), calls, expect="miss plain plain", graphs=0)
+    seen = check(lambda: World(fn=with_break), calls, expect="miss hit hit", graphs=2)
     (reason,) = seen.world.fn.stator.break_reasons
     assert (reason.id, reason.line) == ("user-graph-break", "stator.graph_break()")
 
@@ -36,7 +36,7 @@ def test_a_graph_break_under_fullgraph_names_the_line() -> None:
 
 def test_a_disabled_function_breaks_the_graph() -> None:
     calls = [lambda w, seed=seed: w.fn(rand(seed)) for seed in range(3)]
-    seen = check(lambda: World(fn=lambda x: tripled(x) + 1), calls, expect="miss plain plain", graphs=0)
+    seen = check(lambda: World(fn=lambda x: tripled(x) + 1), calls, expect="miss hit hit", graphs=1)
     assert [reason.id for reason in seen.world.fn.stator.break_reasons] == ["disabled-function"]
 
 

@@ -88,6 +88,18 @@ frame_is_start(Frame *f)
 #endif
 }
 
+/* 3.12+ puts frames of its own between those of the program where C code calls the evaluator. */
+static inline int
+frame_is_python(Frame *f)
+{
+#if PY312
+    return f->owner != FRAME_OWNED_BY_CSTACK;
+#else
+    (void)f;
+    return 1;
+#endif
+}
+
 /* The code unit of the instruction that a running frame executes. */
 static inline Py_ssize_t
 frame_unit(Frame *f)

@@ -394,4 +394,5 @@ const Filter filters[KIND_COUNT] = {
     [KIND_INTRINSIC] = on_operands,
     [KIND_ESCAPE] = on_escape,
     [KIND_FUNCTION] = NULL, /* has no handler: probe.c notes the function */
+    [KIND_RETURN] = always,
 };

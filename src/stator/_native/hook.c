@@ -5,6 +5,7 @@
  *           argument slots as plain positional arguments, so a function made from it is called with the frame's
  *           localsplus. That call's frame comes back here and is recognised. CPython builds cells and generators.
  * SENTINEL  inside a leaf: code that is not trusted there is reported, nothing else.
+ * PENDING   as OFF; the next probe in the frame that waits ends it (pending.c).
  *
  * The hook is installed while at least one recording is on in any thread, since CPython inlines no Python calls
  * under a hook. Whoever was installed before gets the frames that are not ours to handle.
@@ -121,7 +122,7 @@ run_in(int state, Thread *t, Watcher *w, PyThreadState *ts, Frame *f, int throwf
     }
     t->state = w->stopped ? STATE_OFF : state;
     PyObject *result = pass_on(ts, f, throwflag);
-    watcher_restore(t, w, saved);
+    watcher_restore(t, saved);
     return result;
 }
 
@@ -329,6 +330,21 @@ run_transparent(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
     return pass_on(ts, f, 0);
 }
 
+/* ---- the copy's own frame ---- */
+
+static PyObject *
+run_level(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
+{
+    Level level = {t->level, f, 1};
+    t->level = &level;
+    PyObject *result = _PyEval_EvalFrameDefault(ts, f, throwflag);
+    t->level = level.below;
+    if (t->waiting == &level) {
+        pending_left(t, result == NULL);
+    }
+    return result;
+}
+
 /* ---- the hook ---- */
 
 static PyObject *
@@ -427,7 +443,7 @@ static PyObject *
 hook(PyThreadState *ts, Frame *f, int throwflag)
 {
     Thread *t = &thread_here;
-    if (t->state == STATE_OFF) {
+    if (t->state == STATE_OFF || t->state == STATE_PENDING) {
         return off(t, ts, f, throwflag);
     }
     if (ts->tracing) { /* a tracer or profiler at work: not the program */
@@ -449,5 +465,5 @@ hook(PyThreadState *ts, Frame *f, int throwflag)
         return watch(t, ts, f, throwflag);
     }
     t->saw_copy |= copy;
-    return copy ? _PyEval_EvalFrameDefault(ts, f, throwflag) : pass_on(ts, f, throwflag);
+    return copy ? run_level(t, ts, f, throwflag) : pass_on(ts, f, throwflag);
 }

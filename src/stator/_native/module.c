@@ -5,7 +5,7 @@
 #define AS_NAME(name) #name,
 const char *const kind_names[KIND_COUNT] = {PROBE_KINDS(AS_NAME)};
 
-static PyObject *missing = NULL;
+PyObject *missing = NULL;
 
 static PyObject *
 current(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
@@ -47,6 +47,15 @@ mro_lookup(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return Py_NewRef(found == NULL ? missing : found);
 }
 
+static PyObject *
+as_iterator(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    if (!PyIter_Check(object)) {
+        return PyErr_Format(PyExc_TypeError, "iter() returned non-iterator of type '%.100s'", Py_TYPE(object)->tp_name);
+    }
+    return Py_NewRef(object);
+}
+
 static PyMethodDef functions[] = {
     {"current", current, METH_NOARGS, "The watcher that runs in this thread, or None."},
     {"state", state, METH_NOARGS, "This thread's state: OFF, WATCHING or SENTINEL."},
@@ -54,6 +63,7 @@ static PyMethodDef functions[] = {
     {"type_version", type_version, METH_O, "The type's version tag, assigned if need be; 0 if there is none."},
     {"mro_lookup", (PyCFunction)(void (*)(void))mro_lookup, METH_FASTCALL,
      "What the type's MRO holds under a name, no descriptor invoked; MISSING if nothing."},
+    {"as_iterator", as_iterator, METH_O, "What GET_ITER makes of a result of __iter__: itself, if it is an iterator."},
     {NULL},
 };
 

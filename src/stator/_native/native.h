@@ -7,14 +7,14 @@
 
 /* ---- constants; module.c exports every name below to Python ---- */
 
-#define STATES(X) X(OFF) X(WATCHING) X(SENTINEL)
+#define STATES(X) X(OFF) X(WATCHING) X(SENTINEL) X(PENDING)
 #define CODE_KINDS(X) X(COPY) X(SKIP) X(OURS) X(LEAF) X(TRANSPARENT) X(CONSTANT) X(BLIND) X(INSTRUMENTED)
 #define PROBE_KINDS(X)                                                                                          \
     X(ATTR) X(SUPER_ATTR) X(GLOBAL) X(DEREF) X(SUBSCR) X(SLICE) X(CALL) X(CALL_EX) X(BINARY) X(COMPARE)          \
     X(CONTAINS) X(IS) X(UNARY) X(TRUTH) X(ITER) X(NEXT) X(UNPACK) X(EXTEND) X(HASH) X(WITH) X(WITH_EXIT)         \
     X(FORMAT) X(AWAIT) X(STORE_ATTR) X(DELETE_ATTR) X(STORE_SUBSCR) X(STORE_SLICE) X(DELETE_SUBSCR)              \
     X(STORE_GLOBAL) X(DELETE_GLOBAL) X(STORE_DEREF) X(DELETE_DEREF) X(IMPORT_NAME) X(IMPORT_FROM)                \
-    X(BUILD_CLASS) X(MATCH) X(MATCH_CLASS) X(MATCH_KEYS) X(RAISE) X(EXC_MATCH) X(INTRINSIC) X(ESCAPE) X(FUNCTION)
+    X(BUILD_CLASS) X(MATCH) X(MATCH_CLASS) X(MATCH_KEYS) X(RAISE) X(EXC_MATCH) X(INTRINSIC) X(ESCAPE) X(FUNCTION) X(RETURN)
 
 #define AS_STATE(name) STATE_##name,
 enum { STATES(AS_STATE) };
@@ -120,6 +120,7 @@ typedef struct Watcher {
     PyObject_HEAD
     PyObject *handlers[KIND_COUNT];
     PyObject *enter, *classify, *leaf, *blind, *foreign, *failed, *transparent;
+    PyObject *on_resume, *on_lost, *on_return; /* or None */
     PtrSet known, fresh, entered; /* addresses only */
     PtrSet approved, intercepted; /* owning */
     PairSet seen;
@@ -128,14 +129,27 @@ typedef struct Watcher {
     struct Thread *thread; /* where it runs now, or NULL */
     int stopped;
     int holds_hook;
+    char returns;              /* tell on_return */
+    char unfiltered;           /* call the handlers at every probe: for tests */
+    struct Watcher *successor; /* owned: who has taken over this run */
 } Watcher;
 
 int filter_call_noted(Watcher *w, PyObject *owner, int note);
+
+/* A copy's frame that runs, watched from its beginning (or since it was resumed). It lives on the C stack of the hook. */
+typedef struct Level {
+    struct Level *below;
+    Frame *frame;
+    int intact; /* the operands of the instruction in progress lie on the stack unchanged */
+} Level;
 
 typedef struct Thread {
     int state;
     Watcher *watcher; /* held by the run() that set it */
     Frame *pending;   /* original frame whose references the copy's frame takes over */
+    Level *level;     /* the innermost watched frame */
+    Level *waiting;   /* PENDING: the frame whose next probe ends it, or NULL */
+    PyObject *handled; /* what the program was handling when our own code was called, owned, or NULL */
     int hidden;       /* depth of our own Python code: tracers and profilers do not see it */
     int saw_copy;     /* the hook saw a copy start: it is reached */
     PyObject *leaf_error, *leaf_traceback;
@@ -153,6 +167,8 @@ typedef struct {
     PyThreadState *ts;
     int state;
     SavedError error;
+    int outer; /* the program called our code here */
+    PyObject *handled;
 } Shield;
 
 void shield_up(Shield *s, Thread *t, Watcher *w);
@@ -160,8 +176,15 @@ void shield_down(Shield *s);
 void watcher_failed(Watcher *w); /* hand the raised exception to `failed`; only inside a shield */
 void watcher_lost(Watcher *w);   /* the same from anywhere: an event could not be delivered */
 PyObject *watcher_call(Watcher *w, PyObject *callable, PyObject *const *args, size_t nargs);
-void watcher_restore(Thread *t, Watcher *w, int state);
+void watcher_restore(Thread *t, int state);
 void watcher_stop(Watcher *w);
+
+/* ---- pending (pending.c): between a break and the next probe of the same frame ---- */
+
+int pending_over(Thread *t, Probe *p); /* does this probe end it? */
+void pending_left(Thread *t, int raised); /* the frame was left */
+PyObject *pending_pend(PyObject *watcher, PyObject *none);
+PyObject *pending_hand_over(PyObject *watcher, PyObject *other);
 
 /* ---- code objects (codeinfo.c) ---- */
 
@@ -197,5 +220,11 @@ int hook_installed(void);
 int hook_reached(Thread *t);
 PyObject *hook_function(PyFunctionObject *original, PyObject *copy, PyObject *globals, PyObject *builtins);
 int hook_enter(Watcher *w, PyFunctionObject *func);
+
+/* ---- reading frames (frame.c) ---- */
+
+PyObject *frames_read(PyObject *watcher, PyObject *none);
+PyObject *frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
+extern PyObject *missing; /* module.c */
 
 #endif

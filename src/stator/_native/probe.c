@@ -157,12 +157,43 @@ note_function(Watcher *w, Frame *f, Probe *p)
     ptrset_remove(&w->entered, func); /* an earlier function at this address is gone */
 }
 
+/* Calls on_return(probe, value). */
+static void
+tell_return(Watcher *w, Frame *f, Probe *p)
+{
+    PyObject *value = p->kind == KIND_RETURN ? p->arg : *stack_at(f, p->depth - 1);
+    PyObject *args[2] = {(PyObject *)p, Py_NewRef(value)};
+    Py_XDECREF(watcher_call(w, w->on_return, args, 2));
+    Py_DECREF(args[1]);
+}
+
+/* A return gets an ESCAPE probe that says so, or, of a constant, a RETURN probe. */
+static inline int
+is_return(Probe *p)
+{
+    return p->kind == KIND_RETURN || (p->kind == KIND_ESCAPE && p->arg != Py_None);
+}
+
+/* CALL_FUNCTION_EX replaces operands that are no tuple and no dict while it runs. */
+static inline int
+stays_intact(Operands *ops)
+{
+    return ops->starargs != NULL && PyTuple_CheckExact(ops->starargs) &&
+           (ops->kwnames == NULL || PyDict_CheckExact(ops->kwnames));
+}
+
+static inline int
+at_its_place(Probe *p, Frame *f)
+{
+    return f != NULL && frame_code(f) == p->home && frame_unit(f) == p->site;
+}
+
 static void
 fire(Thread *t, Probe *p)
 {
     Watcher *w = t->watcher;
     Frame *f = current_frame(PyThreadState_Get());
-    if (f == NULL || frame_code(f) != p->home || frame_unit(f) != p->site) {
+    if (!at_its_place(p, f)) {
         return;
     }
     w->events++;
@@ -175,13 +206,23 @@ fire(Thread *t, Probe *p)
         note_function(w, f, p);
         return;
     }
+    if (w->returns && is_return(p)) {
+        tell_return(w, f, p);
+        if (t->state != STATE_WATCHING) {
+            return;
+        }
+        w = t->watcher;
+    }
+    Operands ops;
+    find_operands(p, f, &ops);
+    if (t->level != NULL && t->level->frame == f) {
+        t->level->intact = p->kind != KIND_CALL_EX || stays_intact(&ops);
+    }
     PyObject *handler = w->handlers[p->kind];
     if (handler == NULL) {
         return;
     }
-    Operands ops;
-    find_operands(p, f, &ops);
-    if (!filters[p->kind](w, p, &ops)) {
+    if (!w->unfiltered && !filters[p->kind](w, p, &ops)) {
         return;
     }
     w->calls++;
@@ -203,8 +244,15 @@ static PyObject *
 probe_fire(PyObject *self)
 {
     Thread *t = &thread_here;
+    Probe *p = (Probe *)self;
     if (t->state == STATE_WATCHING) {
-        fire(t, (Probe *)self);
+        fire(t, p);
+    }
+    else if (t->state == STATE_PENDING && p->kind != KIND_FUNCTION) {
+        Frame *f = current_frame(PyThreadState_Get());
+        if (f == t->waiting->frame && at_its_place(p, f) && pending_over(t, p)) {
+            fire(t, p);
+        }
     }
     Py_RETURN_NONE;
 }
@@ -295,6 +343,7 @@ static PyMemberDef probe_members[] = {
     {"kind", T_INT, offsetof(Probe, kind), READONLY, NULL},
     {"depth", T_INT, offsetof(Probe, depth), READONLY, NULL},
     {"count", T_INT, offsetof(Probe, count), READONLY, NULL},
+    {"span", T_INT, offsetof(Probe, span), READONLY, NULL},
     {"offset", T_INT, offsetof(Probe, offset), READONLY, NULL},
     {"arg", T_OBJECT, offsetof(Probe, arg), READONLY, NULL},
     {"stores", T_OBJECT, offsetof(Probe, stores), READONLY, NULL},

@@ -16,8 +16,12 @@ shield_up(Shield *s, Thread *t, Watcher *w)
     s->ts = PyThreadState_Get();
     s->state = t->state;
     s->error = error_save();
+    s->outer = t->hidden++ == 0;
+    s->handled = t->handled;
+    if (s->outer) {
+        t->handled = PyErr_GetHandledException();
+    }
     t->state = STATE_OFF;
-    t->hidden++;
     PyThreadState_EnterTracing(s->ts);
 }
 
@@ -28,16 +32,28 @@ shield_down(Shield *s)
         Py_CLEAR(s->thread->leaf_error); /* nobody asked for it; it would keep its frames alive */
         Py_CLEAR(s->thread->leaf_traceback);
     }
+    if (s->outer) {
+        Py_XSETREF(s->thread->handled, s->handled);
+    }
     PyThreadState_LeaveTracing(s->ts);
     error_restore(s->error);
-    watcher_restore(s->thread, s->watcher, s->state);
+    watcher_restore(s->thread, s->state);
 }
 
-/* Back to `state`, unless the recording was stopped in between. */
+/* Back to `state`, unless the recording was stopped in between, or waits for a probe, or has just ended waiting.
+ * Another watcher may have taken over: it counts. */
 void
-watcher_restore(Thread *t, Watcher *w, int state)
+watcher_restore(Thread *t, int state)
 {
-    t->state = t->watcher != w || w->stopped ? STATE_OFF : state;
+    if (t->watcher == NULL || t->watcher->stopped) {
+        t->state = STATE_OFF;
+    }
+    else if (t->waiting != NULL) {
+        t->state = state == STATE_WATCHING || state == STATE_PENDING ? STATE_PENDING : STATE_OFF;
+    }
+    else {
+        t->state = state == STATE_PENDING ? STATE_WATCHING : state;
+    }
 }
 
 void
@@ -121,6 +137,20 @@ root_copy(Watcher *w, PyCodeObject *code)
     return copy;
 }
 
+/* The run is over: nobody on the C stack refers to those who took it over any more. */
+static void
+release_successors(Watcher *w)
+{
+    Watcher *next = w->successor;
+    w->successor = NULL;
+    while (next != NULL) {
+        Watcher *after = next->successor;
+        next->successor = NULL;
+        Py_DECREF(next);
+        next = after;
+    }
+}
+
 static PyObject *
 run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, PyObject *slots)
 {
@@ -137,17 +167,19 @@ run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, PyObject
     t->state = STATE_WATCHING;
     (void)hook_enter(w, func); /* should the recording end here already, the copy's probes are silent */
     PyObject *result = PyObject_Vectorcall(call, &PyTuple_GET_ITEM(slots, 0), (size_t)PyTuple_GET_SIZE(slots), NULL);
-    if (!w->stopped && !hook_reached(t)) {
+    Watcher *last = t->watcher; /* held by the one before it */
+    if (!last->stopped && !hook_reached(t)) {
         /* Frames ran unseen: whatever was recorded is not to be trusted. */
         Shield s;
-        shield_up(&s, t, w);
+        shield_up(&s, t, last);
         PyErr_SetString(PyExc_RuntimeError, "the frame hook was displaced during the recording");
-        watcher_failed(w);
+        watcher_failed(last);
         shield_down(&s);
     }
-    watcher_stop(w);
-    w->thread = NULL;
+    watcher_stop(last);
+    last->thread = NULL;
     t->watcher = NULL;
+    release_successors(w);
     Py_DECREF(call);
     return result;
 }
@@ -198,9 +230,8 @@ watcher_stop_method(PyObject *self, PyObject *Py_UNUSED(none))
 /* ---- calls in another state ---- */
 
 static PyObject *
-watcher_paused(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+watcher_paused(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    Watcher *w = (Watcher *)self;
     Thread *t = &thread_here;
     Py_ssize_t npos = nargs;
     if (npos < 1) {
@@ -211,7 +242,7 @@ watcher_paused(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject
     t->state = STATE_OFF;
     PyObject *result = PyObject_Vectorcall(args[0], args + 1, (size_t)(npos - 1), kwnames);
     if (state != STATE_OFF) {
-        watcher_restore(t, w, state);
+        watcher_restore(t, state);
     }
     return result;
 }
@@ -251,7 +282,7 @@ watcher_call_leaf(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     t->hidden = 0;
     t->state = STATE_SENTINEL;
     PyObject *result = PyObject_Call(args[0], args[1], kwargs);
-    watcher_restore(t, w, state);
+    watcher_restore(t, state);
     t->hidden = hidden;
     for (int i = 0; i < hidden; i++) {
         PyThreadState_EnterTracing(ts);
@@ -338,10 +369,11 @@ take_handlers(Watcher *w, PyObject *handlers)
 static PyObject *
 watcher_new(PyTypeObject *type, PyObject *args, PyObject *kwds)
 {
-    static char *names[] = {"handlers", "enter", "classify", "leaf", "blind", "foreign", "failed", "transparent", NULL};
-    PyObject *handlers, *f[7] = {[6] = Py_None};
-    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O!|$OOOOOOO:Watcher", names, &PyDict_Type, &handlers, &f[0], &f[1],
-                                     &f[2], &f[3], &f[4], &f[5], &f[6])) {
+    static char *names[] = {"handlers", "enter",       "classify",  "leaf",    "blind",     "foreign",
+                            "failed",   "transparent", "on_resume", "on_lost", "on_return", NULL};
+    PyObject *handlers, *f[10] = {[6] = Py_None, [7] = Py_None, [8] = Py_None, [9] = Py_None};
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O!|$OOOOOOOOOO:Watcher", names, &PyDict_Type, &handlers, &f[0], &f[1],
+                                     &f[2], &f[3], &f[4], &f[5], &f[6], &f[7], &f[8], &f[9])) {
         return NULL;
     }
     for (int i = 0; i < 6; i++) {
@@ -360,6 +392,9 @@ watcher_new(PyTypeObject *type, PyObject *args, PyObject *kwds)
     w->foreign = Py_NewRef(f[4]);
     w->failed = Py_NewRef(f[5]);
     w->transparent = Py_NewRef(f[6]);
+    w->on_resume = Py_NewRef(f[7]);
+    w->on_lost = Py_NewRef(f[8]);
+    w->on_return = Py_NewRef(f[9]);
     w->last_probe = Py_NewRef(Py_None);
     w->approved.owning = w->intercepted.owning = 1;
     if (take_handlers(w, handlers) < 0) {
@@ -383,6 +418,10 @@ watcher_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(w->foreign);
     Py_VISIT(w->failed);
     Py_VISIT(w->transparent);
+    Py_VISIT(w->on_resume);
+    Py_VISIT(w->on_lost);
+    Py_VISIT(w->on_return);
+    Py_VISIT(w->successor);
     Py_VISIT(w->last_probe);
     int stop = ptrset_traverse(&w->approved, visit, arg);
     stop = stop ? stop : ptrset_traverse(&w->intercepted, visit, arg);
@@ -403,6 +442,10 @@ watcher_clear(PyObject *self)
     Py_CLEAR(w->foreign);
     Py_CLEAR(w->failed);
     Py_CLEAR(w->transparent);
+    Py_CLEAR(w->on_resume);
+    Py_CLEAR(w->on_lost);
+    Py_CLEAR(w->on_return);
+    Py_CLEAR(w->successor);
     Py_CLEAR(w->last_probe);
     ptrset_clear(&w->known);
     ptrset_clear(&w->fresh);
@@ -432,6 +475,10 @@ static PyMethodDef watcher_methods[] = {
     {"intercept", watcher_intercept, METH_O, "Report every call of a Python function with this code."},
     {"call_leaf", (PyCFunction)(void (*)(void))watcher_call_leaf, METH_FASTCALL, "Call in state SENTINEL."},
     {"paused", (PyCFunction)(void (*)(void))watcher_paused, METH_FASTCALL | METH_KEYWORDS, "Call in state OFF."},
+    {"pend", pending_pend, METH_NOARGS, "Watch nothing until the innermost watched frame comes to its next probe."},
+    {"hand_over", pending_hand_over, METH_O, "Let another watcher record the rest of this run."},
+    {"frames", frames_read, METH_NOARGS, "The frames of the run, and the exception being handled."},
+    {"stack", (PyCFunction)(void (*)(void))frames_stack, METH_FASTCALL, "The lowest slots of a frame's value stack."},
     {NULL},
 };
 
@@ -439,6 +486,8 @@ static PyMemberDef watcher_members[] = {
     {"last_probe", T_OBJECT, offsetof(Watcher, last_probe), READONLY, "The last probe fired, or None."},
     {"events", T_ULONGLONG, offsetof(Watcher, events), READONLY, "Probes fired."},
     {"calls", T_ULONGLONG, offsetof(Watcher, calls), READONLY, "Probes that called a handler."},
+    {"unfiltered", T_BOOL, offsetof(Watcher, unfiltered), 0, "Call the handlers at every probe."},
+    {"returns", T_BOOL, offsetof(Watcher, returns), 0, "Tell on_return of every return."},
     {NULL},
 };
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BreakReason
-from .emit import Replay
+from ..recording import Way
+from .emit import Leave, Replay
 from .guards import Guards
 
 
@@ -22,6 +23,7 @@ class Entry:
     replay: Replay | None
     mutates: bool  # the graph writes into its inputs: a failed call cannot be repeated, unless
     restores: tuple[int, ...]  # these values, by position, are put back first
+    leave: Leave | None = None  # after a replay that ends at a break
     graph: Any = None  # the captured graph module
     replay_source: str = ""
     break_reason: BreakReason | None = None
@@ -39,6 +41,7 @@ class Cache:
     def __init__(self, *kept: Any) -> None:
         self._kept = kept  # what the cache was made for, kept alive so that its identity stays its own
         self.entries: tuple[Entry, ...] = ()
+        self.continuations: dict[tuple[int, ...], tuple[Way, Cache]] = {}  # where breaks lead
         self._lock = threading.Lock()
         self.recording = threading.Lock()  # held by the thread that records
 
@@ -54,9 +57,22 @@ class Cache:
                 if entry in self.entries:
                     self.entries = (entry, *(other for other in self.entries if other is not entry))
 
+    def continuation(self, way: Way) -> Cache:
+        """The recordings of the program from `way` on."""
+        with self._lock:
+            return self.continuations.setdefault(way.key, (way, Cache()))[1]
+
+    def all_entries(self) -> list[Entry]:
+        """Most recently used first; after them those of the continuations, in the order in which they were reached."""
+        found = list(self.entries)
+        for _, cache in list(self.continuations.values()):
+            found += cache.entries
+        return found
+
     def clear(self) -> None:
         with self._lock:
             self.entries = ()
+            self.continuations = {}
 
 
 _by_code: weakref.WeakValueDictionary[tuple[Any, ...], Cache] = weakref.WeakValueDictionary()

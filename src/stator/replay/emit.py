@@ -3,6 +3,9 @@
 Enters: a recording and its compiled graph. Leaves: `replay(values)`, where values are what `Guards.check` gave back. It
 checks nothing: it calls the graph, makes the fresh objects, applies the effects and returns the result. All fresh
 objects are complete before the first effect, so that a failure changes nothing outside.
+
+A segment that ends at a break gives back the state of its frames instead. `leave(*state)` then takes the step which
+Python has to make, and says with a `Jump` where the program goes on.
 """
 
 from __future__ import annotations
@@ -13,10 +16,24 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ..recording import Blueprint, Constant, Effect, Output, Outside, Recipe, Recording
+import torch
+
+from ..recording import Blueprint, Constant, Continuation, Effect, Exit, Output, Outside, Recipe, Recording, Way
 
 Replay = Callable[[tuple[Any, ...]], Any]
+Leave = Callable[..., Any]
 _LITERALS = (int, str, bool, type(None), bytes)
+
+
+class Jump:
+    """The program goes on at `way`: its outermost continuation is `function`, called with `slots`."""
+
+    __slots__ = ("function", "slots", "way")
+
+    def __init__(self, way: Way, function: types.FunctionType, slots: tuple[Any, ...]) -> None:
+        self.way = way
+        self.function = function
+        self.slots = slots
 
 
 def make_function(
@@ -52,10 +69,34 @@ def refill(mapping: dict[Any, Any], contents: dict[Any, Any]) -> None:
         base.__setitem__(mapping, key, value)
 
 
+@functools.cache
+def _raiser(filename: str, function: str, line: int) -> types.CodeType:
+    """Code that raises, and looks as if it did so there."""
+    code = compile("raise KeyError", filename, "exec")
+    return code.replace(co_name=function.rpartition(".")[2], co_qualname=function, co_firstlineno=line)
+
+
+def traceback_of(lines: tuple[tuple[str, str, int], ...]) -> types.TracebackType | None:
+    """A traceback through these lines (file, function, line), outermost first. Its frames never ran: a replay makes
+    exceptions without raising them.
+    """
+    made: types.TracebackType | None = None
+    for place in reversed(lines):
+        try:
+            exec(_raiser(*place), {})
+        except KeyError as error:
+            inner = error.__traceback__.tb_next  # type: ignore[union-attr]
+            assert inner is not None
+            made = types.TracebackType(made, inner.tb_frame, inner.tb_lasti, place[2])
+    return made
+
+
 def wanted_origins(recording: Recording) -> list[int]:
     """The origins whose values the replay uses: graph inputs first, in order."""
     wanted = dict.fromkeys(recording.inputs)
     pending: list[Any] = [recording.result]
+    if recording.exit is not None:
+        pending += [recording.exit.functions, *(list(state.values()) for state in recording.exit.states)]
     for blueprint in recording.blueprints:
         pending += [blueprint.parts, [r for _, r in blueprint.attributes], [r for _, r in blueprint.slots]]
     for effect in recording.effects:
@@ -86,6 +127,7 @@ class _Emitter:
             "dict_of": dict_of,
             "namespace": namespace,
             "refill": refill,
+            "traceback_of": traceback_of,
         }
         self.create: list[str] = []
         self.fill: list[str] = []
@@ -202,8 +244,20 @@ class _Emitter:
     def _function(self, name: str, b: Blueprint) -> None:
         self.create.append(f"{name} = make_function({self.items(b.parts)})")
 
+    def _reduced(self, name: str, b: Blueprint) -> None:
+        make, args, state = b.parts
+        self.create.append(f"{name} = {self.expression(make)}({self.items(args)})")
+        if state:  # a position, say, which what it points into must have first
+            self.fill.append(f"{name}.__setstate__({self.items(state)})")
+
     def _exception(self, name: str, b: Blueprint) -> None:
-        self.create.append(f"{name} = BaseException.__new__({self.constant(b.cls)}, {self.items(b.parts)})")
+        args, lines, members = b.parts
+        self.create.append(f"{name} = BaseException.__new__({self.constant(b.cls)}, {self.items(args)})")
+        if lines.value:
+            self.fill.append(f"{name}.__traceback__ = traceback_of({self.expression(lines)})")
+        for member, recipe in members:
+            if recipe not in (Constant(None), Constant(False)):
+                self.fill.append(f"{name}.{member} = {self.expression(recipe)}")
 
     # effects
 
@@ -231,6 +285,7 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
     "partial": _Emitter._partial,
     "function": _Emitter._function,
     "exception": _Emitter._exception,
+    "reduced": _Emitter._reduced,
 }
 _APPLY: dict[str, Callable[[_Emitter, str, Effect], str]] = {
     "set item": lambda m, t, e: f"dict_of({t}).__setitem__({t}, {m.constant(e.key)}, {m.expression(e.value)})",
@@ -252,20 +307,78 @@ def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str
     """The replay as Python text, and the constants that it mentions; `graph` is not among them yet."""
     emitter = _Emitter(recording, wanted)
     result = emitter.expression(recording.result)
+    if recording.exit is not None:
+        state = (recipe for values in recording.exit.states for recipe in values.values())
+        result = f"({emitter.items([*recording.exit.functions, *state])})"
     for effect in recording.effects:
         emitter.effect(effect)
     lines = []
     if recording.graph is not None:
         inputs = ", ".join(f"v[{position}]" for position in range(len(recording.inputs)))
         lines.append(f"out = graph({inputs})" if recording.outputs else f"graph({inputs})")
-    lines += [*emitter.create, *emitter.fill, *emitter.apply, f"return {result}"]
+    lines += [*emitter.create, *emitter.fill, *emitter.apply]
+    if recording.grad_mode is not None:
+        emitter.names["set_grad_mode"] = torch._C._set_grad_enabled
+        lines.append(f"set_grad_mode({recording.grad_mode})")
+    lines.append(f"return {result}")
     body = "\n    ".join(lines)
-    return f"def replay(v):\n    {body}\n", emitter.names
+    text = f"def replay(v):\n    {body}\n"
+    if recording.exit is not None:
+        text += _Leaving(recording.exit, emitter).text()
+    return text, emitter.names
 
 
-def emit(recording: Recording, wanted: list[int], graph: Callable[..., Any] | None) -> tuple[Replay, str]:
-    """The replay function and its text."""
+class _Leaving:
+    """The function `leave`, which takes the step behind a segment."""
+
+    def __init__(self, exit: Exit, emitter: _Emitter) -> None:
+        self._exit = exit
+        self._emitter = emitter
+        self._functions = [f"f{i}" for i in range(len(exit.functions))]
+        self._states = [{name: f"s{i}_{k}" for k, name in enumerate(state)} for i, state in enumerate(exit.states)]
+
+    def text(self) -> str:
+        self._emitter.names |= {"jump": Jump, "bind": bind}
+        exit, parameters = self._exit, [*self._functions, *(name for s in self._states for name in s.values())]
+        step = self._function(exit.step, self._functions[-1])
+        lines = [
+            f"def leave({', '.join(parameters)}):",
+            f"way = {step}({', '.join(self._state(-1, exit.step))})",
+        ]
+        for number, way in enumerate(exit.ways):
+            jump = f"return jump({self._emitter.constant(way)}, {self._outermost(way)}, ({self._slots(way)},))"
+            last = number == len(exit.ways) - 1
+            lines.append(jump if last else f"if way[0] == {number}: {jump}")
+        return "\n    ".join(lines) + "\n"
+
+    def _outermost(self, way: Way) -> str:
+        return self._function(way.frames[0], self._functions[0])
+
+    def _state(self, frame: int, continuation: Continuation) -> list[str]:
+        return [self._states[frame][name] for name in continuation.names if name in self._states[frame]]
+
+    def _slots(self, way: Way) -> str:
+        """All states, with the continuations of the inner frames in between. The last state is what the step gave."""
+        parts: list[str] = []
+        for i, inner in enumerate(way.frames[1:]):
+            parts += [*self._state(i, way.frames[i]), self._function(inner, self._functions[i + 1])]
+        return ", ".join([*parts, "*way[1:]"])
+
+    def _function(self, continuation: Continuation, original: str) -> str:
+        code, namespace = continuation
+        if not code.co_freevars:
+            return self._emitter.constant(types.FunctionType(code, namespace))
+        return f"bind({self._emitter.constant(code)}, {self._emitter.constant(namespace)}, {original})"
+
+
+def bind(code: types.CodeType, namespace: dict[str, Any], original: types.FunctionType) -> types.FunctionType:
+    """The continuation of a frame of `original`, which has its closure."""
+    return types.FunctionType(code, namespace, code.co_name, None, original.__closure__)
+
+
+def emit(recording: Recording, wanted: list[int], graph: Callable[..., Any] | None) -> tuple[Replay, Leave | None, str]:
+    """The replay function, what follows it at a break, and their text."""
     text, names = write_replay(recording, wanted)
     names["graph"] = graph
     exec(compile(text, f"<stator replay of {recording.name}>", "exec"), names)
-    return names["replay"], text
+    return names["replay"], names.get("leave"), text

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
-_RANDOM_TAG = torch.Tag.nondeterministic_seeded
+from ..facts import is_random
+
 _STATE_NODES = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_enter_autocast"})
-
-
-@functools.cache
-def _is_random(name: str) -> bool:
-    packet = getattr(torch.ops.aten, name.split(".")[0], None)
-    return packet is not None and any(_RANDOM_TAG in getattr(packet, overload).tags for overload in packet.overloads())
 
 
 def restoring(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
     """The compiled graph, wrapped if some of its nodes set state or draw numbers: nobody else would undo that."""
     names = {str(getattr(node.target, "__name__", node.target)) for node in graph.graph.nodes}
-    random = any(map(_is_random, names))
+    random = any(map(is_random, names))
     if not random and not names & _STATE_NODES:
         return compiled
 

@@ -335,9 +335,9 @@ class Guards:
                 self._engine = compiler(self._origins, self._state, self._distinct, shared, self._wanted)
         return self._engine
 
-    def check(self, slots: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """The wanted values if all guards hold."""
-        if torch_state() != self._state:
+    def check(self, slots: tuple[Any, ...], state: tuple[Any, ...] | None = None) -> tuple[Any, ...] | None:
+        """The wanted values if all guards hold; `state` is torch's, if it is not to be asked."""
+        if (state or torch_state()) != self._state:
             return None
         engine = self.engine
         if engine is None:

@@ -215,6 +215,8 @@ class Attributes:
         place = self._classes.value(cls, name, found)
         if place is not None and found.fget is not None:
             self._ledger.read(place, Edge.ATTR, "fget", found.fget)
+        if found.fget is not None and not isinstance(found.fget, types.FunctionType):
+            raise Drop("unknown-callable", f"the getter of {cls.__qualname__}.{name}")
 
     def _read_wrapper(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
         place = self._classes.value(cls, name, found)
@@ -400,6 +402,8 @@ class Attributes:
             function = getattr(found, part)
             if place is not None and function is not None:
                 self._ledger.read(place, Edge.ATTR, part, function)
+            if function is not None and not isinstance(function, types.FunctionType):
+                raise Drop("unknown-callable", f"the setter of {cls.__qualname__}.{name}")
         elif type(found) is types.MemberDescriptorType:
             if origin is not None:
                 if delete:

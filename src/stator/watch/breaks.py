@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+# After these nothing recorded so far is to be believed: something happened that stator did not see, or failed itself.
+_UNTRUSTED = frozenset(
+    {"tensor-changed", "state-changed", "outside-changed", "foreign-frame", "finalizer", "recursion", "internal-error"}
+)
+
 
 class Drop(Exception):
-    """This run cannot be recorded to its end. The program goes on and does not notice.
+    """This segment cannot be recorded any further. The program goes on and does not notice.
 
     `reason` is an id of the catalogue in `stator.errors`; `transient` says that the next call may well be recordable.
     """
@@ -14,3 +19,5 @@ class Drop(Exception):
         self.reason = reason
         self.detail = detail
         self.transient = transient
+        self.untrusted = transient or reason in _UNTRUSTED
+        self.inside = False  # raised while an instruction was at work, not before it

@@ -178,6 +178,8 @@ def break_for(func: Any) -> str:
     """Why a callable without a rule breaks the graph."""
     module = (getattr(func, "__module__", None) or type(getattr(func, "__self__", None)).__module__ or "").split(".")[0]
     name = getattr(func, "__name__", "")
+    if func in (sys._getframe, sys._current_frames):
+        return "frames"
     if module in ("builtins", "io", "_io") and name in _BREAKS_BY_NAME:
         return _BREAKS_BY_NAME[name]
     return _BREAKS_BY_MODULE.get(module, "unknown-callable")

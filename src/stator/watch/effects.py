@@ -1,7 +1,7 @@
-"""The end of a watched run: what it changed outside, and how to make its result again.
+"""The end of a segment: what it changed outside, and how to make its result, or its frames' state, again.
 
-Enters: a recorder whose run has returned. Leaves: the `Recording`. Effects are differences: what the segment wrote is
-set again to what it was at the end. Fresh objects are described by what they are at the end.
+Enters: a recorder whose run has returned, or is about to break. Leaves: the `Recording`. Effects are differences: what
+the segment wrote is set again to what it was at the end. Fresh objects are described by what they are at the end.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import operator
+import traceback
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..facts import container_kind, is_open, keys_of, shared_storages, tensor_facts
-from ..recording import Blueprint, Constant, Effect, Fresh, Origin, Output, Outside, Recipe, Recording
+from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Origin, Output, Outside, Recipe, Recording
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
@@ -25,6 +26,7 @@ from .ledger import Change
 from .tensors import is_tensor
 
 if TYPE_CHECKING:
+    from .exits import Break
     from .recorder import Recorder
 
 NOTHING = Constant(None)
@@ -48,6 +50,8 @@ class Rebuilder:
             if origin is None:
                 return Output(self._recorder.tracer.output(value))
             return Outside(origin.index)
+        if origin is None and type(value) is types.FunctionType and not self._recorder.watcher.fresh(value):
+            origin = self._recorder.classes.place_of_special(value)
         if origin is not None:
             return Outside(origin.index)
         made = self._made.get(id(value))
@@ -160,15 +164,29 @@ class Rebuilder:
         blueprint.attributes = [(name, self.recipe(item)) for name, item in value.__dict__.items()]
 
     def _exception(self, value: BaseException, blueprint: Blueprint) -> None:
-        if value.__traceback__ is not None or value.__context__ is not None or value.__cause__ is not None:
-            raise Drop("rebuild", f"{type(value).__name__} that was raised")
         builtin = next(base for base in type(value).__mro__ if not is_open(base))
-        if builtin.__basicsize__ != BaseException.__basicsize__:
+        members = _EXCEPTION_MEMBERS.get(builtin, ())
+        if builtin.__basicsize__ != BaseException.__basicsize__ and not members:
             raise Drop("rebuild", f"{builtin.__name__} keeps more than its arguments")
-        blueprint.kind, blueprint.parts = "exception", self.recipes(value.args)
+        lines = [
+            (frame.f_code.co_filename, frame.f_code.co_qualname, line)
+            for frame, line in traceback.walk_tb(value.__traceback__)
+        ]
+        blueprint.kind = "exception"
+        blueprint.parts = [
+            self.recipes(value.args),
+            Constant(tuple(lines)),
+            [(name, self.recipe(getattr(value, name))) for name in (*_EXCEPTION_LINKS, *members)],
+        ]
 
     def _namespace(self, value: Any, blueprint: Blueprint) -> None:
         blueprint.kind = "namespace"
+
+    def _reduced(self, value: Any, blueprint: Blueprint) -> None:
+        """What says itself how to make it again: iterators of the builtin types, bound C methods."""
+        make, args, *state = value.__reduce__()
+        blueprint.kind = "reduced"
+        blueprint.parts = [Constant(make), self.recipes(args), self.recipes(state)]
 
     def _object(self, value: Any, blueprint: Blueprint) -> None:
         cls = type(value)
@@ -181,7 +199,22 @@ class Rebuilder:
         blueprint.kind = "object"
 
 
+_EXCEPTION_LINKS = ("__context__", "__cause__", "__suppress_context__")
+_EXCEPTION_MEMBERS: dict[type, tuple[str, ...]] = {
+    AttributeError: ("name", "obj"),
+    NameError: ("name",),
+    UnboundLocalError: ("name",),
+    ImportError: ("msg", "name", "path"),
+    ModuleNotFoundError: ("msg", "name", "path"),
+    StopIteration: ("value",),
+}
+_REDUCED = (
+    *map(type, (iter([]), iter(()), iter(""), iter(b""), iter({}), iter({}.values()), iter({}.items()), iter(set()))),
+    *map(type, (iter(range(0)), iter(range(1 << 70)), reversed([]), reversed({}), iter(int, 1), enumerate([]))),
+    *map(type, (zip(), map(abs, ()), filter(None, ()), [].append)),
+)
 _DESCRIBE: dict[type, Callable[[Rebuilder, Any, Blueprint], None]] = {
+    **dict.fromkeys(_REDUCED, Rebuilder._reduced),
     slice: Rebuilder._slice,
     bytearray: Rebuilder._bytearray,
     types.MethodType: Rebuilder._method,
@@ -280,10 +313,26 @@ _EFFECTS: dict[str, Callable[[Change, Rebuilder], list[Effect]]] = {
 
 def conclude(recorder: Recorder, result: Any) -> Recording:
     """The recording of a run that returned `result`."""
-    tracer = recorder.tracer
-    tracer.close()
     rebuild = Rebuilder(recorder)
-    recipe = rebuild.recipe(result)
+    recorder.tracer.close()
+    return _recording(recorder, rebuild, rebuild.recipe(result))
+
+
+def conclude_at(recorder: Recorder, here: Break) -> Recording:
+    """The recording of a run that is about to break."""
+    rebuild = Rebuilder(recorder)
+    recorder.tracer.close()
+    functions = [rebuild.recipe(frame.function) if frame.function.__closure__ else NOTHING for frame in here.frames]
+    states = [{name: rebuild.recipe(value) for name, value in state.items()} for state in here.states]
+    grad_mode = recorder.tracer.balance()
+    recording = _recording(recorder, rebuild, NOTHING)
+    recording.exit = Exit(functions, states, here.step, here.ways)
+    recording.grad_mode = grad_mode
+    return recording
+
+
+def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Recording:
+    tracer = recorder.tracer
     effects: list[Effect] = []
     for change in recorder.ledger.changes.values():
         effects += _EFFECTS[change.kind](change, rebuild)
@@ -298,7 +347,7 @@ def conclude(recorder: Recorder, result: Any) -> Recording:
         outputs=outputs,
         blueprints=rebuild.blueprints,
         effects=effects,
-        result=recipe,
+        result=result,
         distinct=_distinct(recorder),
         storages=shared_storages(tensor for _, tensor, _ in tracer.inputs) if tracer.mutates else None,
         mutates=tracer.mutates,

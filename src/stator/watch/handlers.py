@@ -77,6 +77,7 @@ class Handlers:
     classes: Classes
     attributes: Attributes
     root: Any  # the function under watch
+    root_code: types.CodeType  # of the frame that its run began with
     handled_outside: bool  # was an exception being handled when the run began?
 
     def drop(self, drop: Drop) -> None:
@@ -349,7 +350,7 @@ class Handlers:
     def on_escape(self, probe: Any, value: Any) -> None:
         """A frame gives a value away, perhaps to C code which compares, sorts or adds it up."""
         self.ledger.place = probe
-        if probe.code is not self.root.__code__:
+        if probe.code is not self.root_code:
             self.consult_deep(value)
 
     def on_await(self, probe: Any, *operands: Any) -> None:

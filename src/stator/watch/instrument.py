@@ -179,7 +179,7 @@ def _place_probes(code: CodeType, ins: Instructions, depths: list[int]) -> dict[
             # The truth of what a comparison returns is asked inside the instruction: split it in two.
             args[k] &= ~o.COMPARE_TO_BOOL
             truth = n.Probe(n.TRUTH, depth - 1, 1, None, ins.starts[k] * _CODE_UNIT, code, None)
-            placed[k] = Insertion(before, truth, _unit(o.TO_BOOL, 0))
+            placed[k] = Insertion(before, truth, unit(o.TO_BOOL, 0))
         elif before is not None:
             placed[k] = Insertion(before, None, b"")
     return placed
@@ -206,21 +206,22 @@ def _probe(rule: o.Rule, code: CodeType, ins: Instructions, k: int, depth: int) 
 # ---- assembling ----
 
 
-def _unit(op: int, arg: int, prefixes: int = 0) -> bytes:
+def unit(op: int, arg: int, prefixes: int = 0) -> bytes:
     """An instruction with at least so many prefixes, followed by its caches."""
     out = bytearray()
-    for i in range(max(prefixes, _prefixes(arg)), 0, -1):
+    for i in range(max(prefixes, prefixes_of(arg)), 0, -1):
         out += bytes((o.EXTENDED_ARG, arg >> (8 * i) & 0xFF))
     out += bytes((op, arg & 0xFF))
     out += bytes(_CODE_UNIT * o.CACHES[op])
     return bytes(out)
 
 
-def _prefixes(arg: int) -> int:
+def prefixes_of(arg: int) -> int:
     return 0 if arg < 0x100 else 1 if arg < 0x10000 else 2 if arg < 0x1000000 else 3
 
 
-_FIRE = _unit(o.UNARY_NEGATIVE, 0) + _unit(o.POP_TOP, 0)
+_FIRING = 3  # instructions that fire a probe
+_FIRE = unit(o.UNARY_NEGATIVE, 0) + unit(o.POP_TOP, 0)
 
 
 def _assemble(
@@ -232,16 +233,16 @@ def _assemble(
     after: list[bytes] = [b""] * len(ins.ops)
     for k, insertion in probes.items():
         if insertion.before is not None:
-            before[k] = _unit(o.LOAD_CONST, len(consts)) + _FIRE
+            before[k] = unit(o.LOAD_CONST, len(consts)) + _FIRE
             consts.append(insertion.before)
         if insertion.after is not None:
-            after[k] = _unit(o.LOAD_CONST, len(consts)) + _FIRE + insertion.extra
+            after[k] = unit(o.LOAD_CONST, len(consts)) + _FIRE + insertion.extra
             consts.append(insertion.after)
     args, prefixes, starts = _settle_jumps(ins, before, after)
     parts: list[bytes] = []
     moved: list[int] = []
     for k, op in enumerate(ins.ops):
-        parts += (before[k], _unit(op, args[k], prefixes[k]), after[k])
+        parts += (before[k], unit(op, args[k], prefixes[k]), after[k])
         # An instruction's first unit goes to the block's start, its others to where they are in the copy.
         size = ins.starts[k + 1] - ins.starts[k]
         body = starts[k] + len(before[k]) // _CODE_UNIT
@@ -274,13 +275,45 @@ def _settle_jumps(ins: Instructions, before: list[bytes], after: list[bytes]) ->
             if ins.ops[k] == o.RESEND:  # back to SEND itself: its probe would look like a new line to tracers
                 to += len(before[target]) // _CODE_UNIT
             args[k] = o.JUMPS[ins.ops[k]] * (to - end)
-            more = _prefixes(args[k]) - prefixes[k]
+            more = prefixes_of(args[k]) - prefixes[k]
             if more > 0:
                 prefixes[k] += more
                 sizes[k] += more
                 grown = True
         if not grown:
             return args, prefixes, starts
+
+
+# ---- back from a copy to its original ----
+
+
+def places(copy: CodeType, original: CodeType) -> list[tuple[int, bool]]:
+    """For each code unit of a copy: the offset in the original of the instruction it belongs to, and whether that
+    instruction is running there (else its probe is). The second half of a comparison that was split is one further."""
+    new, old = decode(copy.co_code), decode(original.co_code)
+    out: list[tuple[int, bool]] = []
+    i = 0
+
+    def take(offset: int, running: bool) -> None:
+        nonlocal i
+        out.extend([(offset, running)] * (new.starts[i + 1] - new.starts[i]))
+        i += 1
+
+    def take_probe(offset: int) -> None:
+        if new.ops[i] == o.LOAD_CONST and isinstance(copy.co_consts[new.args[i]], n.Probe):
+            for _ in range(_FIRING):
+                take(offset, False)
+
+    for k, op in enumerate(old.ops):
+        offset = (old.starts[k] + old.prefixes[k]) * _CODE_UNIT
+        take_probe(offset)
+        take(offset, True)
+        if op == o.MAKE_FUNCTION:
+            take_probe(offset)
+        elif op == o.COMPARE_OP and old.args[k] & o.COMPARE_TO_BOOL:
+            take_probe(offset + 1)
+            take(offset + 1, True)
+    return out
 
 
 # ---- the exception table ----
@@ -302,11 +335,17 @@ def parse_exception_table(table: bytes) -> list[Handler]:
 
 
 def _move_exception_table(table: list[Handler], moved: list[int]) -> bytes:
+    return encode_exception_table(
+        [(moved[h.start], moved[h.end] - moved[h.start], moved[h.target], h.depth, h.lasti) for h in table]
+    )
+
+
+def encode_exception_table(entries: list[tuple[int, int, int, int, bool]]) -> bytes:
+    """Entries are (first code unit, number of units, target, depth, push lasti), ordered by the first."""
     out = bytearray()
-    for h in table:
-        start = moved[h.start]
+    for start, length, target, depth, lasti in entries:
         first = len(out)
-        for value in (start, moved[h.end] - start, moved[h.target], h.depth << 1 | h.lasti):
+        for value in (start, length, target, depth << 1 | lasti):
             groups = [value & 0x3F]
             while value := value >> 6:
                 groups.append(value & 0x3F | 0x40)

@@ -29,7 +29,7 @@ class Leaves:
         try:
             recorder.enter(function)
         except Exception as error:
-            recorder.failed(error)
+            recorder.failed_inside(error)
         code = function.__code__
         positional = slots[: code.co_argcount]
         rest = slots[code.co_argcount] if code.co_flags & 0x04 else ()
@@ -39,7 +39,7 @@ class Leaves:
                 getattr(self, payload)(*slots)
                 recorder.tracer.expect_state()
             except Exception as error:
-                recorder.failed(error)
+                recorder.failed_inside(error)
         return result
 
     def _known_manager(self, manager: Any) -> None:

@@ -131,7 +131,7 @@ _COMMON: dict[str, Rule] = {
     "GET_LEN": _plain(n.MATCH, 1),
     "MATCH_CLASS": _plain(n.MATCH_CLASS, 3),
     "MATCH_KEYS": _plain(n.MATCH_KEYS, 2),
-    "RETURN_VALUE": _plain(n.ESCAPE, 1),
+    "RETURN_VALUE": _plain(n.ESCAPE, 1, _always("return")),
     "YIELD_VALUE": _plain(n.ESCAPE, 1),
     "RAISE_VARARGS": Rule(n.RAISE, lambda arg: _top(arg) if arg else None),
     "CHECK_EXC_MATCH": _plain(n.EXC_MATCH, 2),
@@ -172,6 +172,7 @@ _FROM_312: dict[str, Rule] = {
     "CALL": Rule(n.CALL, lambda arg: (arg, arg + 2, 1)),
     "POP_JUMP_IF_NONE": _IS_NONE,
     "POP_JUMP_IF_NOT_NONE": _IS_NONE,
+    "RETURN_CONST": _plain(n.RETURN, 0, lambda code, arg: code.co_consts[arg]),
 }
 
 _UNARY_POSITIVE = 5  # of CALL_INTRINSIC_1; what follows it makes type parameters
@@ -307,3 +308,126 @@ def stack_effect(op: int, arg: int) -> tuple[int, int]:
             found = (fall, dis.stack_effect(op, given, jump=True) if JUMPS[op] else fall)
         _effects[key] = found
     return found
+
+
+# ---- what continuations need to know ----
+
+# How an instruction treats slots of the fast locals: what it does, and where in its argument each index is.
+_SLOTS: dict[str, tuple[tuple[str, int, int], ...]] = {
+    "LOAD_FAST": (("load", 0, -1),),
+    "LOAD_FAST_CHECK": (("load", 0, -1),),
+    "LOAD_FAST_AND_CLEAR": (("clear", 0, -1),),
+    "STORE_FAST": (("store", 0, -1),),
+    "DELETE_FAST": (("delete", 0, -1),),
+    "LOAD_FAST_LOAD_FAST": (("load", 4, 15), ("load", 0, 15)),
+    "STORE_FAST_LOAD_FAST": (("store", 4, 15), ("load", 0, 15)),
+    "STORE_FAST_STORE_FAST": (("store", 4, 15), ("store", 0, 15)),
+    **{
+        name: (("cell", 0, -1),)
+        for name in ("LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL", "LOAD_CLASSDEREF")
+    },
+}
+SLOTS: dict[int, tuple[tuple[str, int, int], ...]] = {
+    dis.opmap[name]: uses for name, uses in _SLOTS.items() if dis.opmap.get(name, 256) < 256
+}
+LOAD_FAST: int = dis.opmap["LOAD_FAST"]
+STORE_FAST: int = dis.opmap["STORE_FAST"]
+DELETE_FAST: int = dis.opmap["DELETE_FAST"]
+LOAD_CHECKED: int = dis.opmap.get("LOAD_FAST_CHECK", LOAD_FAST)  # raises where the variable is not bound
+_SINGLE = {"load": LOAD_FAST, "store": STORE_FAST}
+
+
+def slots(op: int, arg: int) -> list[tuple[str, int]]:
+    """What an instruction does to which slots of the fast locals, in order: load, store, delete, clear (load what
+    may be unbound, and unbind) or cell (use the cell in it)."""
+    return [(what, arg >> shift & mask) for what, shift, mask in SLOTS.get(op, ())]
+
+
+def with_slots(op: int, indices: list[int]) -> list[tuple[int, int]]:
+    """The instruction with other slots. One that has two becomes two where its argument has no room."""
+    if len(indices) == 1:
+        return [(op, indices[0])]
+    if max(indices) < 16:
+        return [(op, indices[0] << 4 | indices[1])]
+    return [(_SINGLE[what], index) for (what, _, _), index in zip(SLOTS[op], indices, strict=True)]
+
+
+NOP: int = dis.opmap["NOP"]
+COPY: int = dis.opmap["COPY"]
+SWAP: int = dis.opmap["SWAP"]
+RESUME: int = dis.opmap["RESUME"]
+PUSH_NULL: int = dis.opmap["PUSH_NULL"]
+MAKE_CELL: int = dis.opmap["MAKE_CELL"]
+COPY_FREE_VARS: int = dis.opmap["COPY_FREE_VARS"]
+BUILD_TUPLE: int = dis.opmap["BUILD_TUPLE"]
+RETURN_VALUE: int = dis.opmap["RETURN_VALUE"]
+JUMP_FORWARD: int = dis.opmap["JUMP_FORWARD"]
+JUMP_BACKWARD: int = dis.opmap["JUMP_BACKWARD"]
+FOR_ITER: int = dis.opmap["FOR_ITER"]
+END_FOR: int = dis.opmap.get("END_FOR", -1)
+PUSH_EXC_INFO: int = dis.opmap["PUSH_EXC_INFO"]
+POP_EXCEPT: int = dis.opmap["POP_EXCEPT"]
+CHECK_EXC_MATCH: int = dis.opmap["CHECK_EXC_MATCH"]
+CHECK_EG_MATCH: int = dis.opmap["CHECK_EG_MATCH"]
+RERAISE: int = dis.opmap["RERAISE"]
+LOAD_ATTR: int = dis.opmap["LOAD_ATTR"]
+UNARY_NOT: int = dis.opmap["UNARY_NOT"]
+CALL: int = dis.opmap["CALL"]
+LOAD_GLOBAL: int = dis.opmap["LOAD_GLOBAL"]
+_LOAD_METHOD: int = dis.opmap["LOAD_METHOD"]
+_LOAD_SUPER_ATTR: int = dis.opmap.get("LOAD_SUPER_ATTR", -1)
+
+RETURNS: frozenset[int] = _opcodes("RETURN_VALUE", "RETURN_CONST")
+PLAIN_JUMPS: frozenset[int] = _opcodes("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+GENERATOR_ONLY: frozenset[int] = _opcodes("RETURN_GENERATOR", "YIELD_VALUE", "SEND")
+JUMP_IF_TRUE: int = dis.opmap["POP_JUMP_FORWARD_IF_TRUE" if VERSION == (3, 11) else "POP_JUMP_IF_TRUE"]
+JUMP_IF_FALSE: int = dis.opmap["POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE"]
+JUMP_IF_NONE: int = dis.opmap["POP_JUMP_FORWARD_IF_NONE" if VERSION == (3, 11) else "POP_JUMP_IF_NONE"]
+# Jumps that leave their operand where it is and the jump that decides the same way and pops it (3.11)
+OR_POP: dict[int, int] = {
+    dis.opmap[name]: jump
+    for name, jump in (("JUMP_IF_TRUE_OR_POP", JUMP_IF_TRUE), ("JUMP_IF_FALSE_OR_POP", JUMP_IF_FALSE))
+    if name in dis.opmap
+}
+# The same jump, going forward
+FORWARD: dict[int, int] = {
+    op: dis.opmap[name.replace("BACKWARD", "FORWARD")] if "POP_JUMP_BACKWARD" in name else op
+    for name, op in dis.opmap.items()
+    if op < 256
+}
+NULL_ABOVE: bool = VERSION >= (3, 13)  # a call's two first slots: callable, NULL. Before: NULL, callable
+EXIT_ON_STACK: bool = VERSION < (3, 12)  # BEFORE_WITH puts __exit__ on the stack before it calls __enter__
+SKIPPED_AT_LOOP_END: int = {11: 0, 12: 1, 13: 2}[VERSION[1]]  # instructions at FOR_ITER's target that it jumps over
+
+# Instructions that cannot raise, nor run any other code (but for finalizers). LOAD_FAST is one where it is bound.
+SILENT: frozenset[int] = _opcodes(
+    *"NOP COPY SWAP POP_TOP PUSH_NULL LOAD_CONST STORE_FAST LOAD_CLOSURE MAKE_CELL JUMP_FORWARD JUMP_BACKWARD".split(),
+    *"BUILD_TUPLE BUILD_LIST BUILD_STRING LIST_APPEND LIST_TO_TUPLE MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE".split(),
+    *"POP_EXCEPT END_FOR LOAD_FAST_AND_CLEAR STORE_FAST_STORE_FAST IS_OP LOAD_ASSERTION_ERROR".split(),
+)
+
+
+def is_method_form(op: int, arg: int) -> bool:
+    """Does this leave a method and its self, or an attribute and NULL?"""
+    return op == _LOAD_METHOD or (VERSION >= (3, 12) and op in (LOAD_ATTR, _LOAD_SUPER_ATTR) and bool(arg & 1))
+
+
+def pushes_null(op: int, arg: int) -> bool:
+    """LOAD_GLOBAL that makes ready for a call."""
+    return op == LOAD_GLOBAL and bool(arg & 1)
+
+
+def call(count: int) -> list[tuple[int, int]]:
+    """The instructions that call what lies on the stack."""
+    return [(PRECALL, count), (CALL, count)] if PRECALL >= 0 else [(CALL, count)]
+
+
+def truth(inverted: bool) -> list[int]:
+    """The instructions that leave the truth of the top of the stack, or its opposite."""
+    if TO_BOOL >= 0:
+        return [TO_BOOL, UNARY_NOT] if inverted else [TO_BOOL]
+    return [UNARY_NOT] if inverted else [UNARY_NOT, UNARY_NOT]
+
+
+TAKES_NULL: frozenset[int] = _opcodes("CALL", "CALL_KW", "CALL_FUNCTION_EX")  # they leave one value
+WRITES_CELL: frozenset[int] = _opcodes("STORE_DEREF", "DELETE_DEREF")

@@ -19,7 +19,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.overrides import TorchFunctionMode
 
-from ..facts import MODE_COUNT, container_kind, tensor_facts, torch_state
+from ..facts import MODE_COUNT, container_kind, is_random, tensor_facts, torch_state
 from ..recording import Check, Edge, Fact, Origin, TensorFacts, describe_key
 from .breaks import Drop
 from .constants import is_constant
@@ -93,18 +93,18 @@ class Step(NamedTuple):
 class TensorMode(TorchFunctionMode):
     """Stands on torch's stack of modes while a run is watched."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         super().__init__()
-        self._tracer = tracer
+        self._recorder = recorder
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return self._tracer.operation(func, args, kwargs or {})
+        return self._recorder.tracer.operation(func, args, kwargs or {})
 
 
 class Tracer:
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, state: tuple[Any, ...]) -> None:
         self._recorder = recorder
         self._ledger = recorder.ledger
         self.graph = fx.Graph()
@@ -118,7 +118,8 @@ class Tracer:
         self.mutates = False
         self.risky = False  # something was written to an input before an operation that may fail
         self.operations = 0
-        self.state = torch_state()
+        self.last_effect = -1  # number of the probe behind which something was written or a random number drawn
+        self.state = state
         self._expected = self.state
         self.active = False
 
@@ -140,18 +141,18 @@ class Tracer:
         try:
             step = self._before(func, args, kwargs)
         except Exception as error:
-            self._recorder.failed(error)
+            self._recorder.failed_inside(error)
             return func(*args, **kwargs)
         try:
             result = self._recorder.watcher.call_leaf(func, args, kwargs)
         except Exception as error:
-            self._recorder.drop(Drop("operation-raised", f"{step.name}: {type(error).__name__}"))
+            self._recorder.failed_inside(Drop("operation-raised", f"{step.name}: {type(error).__name__}"))
             raise
         if self.active:  # else a foreign frame ended the recording inside
             try:
                 self._after(step, result)
             except Exception as error:
-                self._recorder.failed(error)
+                self._recorder.failed_inside(error)
         return result
 
     def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
@@ -188,9 +189,12 @@ class Tracer:
         elif step.kind is Treatment.STATE:
             self._node(*step.node)
             self._expected = self._read_state_under_mode()
+            self.last_effect = self._recorder.watcher.events
         else:
             wrote = self._refresh(step.tensors, step.in_place) or self._switched_grad(step.name, step.tensors)
             self.operations += 1
+            if wrote or is_random(step.name):
+                self.last_effect = self._recorder.watcher.events
             if wrote or not self._returns_known(result):
                 self._register(result, self._node(*step.node), step.tensors)
 
@@ -393,12 +397,19 @@ class Tracer:
         state = torch_state()
         return (*state[:MODE_COUNT], state[MODE_COUNT] + 1, *state[MODE_COUNT + 1 :])
 
+    @staticmethod
+    def state_outside_mode() -> tuple[Any, ...]:
+        """The state that a call would find at this place: without the mode."""
+        state = torch_state()
+        return (*state[:MODE_COUNT], state[MODE_COUNT] - 1, *state[MODE_COUNT + 1 :])
+
     def expect_state(self) -> None:
         """A leaf that changed the state on purpose has been recorded."""
         self._expected = self._read_state()
 
     def leaf(self, target: Any, args: tuple[Any, ...], name: str) -> fx.Node:
         """Record a call that is not a torch function (entering autocast, say)."""
+        self.last_effect = self._recorder.watcher.events
         return self._node("call_function", target, args, {}, name)
 
     # -- the end
@@ -428,6 +439,20 @@ class Tracer:
         with torch._C.DisableTorchFunction():
             for _, tensor, _facts in self.inputs:
                 self._lookup(tensor)
+
+    def balance(self) -> bool | None:
+        """Before a break: the graph is to leave torch's state as it found it. Gives the grad mode to be set after it.
+
+        A backend may trace the graph, and would not see that it has changed the mode for what comes after it.
+        """
+        before, now = self.state[0], self._expected[0]
+        if self._expected[1:MODE_COUNT] != self.state[1:MODE_COUNT] or self._expected[-1] != self.state[-1]:
+            raise Drop("state-changed", "a mode of torch is on")
+        if now is before:
+            return None
+        node = self.graph.call_function(torch._C._set_grad_enabled, (before,))
+        self._first = self._first or node
+        return bool(now)
 
     def module(self, name: str) -> fx.GraphModule | None:
         """The graph as a module; None if nothing was computed."""

@@ -1,0 +1,141 @@
+/* Reading the frames of a watched run, from its root to the innermost watched frame.
+ *
+ * Called from a handler, so all these frames are alive below it and do not move. What is read is returned as owned
+ * references. How deep a frame's value stack is, CPython does not say while it runs; the caller knows it statically, from
+ * the code and the place, and is trusted with it as the instrumenter is.
+ */
+#include "native.h"
+
+static Frame *
+root_frame(Thread *t)
+{
+    Level *root = t->level;
+    while (root->below != NULL) {
+        root = root->below;
+    }
+    return root->frame;
+}
+
+/* The caller's frame, or NULL if f is the root. Frames that CPython puts between are passed over. */
+static Frame *
+caller(Frame *f, Frame *root)
+{
+    do {
+        f = f == root ? NULL : f->previous;
+    } while (f != NULL && !frame_is_python(f));
+    return f;
+}
+
+static PyObject *
+slot_list(PyObject **slots, Py_ssize_t n)
+{
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t i = 0; list != NULL && i < n; i++) {
+        PyList_SET_ITEM(list, i, Py_NewRef(slots[i] == NULL ? missing : slots[i]));
+    }
+    return list;
+}
+
+static int
+is_intact(Thread *t, Frame *f)
+{
+    for (Level *level = t->level; level != NULL; level = level->below) {
+        if (level->frame == f) {
+            return level->intact;
+        }
+    }
+    return 0;
+}
+
+/* (kind, code, original, code unit, function, fast locals, intact) */
+static PyObject *
+describe(Thread *t, Frame *f)
+{
+    PyCodeObject *code = frame_code(f);
+    CodeInfo *info = codeinfo_find(code);
+    int kind = info == NULL ? CODE_UNKNOWN : info->kind;
+    PyObject *original = NULL, *function = (PyObject *)frame_func(f);
+    if (kind == CODE_INSTRUMENTED) {
+        original = weakref_get(info->original);
+        function = ((PyFunctionObject *)function)->func_doc; /* see hook_function */
+    }
+    else {
+        original = Py_NewRef((PyObject *)code);
+    }
+    PyObject *locals = original == NULL ? NULL : slot_list(f->localsplus, code->co_nlocalsplus);
+    if (locals == NULL) {
+        Py_XDECREF(original);
+        return NULL;
+    }
+    return Py_BuildValue("(iONnONO)", kind, code, original, frame_unit(f), function, locals,
+                         is_intact(t, f) ? Py_True : Py_False);
+}
+
+static Thread *
+running(PyObject *watcher)
+{
+    Thread *t = &thread_here;
+    if (t->watcher != (Watcher *)watcher || t->level == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "no watched frame of this watcher is running in this thread");
+        return NULL;
+    }
+    return t;
+}
+
+PyObject *
+frames_read(PyObject *watcher, PyObject *Py_UNUSED(none))
+{
+    Thread *t = running(watcher);
+    if (t == NULL) {
+        return NULL;
+    }
+    PyObject *list = PyList_New(0);
+    if (list == NULL) {
+        return NULL;
+    }
+    Frame *root = root_frame(t);
+    for (Frame *f = t->level->frame; f != NULL; f = caller(f, root)) {
+        PyObject *entry = describe(t, f);
+        int failed = entry == NULL || PyList_Append(list, entry) < 0;
+        Py_XDECREF(entry);
+        if (failed) {
+            Py_DECREF(list);
+            return NULL;
+        }
+    }
+    if (PyList_Reverse(list) < 0) {
+        Py_DECREF(list);
+        return NULL;
+    }
+    PyObject *handled = t->hidden ? Py_XNewRef(t->handled) : PyErr_GetHandledException();
+    if (handled == NULL) {
+        handled = Py_NewRef(Py_None);
+    }
+    return Py_BuildValue("(NN)", list, handled);
+}
+
+PyObject *
+frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
+{
+    Thread *t = running(watcher);
+    if (t == NULL) {
+        return NULL;
+    }
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "stack(calls, depth) takes two numbers");
+        return NULL;
+    }
+    Py_ssize_t calls = PyLong_AsSsize_t(args[0]), depth = PyLong_AsSsize_t(args[1]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    Frame *root = root_frame(t), *f = t->level->frame;
+    for (; f != NULL && calls > 0; calls--) {
+        f = caller(f, root);
+    }
+    if (f == NULL || calls < 0 || depth < 0 || depth > frame_code(f)->co_stacksize) {
+        PyErr_SetString(PyExc_IndexError, "there is no such frame, or its stack is not as deep");
+        return NULL;
+    }
+    return slot_list(f->localsplus + frame_code(f)->co_nlocalsplus, depth);
+}

@@ -1,0 +1,104 @@
+/* Between a break and the next probe of the same frame.
+ *
+ * A handler that ends its recording at an instruction calls pend(): from there on everything runs as it would without
+ * us (state PENDING), until a probe fires in the frame that was the innermost watched one then. This calls on_resume,
+ * which may hand the run over to another watcher, and watching goes on with that very probe. If the frame is left
+ * before that, on_lost is called, which may call pend() once more, for the caller's frame; else watching is over.
+ */
+#include "native.h"
+
+/* The probe lies in the frame that waits. True: watching goes on with it. */
+int
+pending_over(Thread *t, Probe *p)
+{
+    Watcher *w = t->watcher;
+    Level *waiting = t->waiting;
+    t->waiting = NULL; /* the shield goes back to WATCHING */
+    PyObject *args[1] = {(PyObject *)p};
+    PyObject *answer = watcher_call(w, w->on_resume, args, 1);
+    int more = answer == Py_True;
+    if (answer == NULL) {
+        watcher_stop(t->watcher);
+    }
+    Py_XDECREF(answer);
+    if (more && t->state == STATE_WATCHING) {
+        t->waiting = waiting;
+        t->state = STATE_PENDING;
+    }
+    return t->state == STATE_WATCHING;
+}
+
+void
+pending_left(Thread *t, int raised)
+{
+    t->waiting = NULL;
+    Watcher *w = t->watcher;
+    if (w == NULL || w->stopped) {
+        return;
+    }
+    if (w->on_lost != Py_None) {
+        PyObject *args[1] = {raised ? Py_True : Py_False};
+        Py_XDECREF(watcher_call(w, w->on_lost, args, 1));
+    }
+    if (t->waiting == NULL) {
+        watcher_stop(t->watcher);
+    }
+}
+
+static int
+check_running(Watcher *w, Thread *t)
+{
+    if (t->watcher != w || w->stopped) {
+        PyErr_SetString(PyExc_RuntimeError, "this watcher is not running in this thread");
+        return -1;
+    }
+    return 0;
+}
+
+PyObject *
+pending_pend(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    Watcher *w = (Watcher *)self;
+    Thread *t = &thread_here;
+    if (check_running(w, t) < 0) {
+        return NULL;
+    }
+    if (t->level == NULL || w->on_resume == Py_None) {
+        PyErr_SetString(PyExc_RuntimeError, t->level == NULL ? "no watched frame is running"
+                                                             : "this watcher has no on_resume");
+        return NULL;
+    }
+    t->waiting = t->level;
+    if (t->state == STATE_WATCHING) {
+        t->state = STATE_PENDING;
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *
+pending_hand_over(PyObject *self, PyObject *object)
+{
+    Watcher *w = (Watcher *)self;
+    Thread *t = &thread_here;
+    if (!PyObject_TypeCheck(object, &WatcherType)) {
+        PyErr_SetString(PyExc_TypeError, "hand_over(watcher) takes a watcher");
+        return NULL;
+    }
+    Watcher *other = (Watcher *)object;
+    if (check_running(w, t) < 0) {
+        return NULL;
+    }
+    if (other->thread != NULL || other->enter == NULL || other->successor != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the other watcher is running already, or was garbage");
+        return NULL;
+    }
+    other->stopped = 0;
+    other->thread = t;
+    other->holds_hook = w->holds_hook;
+    w->holds_hook = 0;
+    w->stopped = 1;
+    w->thread = NULL;
+    w->successor = (Watcher *)Py_NewRef(object); /* for the rest of the run: watcher.c releases it */
+    t->watcher = other;
+    Py_RETURN_NONE;
+}
