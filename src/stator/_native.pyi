@@ -234,6 +234,43 @@ class Guards:
     @property
     def failed(self) -> tuple[int, int]: ...
 
+@final
+class Count:
+    """A number that C and Python code count up together."""
+
+    value: int
+
+@final
+class Shelf:
+    """The recordings of one code object, most recently used first."""
+
+    @property
+    def entries(self) -> tuple[Any, ...]: ...
+    def add(self, entry: object, /) -> None: ...
+    def used(self, entry: object, /) -> None: ...
+    def arm(self, entry: object, guards: Guards, replay: Callable[..., Any] | None, hits: Count, /) -> None: ...
+    def clear(self) -> None: ...
+
+@final
+class Compiled:
+    """A compiled callable: checks guards and calls replays in C; its fallback does everything else."""
+
+    def __new__(
+        cls,
+        fallback: Callable[..., Any],
+        function: FunctionType,
+        shelf: Shelf,
+        hits: Count,
+        resume: Callable[[Any, tuple[Any, ...], tuple[Any, ...]], Any],
+        failed: Callable[[Any, BaseException, tuple[Any, ...]], Any],
+    ) -> Compiled: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, obj: object, objtype: type | None = None, /) -> Any: ...
+    def stand_in(self, obj: object, original: object, /) -> None: ...
+    @property
+    def fallback(self) -> Callable[..., Any]: ...
+
+def set_quick(on: bool, readers: dict[Any, Any], kind: object, /) -> None: ...
 def is_object_member(descriptor: object, /) -> bool: ...
 def state_learn(
     readers: tuple[tuple[Any, Any, int], ...],

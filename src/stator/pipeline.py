@@ -29,7 +29,7 @@ from torch.autograd import forward_ad
 from . import _native, events
 from .backends.registry import Backend
 from .errors import BackendError, BreakReason, GraphBreakError, InternalError, break_reason
-from .options import View
+from .options import View, options
 from .recording import Recording, Way
 from .replay.cache import Cache, Entry
 from .replay.emit import Jump, emit, wanted_origins
@@ -48,7 +48,17 @@ def set_stance(stance: str) -> str:
     """What to do with calls: the former stance is given back."""
     global _stance
     former, _stance = _stance, stance
+    _let_c_code_call()
     return former
+
+
+def _let_c_code_call() -> None:
+    """Compiled callables check and replay in C, unless something wants to see or to prevent that."""
+    _native.set_quick(_stance != "force_eager" and not options.check_guards, events.READERS, events.CacheHit)
+
+
+options.on_change(_let_c_code_call)
+_let_c_code_call()
 
 
 def slot_names(code: types.CodeType) -> tuple[str, ...]:
@@ -79,12 +89,16 @@ def _put_back(tensor: torch.Tensor, contents: torch.Tensor) -> None:
 class Tally:
     """What has happened in the calls of a function, its continuations included."""
 
-    hits: int = 0  # calls served by replays alone
+    count: _native.Count = field(default_factory=_native.Count)  # calls served by replays alone
     recordings: int = 0  # watched runs that gave an entry
     plain: int = 0  # calls of which a part ran as plain Python
     last_miss: Miss | None = None
     graphs: list[fx.GraphModule] = field(default_factory=list)
     break_reasons: list[BreakReason] = field(default_factory=list)
+
+    @property
+    def hits(self) -> int:
+        return self.count.value
 
 
 class Program:
@@ -166,7 +180,7 @@ class Program:
                     return outcome
                 jump = outcome
         finally:
-            tally.hits += (tally.recordings, tally.plain) == before
+            tally.count.value += (tally.recordings, tally.plain) == before
 
     def _call(self, function: types.FunctionType, slots: Slots) -> Any:
         if _stance == "force_eager" or self._unwatchable is not None:
@@ -180,6 +194,8 @@ class Program:
             values = entry.guards.check(inputs)
             if values is not None:
                 self.cache.used(entry)
+                if not entry.armed and self.start is self and not (self.fullgraph and entry.break_reason is not None):
+                    self.cache.arm(entry)
                 return self._replay(entry, values, function, slots)
         return self._miss(function, slots, inputs)
 
@@ -189,7 +205,7 @@ class Program:
         if entry.replay is None:
             return self._run_plain(function, slots, entry.break_reason)
         if self.start is self and entry.leave is None:
-            self.tally.hits += 1
+            self.tally.count.value += 1
         if events.listening(events.CacheHit):
             events.emit(events.CacheHit(self.name))
         saved = [values[position].detach().clone() for position in entry.restores]
@@ -205,6 +221,19 @@ class Program:
             return result if entry.leave is None else entry.leave(*result)
         # The graph failed and what it changed is as before: the function itself raises what eager raises.
         return self.call_plain(function, slots)
+
+    def resume(self, entry: Entry, values: Slots, slots: Slots) -> Any:
+        """C code found that an entry's guards hold, and that there is more to do than to call its replay."""
+        entry.count.value += 1
+        outcome = self._replay(entry, values, self.function, slots)
+        return self._follow(outcome) if type(outcome) is Jump else outcome
+
+    def replay_failed(self, entry: Entry, error: BaseException, slots: Slots) -> Any:
+        """A replay that C code called raised."""
+        if entry.mutates:
+            error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
+            raise error
+        return self.call_plain(self.function, slots)
 
     def _run_plain(self, function: types.FunctionType, slots: Slots, why: Any) -> Any:
         self.tally.plain += 1

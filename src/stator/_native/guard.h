@@ -136,4 +136,8 @@ enum { HOLDS, FAILS, UNSURE };
 int guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, PyObject **values);
 int guards_setup(PyObject *module);
 
+/* ---- the compiled callable (dispatch.c) ---- */
+
+int dispatch_setup(PyObject *module);
+
 #endif

@@ -35,6 +35,7 @@ from .rules import (
     answer_overrides,
     cached,
     call_attrgetter,
+    call_compiled,
     call_methodcaller,
     call_partial,
     calls_back,
@@ -218,6 +219,7 @@ _BY_TYPE: dict[type, Rule] = {
     functools._lru_cache_wrapper: cached,
     weakref.ReferenceType: follow_weak_reference,
     functools.partial: call_partial,
+    _native.Compiled: call_compiled,
     operator.itemgetter: pure,
     operator.attrgetter: call_attrgetter,
     operator.methodcaller: call_methodcaller,
@@ -239,7 +241,7 @@ _ASKED_ALWAYS = frozenset(
         read_again,
         cached,
     }
-    | {context_variable, follow_weak_reference, call_partial, call_attrgetter, call_methodcaller, object_method}
+    | {context_variable, follow_weak_reference, call_partial, call_compiled, call_attrgetter, call_methodcaller, object_method}
 )
 
 

@@ -117,7 +117,7 @@ class Handlers:
         while issubclass(type(value), types.MethodType):
             value = value.__func__
         if (
-            issubclass(type(value), (types.FunctionType, type, operator.itemgetter))
+            issubclass(type(value), (types.FunctionType, type, operator.itemgetter, _native.Compiled))
             or value is None
             or not callable(value)
         ):
@@ -128,7 +128,7 @@ class Handlers:
         if parts is not None:
             self._consult_bound(*parts)
             return
-        if isinstance(_native.mro_lookup(type(value), "__call__"), types.FunctionType):
+        if isinstance(_native.mro_lookup(type(value), "__call__"), (types.FunctionType, _native.Compiled)):
             self.touch(value)
         elif not reads_arguments_only(value):
             raise Drop("unknown-callable", f"{self.name_of(value)}, called by C code")
@@ -484,7 +484,7 @@ class Handlers:
                 self.ledger.read(owner, Edge.ATTR, "__self__", parts[1])
             if rule_for(parts[0]) is not None:
                 return self.call(None, parts[0], (parts[1], *args), kwnames)
-        elif isinstance(_native.mro_lookup(type(func), "__call__"), types.FunctionType):
+        elif isinstance(_native.mro_lookup(type(func), "__call__"), (types.FunctionType, _native.Compiled)):
             self.touch(func)
             return None
         raise Drop(break_for(func), self.name_of(func))
