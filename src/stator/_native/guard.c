@@ -283,7 +283,7 @@ guards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (g == NULL) {
         return NULL;
     }
-    g->failed_origin = g->failed_check = -1;
+    g->failed_origin = g->failed_check = g->tripwire = -1;
     if (state_from(&g->state, state) < 0 || nodes_from(g, nodes) < 0 || relations_from(g, relations) < 0 ||
         groups_from(g, groups) < 0 || (g->wanted = numbers_from(g, wanted, 1)) == NULL ||
         (g->asked = numbers_from(g, asked, 0)) == NULL) {

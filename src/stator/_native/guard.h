@@ -120,6 +120,7 @@ typedef struct {
     unsigned long long walks; /* how many were begun */
     int *fresh;          /* nodes whose version was noted in the walk that goes on */
     int fresh_count;
+    int tripwire;        /* node at which a long walk failed last: the next one looks there first; -1: none */
     int failed_origin, failed_check; /* where the last walk ended; -1: not at a check */
 } Guards;
 

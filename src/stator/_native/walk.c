@@ -9,7 +9,7 @@
  */
 #include "guard.h"
 
-enum { MAX_OWNED = 16 };
+enum { MAX_OWNED = 16, MAX_PATH = 16, LONG_WALK = 32 };
 
 typedef struct {
     PyObject *const *slots;
@@ -443,6 +443,37 @@ relations_hold(Guards *g)
     return 1;
 }
 
+/* What failed deep in the tree may fail again: fetch just that, and what it hangs on. 0 if it does. Changes no node. */
+static int
+tripwire_holds(Guards *g, Walk *w)
+{
+    int path[MAX_PATH], length = 0;
+    for (int i = g->tripwire; i >= 0; i = g->nodes[i].parent) {
+        if (length == MAX_PATH) {
+            return 1;
+        }
+        path[length++] = i;
+    }
+    PyObject *value = NULL;
+    while (length > 0) {
+        Node *n = &g->nodes[path[--length]];
+        value = n->edge == EDGE_CALL ? NULL : fetch(w, n, value);
+        if (value == NULL) {
+            return 1; /* the walk itself will tell */
+        }
+    }
+    const Node *n = &g->nodes[g->tripwire];
+    const Check *c = g->checks + n->check, *end = c + n->live + n->own + n->fixed;
+    for (; c < end && !w->unsure; c++) {
+        if (c->fact != FACT_UNHOOKED && !holds(w, c, value, 0)) {
+            g->failed_origin = c->origin;
+            g->failed_check = c->index;
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* Visits every node that must be. 1 if all hold so far. */
 static int
 visit(Guards *g, Walk *w)
@@ -483,6 +514,7 @@ visit(Guards *g, Walk *w)
             n->stands = (unsigned char)stands;
         }
         if (!node_holds(g, w, n, same, stands) || w->unsure) {
+            g->tripwire = i < LONG_WALK ? g->tripwire : i;
             return 0;
         }
         i = stands ? n->past_fixed : i + 1;
@@ -572,7 +604,9 @@ guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, PyObject **valu
     g->walks++;
     g->fresh_count = 0;
     int collects = PyGC_Disable(); /* on 3.11 any new object may start a collection, and that runs Python code */
-    if (!g->cleared && visit(g, &w) && relations_hold(g)) {
+    int tripped = !g->cleared && g->tripwire >= 0 && !tripwire_holds(g, &w);
+    w.ask = w.unsure = 0;
+    if (!g->cleared && !tripped && visit(g, &w) && relations_hold(g)) {
         *values = gather(g, g->wanted, g->wanted_count);
         int asks = w.ask || g->always_ask;
         asked = asks ? gather(g, g->asked, w.ask ? g->asked_count : g->always_count) : NULL;

@@ -1,7 +1,7 @@
-"""From guards as data to guards in C: `compile_guards` makes a `_native.Guards` out of a recording's origins and checks.
+"""From guards as data to guards in C: `compile_guards` makes a `_native.Guards` out of origins and checks.
 
-Enters: origins (parents before children), groups, the origins whose values are wanted. Leaves: a tree over the origins in
-the order in which C code walks it, each path resolved once; and one Python function for whatever only Python can
+Enters: origins (parents before children), groups, the origins whose values are wanted. Leaves: a tree over the origins
+in the order in which C code walks it, each path resolved once; and one Python function for whatever only Python can
 check, built from the reference functions in `replay.guards`. What C code takes on is decided here, by table.
 
 Order: arguments first, those with the fewest guards before the others (they change most), then what hangs on constants.
@@ -56,7 +56,7 @@ _TYPES_OF_PARTS: dict[str, type] = {"__dict__": dict, "__closure__": tuple, "__d
 
 
 def known_type(origin: Origin) -> type | None:
-    """The exact type that an origin's value has once its checks hold. (Where it is None after all, C code sees that.)"""
+    """The exact type that an origin's value has once its checks hold (or None has, in parts of functions)."""
     for fact, expected, _ in origin.checks:
         if fact is Fact.TYPE:
             return expected  # type: ignore[no-any-return]

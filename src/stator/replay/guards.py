@@ -307,7 +307,18 @@ def same_tensor(value: Any, e: TensorFacts) -> bool:
 _dispatch_keys = torch._C._dispatch_keys
 
 
-Compiler = Callable[..., _native.Guards]
+def _absent(origin: Origin, error: Exception) -> Miss:
+    return Miss(describe(origin), "present", f"{type(error).__name__}: {error}", render_place(origin.place))
+
+
+def _surely_holds(check: Check, value: Any) -> bool:
+    try:
+        return holds(check, value, [])
+    except Exception:
+        return False
+
+
+Compiler = Callable[..., _native.Guards | None]
 
 
 class Guards:
@@ -418,21 +429,45 @@ class Guards:
         return self._storages is None or shared_storages(values[i] for i in self._inputs) == self._storages
 
     def why(self, slots: tuple[Any, ...]) -> Miss | None:
-        """The first guard that does not hold; None if all do."""
+        """A guard that does not hold, in words; None if all do."""
         for name, wanted, got in zip(STATE_NAMES, self._state, torch_state(), strict=True):
             if wanted != got:
                 return Miss(f"torch's {name}", str(wanted), str(got), "")
+        engine = self.engine
+        if engine is not None and engine.check(slots) is None:
+            origin, check = engine.failed
+            if 0 <= origin < len(self._origins):
+                miss = self.why_here(self._origins[origin], check, slots)
+                if miss is not None:
+                    return miss
+        return self.why_in_python(slots)
+
+    def why_here(self, origin: Origin, check: int, slots: tuple[Any, ...]) -> Miss | None:
+        """This check of this origin in words (out of range: it cannot be reached); None if it holds after all."""
+        path = [origin]
+        while path[-1].parent is not None:
+            path.append(path[-1].parent)
+        values: Any = {}
+        for step in reversed(path):
+            try:
+                values[step.index] = fetch(step, values, slots)
+            except Exception as error:
+                return _absent(step, error)
+        if not 0 <= check < len(origin.checks):
+            return None
+        failed = origin.checks[check]
+        if failed.fact not in (Fact.SAME, Fact.OTHER) and _surely_holds(failed, values[origin.index]):
+            return None
+        return Miss(*_say(failed, origin, values[origin.index]), render_place(failed.place))
+
+    def why_in_python(self, slots: tuple[Any, ...]) -> Miss | None:
+        """The reference: the first guard in the order of the recording that does not hold, torch's state aside."""
         values: list[Any] = []
         for origin in self._origins:
             try:
                 value = fetch(origin, values, slots)
             except Exception as error:
-                return Miss(
-                    describe(origin),
-                    "present",
-                    f"{type(error).__name__}: {error}",
-                    render_place(origin.place),
-                )
+                return _absent(origin, error)
             values.append(value)
             for check in origin.checks:
                 try:

@@ -1,9 +1,9 @@
 """Where a tensor keeps what guards ask of it: found at import in tensors whose facts are known, and verified.
 
-torch has no stable C interface for dispatch keys and `requires_grad`, and a call per fact costs more than reading it. So
-the places of these fields in torch's `TensorImpl` are looked for: a place counts only if it is the single one
-that reads right in every probe tensor. C code is then given the places, and has to find each probe's facts, and to deny
-wrong ones. If anything disagrees, tensors are read through torch's stable C interface; if that disagrees too, by Python.
+torch has no stable C interface for dispatch keys and `requires_grad`, and a call per fact costs more than reading it.
+So the places of these fields in torch's `TensorImpl` are looked for: a place counts only if it is the single one that
+reads right in every probe tensor. C code is then given the places, and has to find each probe's facts, and to deny
+wrong ones. If anything disagrees, tensors are read through torch's stable C interface; if that does too, by Python.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def _shape_place() -> int:
         if place + 8 * (2 * _INLINE_RANK + 1) > _IMPL_BYTES or _word(data, place) != rank:
             return False
         numbers = [_word(data, place + 8 * i) for i in range(1, 2 * _INLINE_RANK + 1)]
-        return (*numbers[:rank],) == tensor.shape and (*numbers[_INLINE_RANK : _INLINE_RANK + rank],) == tensor.stride()
+        sizes, strides = numbers[:rank], numbers[_INLINE_RANK : _INLINE_RANK + rank]
+        return sizes == list(tensor.shape) and strides == list(tensor.stride())
 
     return _only(p for p in _WORDS if all(reads(t, p) for t in small))
 
@@ -217,7 +218,7 @@ def _verified() -> bool:
         facts = tensor_facts(tensor)
         if not matches(tensor, facts) or any(matches(tensor, wrong) for wrong in _wrong(facts)):
             return False
-    return not _native.tensor_matches(object(), native_facts(tensor_facts(probes()[0])))
+    return not matches(object(), tensor_facts(probes()[0]))
 
 
 def learn(layout: Callable[[], tuple[int, ...] | None]) -> bool:

@@ -241,7 +241,15 @@ _ASKED_ALWAYS = frozenset(
         read_again,
         cached,
     }
-    | {context_variable, follow_weak_reference, call_partial, call_compiled, call_attrgetter, call_methodcaller, object_method}
+    | {
+        context_variable,
+        follow_weak_reference,
+        call_partial,
+        call_compiled,
+        call_attrgetter,
+        call_methodcaller,
+        object_method,
+    }
 )
 
 
