@@ -140,6 +140,8 @@ class Program:
         self.cache.clear()
         self._continuations = {}
         self.tally.last_miss = None
+        self.tally.graphs.clear()
+        self.tally.break_reasons.clear()
         self._transient = self._raised = 0
         self._warned = False
 

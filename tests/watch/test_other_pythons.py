@@ -14,7 +14,7 @@ import pytest
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1] / "src" / "stator"
-TESTS = ["test_hook", "test_probes", "test_instrument", "test_neighbour"]
+TESTS = ["test_hook", "test_probes", "test_instrument", "test_neighbour", "test_engine"]
 ASK = "import sys; print(sys.implementation.name, *sys.version_info[:2])"
 
 

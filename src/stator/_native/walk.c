@@ -74,6 +74,22 @@ same_constant(PyObject *found, PyObject *expected)
 
 /* ---- dicts ---- */
 
+/* Is a key of a dict equal to a str or int? 1, 0, or -1: only its own code can tell. */
+static int
+same_key(PyObject *found, PyObject *key)
+{
+    if (found == key || Py_IS_TYPE(found, Py_TYPE(key))) {
+        return same_constant(found, key);
+    }
+    PyTypeObject *type = Py_TYPE(found);
+    if (type == &PyBool_Type || type == &PyFloat_Type || type == &PyComplex_Type) { /* 1 == 1.0 == True */
+        return PyLong_CheckExact(key) && PyObject_RichCompareBool(found, key, Py_EQ) == 1;
+    }
+    int plain = type == &PyLong_Type || type == &PyUnicode_Type || type == &PyTuple_Type || type == &PyBytes_Type ||
+                type->tp_richcompare == PyBaseObject_Type.tp_richcompare;
+    return plain ? 0 : -1;
+}
+
 /* The entry of a str or int, or NULL. A key that only its own code can compare makes the walk unsure. */
 static PyObject *
 dict_find(Walk *w, PyObject *dict, PyObject *key, Py_hash_t hash, Py_ssize_t *hint)
@@ -81,21 +97,19 @@ dict_find(Walk *w, PyObject *dict, PyObject *key, Py_hash_t hash, Py_ssize_t *hi
     if (dict_is_text(dict)) {
         return PyUnicode_CheckExact(key) ? _PyDict_GetItem_KnownHash(dict, key, hash) : NULL;
     }
-    PyObject *k, *v;
-    Py_hash_t h;
-    Py_ssize_t pos = *hint, start = *hint;
-    if (_PyDict_Next(dict, &pos, &k, &v, &h) && h == hash && same_constant(k, key) == 1) {
-        return v;
+    PyObject *k, *value;
+    Py_ssize_t pos = *hint;
+    if (PyDict_Next(dict, &pos, &k, &value) && same_key(k, key) == 1) {
+        return value;
     }
-    for (pos = start = 0; _PyDict_Next(dict, &pos, &k, &v, &h); start = pos) {
-        if (h != hash) {
-            continue;
-        }
-        if (same_constant(k, key) == 1) {
+    pos = 0;
+    for (Py_ssize_t start = 0; PyDict_Next(dict, &pos, &k, &value); start = pos) {
+        int same = same_key(k, key);
+        if (same == 1) {
             *hint = start;
-            return v;
+            return value;
         }
-        if (!PyUnicode_CheckExact(k) || !PyUnicode_CheckExact(key)) {
+        if (same < 0) {
             w->unsure = 1;
             return NULL;
         }

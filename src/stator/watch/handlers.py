@@ -45,6 +45,7 @@ _KeyWrapper = type(functools.cmp_to_key(lambda a, b: 0))
 # Objects of C types which C code may hold and pass on without reading anything that needs a guard.
 _INERT = (
     types.FunctionType,
+    _native.Compiled,
     types.MethodType,
     types.BuiltinFunctionType,
     types.MethodWrapperType,
@@ -116,8 +117,11 @@ class Handlers:
         """C code is going to call this value with arguments that nobody sees: it must not read more than them."""
         while issubclass(type(value), types.MethodType):
             value = value.__func__
+        if type(value) is _native.Compiled:
+            self.call(None, value, (), ())
+            return
         if (
-            issubclass(type(value), (types.FunctionType, type, operator.itemgetter, _native.Compiled))
+            issubclass(type(value), (types.FunctionType, type, operator.itemgetter))
             or value is None
             or not callable(value)
         ):
