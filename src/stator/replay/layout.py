@@ -21,7 +21,7 @@ from .. import _native
 from ..facts import tensor_facts
 from ..recording import TensorFacts
 
-_IMPL_BYTES = 192  # at most this much of a TensorImpl is looked at; torch asserts that it is not smaller
+_IMPL_BYTES = 176  # at most this much of a TensorImpl is looked at: it is not smaller in any torch that is supported
 _META_BYTES = 160  # of an AutogradMeta: it holds a name, three tensors or nodes, two lists before its flags
 _INLINE_RANK = 5  # up to this many sizes lie in the TensorImpl itself
 _WORDS = range(0, _IMPL_BYTES, 8)
