@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 
@@ -11,7 +12,9 @@ import pytest
 @pytest.fixture(autouse=True)
 def nothing_compiled() -> Iterator[None]:
     forget_everything()
+    callbacks = list(gc.callbacks)
     yield
+    gc.callbacks[:] = callbacks  # hypothesis leaves one, which would run inside of what other tests watch
     forget_everything()
     assert nobody_watches()
 

@@ -29,6 +29,7 @@ DOCUMENTED = [
     "reorder_print",
     "debug_dir",
     "verify",
+    "check_guards",
     "background_compile",
 ]
 

@@ -244,6 +244,135 @@ class Ledger:
     def close(self) -> None:
         """Let go of everything; origins stay good for those who hold them, without their children."""
 
+# Guards in C: how a value is reached, parts of functions, what is asked, how long an answer lasts, kinds of versions.
+EDGE_LOCAL: Final[int]
+EDGE_CONST: Final[int]
+EDGE_NAMESPACE: Final[int]
+EDGE_KEY: Final[int]
+EDGE_INDEX: Final[int]
+EDGE_MEMBER: Final[int]
+EDGE_FUNCTION: Final[int]
+EDGE_CELL: Final[int]
+EDGE_MRO: Final[int]
+EDGE_SUPER: Final[int]
+EDGE_CALL: Final[int]
+PART_CODE: Final[int]
+PART_DEFAULTS: Final[int]
+PART_KWDEFAULTS: Final[int]
+PART_CLOSURE: Final[int]
+PART_GLOBALS: Final[int]
+PART_NAME: Final[int]
+PART_QUALNAME: Final[int]
+PART_ANNOTATIONS: Final[int]
+EDGE_SELF: Final[int]
+FACT_TYPE: Final[int]
+FACT_EQUAL: Final[int]
+FACT_IS: Final[int]
+FACT_TENSOR: Final[int]
+FACT_LEN: Final[int]
+FACT_KEYS: Final[int]
+FACT_HAS: Final[int]
+FACT_LACKS: Final[int]
+FACT_CODE: Final[int]
+FACT_SPECIALS: Final[int]
+FACT_NO_ENTRY: Final[int]
+FACT_UNSET: Final[int]
+FACT_NO_SLOT: Final[int]
+FACT_UNHOOKED: Final[int]
+FACT_ASK: Final[int]
+LIVE: Final[int]
+OWN: Final[int]
+FIXED: Final[int]
+VERSION_NONE: Final[int]
+VERSION_DICT: Final[int]
+VERSION_TYPE: Final[int]
+STATE_NUMBER: Final[int]
+STATE_IS_NONE: Final[int]
+STATE_NUMBER_OR_NONE: Final[int]
+STATE_OBJECT: Final[int]
+
+@final
+class Guards:
+    """The guards of one recording, checked in C."""
+
+    def __new__(
+        cls,
+        state: tuple[Any, ...],
+        nodes: list[tuple[Any, ...]],
+        relations: list[tuple[int, int, bool, int, int]],
+        groups: list[tuple[int, ...]],
+        wanted: tuple[int, ...],
+        asked: tuple[int, ...],
+        always: int,
+        ask: Callable[[tuple[Any, ...], bool], tuple[Any, ...] | int] | None,
+    ) -> Guards: ...
+    def check(self, slots: tuple[Any, ...], /) -> Any: ...
+    def state_holds(self) -> bool: ...
+    @property
+    def failed(self) -> tuple[int, int]: ...
+
+@final
+class Count:
+    """A number that C and Python code count up together."""
+
+    value: int
+
+@final
+class Shelf:
+    """The recordings of one code object, most recently used first."""
+
+    @property
+    def entries(self) -> tuple[Any, ...]: ...
+    def add(self, entry: object, /) -> None: ...
+    def used(self, entry: object, /) -> None: ...
+    def arm(self, entry: object, guards: Guards, replay: Callable[..., Any] | None, hits: Count, /) -> None: ...
+    def clear(self) -> None: ...
+
+@final
+class Compiled:
+    """A compiled callable: checks guards and calls replays in C; its fallback does everything else."""
+
+    def __new__(
+        cls,
+        fallback: Callable[..., Any],
+        function: FunctionType,
+        shelf: Shelf,
+        hits: Count,
+        resume: Callable[[Any, tuple[Any, ...], tuple[Any, ...]], Any],
+        failed: Callable[[Any, BaseException, tuple[Any, ...]], Any],
+    ) -> Compiled: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __get__(self, obj: object, objtype: type | None = None, /) -> Any: ...
+    def stand_in(self, obj: object, original: object, /) -> None: ...
+    @property
+    def fallback(self) -> Callable[..., Any]: ...
+
+def set_quick(on: bool, readers: dict[Any, Any], kind: object, /) -> None: ...
+def is_object_member(descriptor: object, /) -> bool: ...
+def state_learn(
+    readers: tuple[tuple[Any, Any, int], ...],
+    namespace: dict[str, Any],
+    name: str,
+    any_autocast: Callable[[], bool],
+    autocast: Callable[[], tuple[Any, ...]],
+    /,
+) -> None: ...
+def state_is(state: tuple[Any, ...], /) -> bool: ...
+def tensor_learn(
+    tensor: type,
+    parameter: type,
+    impl: int,
+    keys: int,
+    requires_grad: object,
+    is_leaf: object,
+    library: str,
+    layout: tuple[int, ...] | None,
+    /,
+) -> bool: ...
+def tensor_forget() -> None: ...
+def tensor_way() -> str: ...
+def tensor_numbers(tensor: object, /) -> tuple[int, int]: ...
+def tensor_matches(value: object, facts: tuple[Any, ...], /) -> bool: ...
 def current() -> Watcher | None: ...
 def state() -> int: ...
 def hook_installed() -> bool: ...

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from . import events, pipeline
+from . import _native, events, pipeline
 from .backends.registry import DEFAULT, look_up
-from .dispatch import Handle, can_dispatch, dispatcher, plain_caller
+from .dispatch import Handle, can_dispatch, plain_caller
+from .dispatch import compiled as compiled_callable
 from .errors import break_reason
 from .modules import compile_in_place, compiled_module
 from .options import options as global_options
@@ -103,6 +104,8 @@ def _programs_with(backend: Any, mode: str | None, fullgraph: bool, options: Map
 
 
 def _compile_callable(fn: Any, program_of: ProgramOf) -> Any:
+    if isinstance(fn, _native.Compiled):
+        fn = fn.__wrapped__  # type: ignore[attr-defined]
     if isinstance(fn, types.MethodType):
         return types.MethodType(_compile_callable(fn.__func__, program_of), fn.__self__)
     function = fn if isinstance(fn, types.FunctionType) and can_dispatch(fn) else _as_function(fn)
@@ -111,7 +114,7 @@ def _compile_callable(fn: Any, program_of: ProgramOf) -> Any:
         program.give_up("unwatchable-code")
     if program.break_at_root is not None:
         events.emit(events.GraphBreak(program.break_at_root))
-    compiled: Any = dispatcher(function, program)
+    compiled = compiled_callable(function, program)
     if function is not fn:
         with contextlib.suppress(AttributeError, TypeError):
             functools.update_wrapper(compiled, fn)

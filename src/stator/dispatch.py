@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from . import _native
 from .pipeline import Program, Slots, slot_names
 from .watch.policy import recording
 
@@ -124,6 +125,25 @@ def dispatcher(function: types.FunctionType, run: Callable[[Slots], Any]) -> typ
     functools.update_wrapper(compiled, function)
     compiled.__qualname__ = function.__qualname__
     return compiled  # type: ignore[no-any-return]
+
+
+def compiled(function: types.FunctionType, program: Program) -> Any:
+    """The compiled callable: C code before a dispatcher in Python."""
+    return in_front(dispatcher(function, program), function, program)
+
+
+def in_front(fallback: Callable[..., Any], function: types.FunctionType, program: Program) -> Any:
+    """C code that checks and replays, and leaves everything else to `fallback`, with the name and signature of that."""
+    quick = _native.Compiled(
+        fallback=fallback,
+        function=function,
+        shelf=program.cache.shelf,
+        hits=program.tally.count,
+        resume=program.resume,
+        failed=program.replay_failed,
+    )
+    functools.update_wrapper(quick, fallback)
+    return quick
 
 
 class Handle:

@@ -102,7 +102,7 @@ class InternalFailure(Event):
 Reader = Callable[[Event], None]
 
 _lock = threading.Lock()
-_readers: dict[type[Event], tuple[Reader, ...]] = {}  # replaced, never changed: emitting takes no lock
+READERS: dict[type[Event], tuple[Reader, ...]] = {}  # replaced, never changed: emitting takes no lock
 
 
 def subscribe(reader: Reader, *kinds: type[Event]) -> Callable[[], None]:
@@ -110,28 +110,28 @@ def subscribe(reader: Reader, *kinds: type[Event]) -> Callable[[], None]:
     wanted = kinds or KINDS
     with _lock:
         for kind in wanted:
-            _readers[kind] = (*_readers.get(kind, ()), reader)
+            READERS[kind] = (*READERS.get(kind, ()), reader)
 
     def unsubscribe() -> None:
         with _lock:
             for kind in wanted:
-                left = tuple(other for other in _readers.get(kind, ()) if other is not reader)
+                left = tuple(other for other in READERS.get(kind, ()) if other is not reader)
                 if left:
-                    _readers[kind] = left
+                    READERS[kind] = left
                 else:
-                    _readers.pop(kind, None)
+                    READERS.pop(kind, None)
 
     return unsubscribe
 
 
 def listening(kind: type[Event] | None = None) -> bool:
     """Does anybody read events of this kind (none given: of any kind)?"""
-    return kind in _readers if kind is not None else bool(_readers)
+    return kind in READERS if kind is not None else bool(READERS)
 
 
 def emit(event: Event) -> None:
     """Hand `event` to its readers. Never raises what a reader raised."""
-    for reader in _readers.get(type(event), ()):
+    for reader in READERS.get(type(event), ()):
         try:
             reader(event)
         except Exception:

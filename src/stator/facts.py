@@ -101,7 +101,7 @@ def is_random(name: str) -> bool:
 _HEAP = 1 << 9
 _IMMUTABLE = 1 << 8
 _NOT_SPECIAL = frozenset(
-    {"__doc__", "__module__", "__dict__", "__weakref__", "__qualname__", "__annotations__", "__slots__"}
+    {"__doc__", "__module__", "__dict__", "__wrapped__", "__weakref__", "__qualname__", "__annotations__", "__slots__"}
     | {"__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "__abstractmethods__"}
     | {"__dataclass_fields__", "__dataclass_params__", "__match_args__", "__constants__", "__annotate__"}
 )

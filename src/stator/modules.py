@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .dispatch import Handle
+from .dispatch import Handle, in_front
 from .pipeline import Program
 from .watch.policy import recording
 
@@ -73,7 +73,7 @@ def compiled_module(
     def deep_copy(self: Any, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(module, memo)
 
-    namespace = {
+    namespace: dict[str, Any] = {
         "__call__": call,
         "__reduce_ex__": reduce,
         "__deepcopy__": deep_copy,
@@ -84,6 +84,8 @@ def compiled_module(
         "stator": handle,
     }
     call.__code__ = call.__code__.replace(co_filename="<stator call>")
+    if isinstance(original.__call__, types.FunctionType):
+        namespace["__call__"] = in_front(call, original.__call__, program)
     # Made beside the original and then put under it, so that no `__init_subclass__` hears of it.
     metaclass: Any = type(original)
     if any(map(_slots_of, original.__mro__)):
@@ -94,4 +96,6 @@ def compiled_module(
         subclass.__bases__ = (original,)
     compiled = object.__new__(subclass)
     object.__setattr__(compiled, "__dict__", module.__dict__)
+    if namespace["__call__"] is not call:
+        namespace["__call__"].stand_in(compiled, module)
     return compiled  # type: ignore[no-any-return]

@@ -160,6 +160,9 @@ class Settings:
     verify: bool = _option(
         False, _flag, "Run eager beside every compiled call and compare. Slow; for finding a wrong result."
     )
+    check_guards: bool = _option(
+        False, _flag, "Check guards in Python beside those in C, and raise if they disagree. Slow; for tests of stator."
+    )
     background_compile: bool = _option(
         False, _flag, "Call the backend on a thread of its own; calls in between run as plain Python."
     )

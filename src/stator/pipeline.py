@@ -30,10 +30,11 @@ from torch.autograd import forward_ad
 from . import _native, events
 from .backends.registry import Backend
 from .errors import BackendError, BreakReason, GraphBreakError, InternalError, break_reason
-from .options import View
+from .options import View, options
 from .recording import Recording, Way
 from .replay.cache import Cache, Entry
 from .replay.emit import Jump, Leave, emit, wanted_origins
+from .replay.engine import compile_guards
 from .replay.graph import restoring
 from .replay.guards import Guards, Miss
 from .watch import policy
@@ -49,7 +50,17 @@ def set_stance(stance: str) -> str:
     """What to do with calls: the former stance is given back."""
     global _stance
     former, _stance = _stance, stance
+    _let_c_code_call()
     return former
+
+
+def _let_c_code_call() -> None:
+    """Compiled callables check and replay in C, unless something wants to see or to prevent that."""
+    _native.set_quick(_stance != "force_eager" and not options.check_guards, events.READERS, events.CacheHit)
+
+
+options.on_change(_let_c_code_call)
+_let_c_code_call()
 
 
 def slot_names(code: types.CodeType) -> tuple[str, ...]:
@@ -98,12 +109,16 @@ class Leaving:
 class Tally:
     """What has happened in the calls of a function, its continuations included."""
 
-    hits: int = 0  # calls served by replays alone
+    count: _native.Count = field(default_factory=_native.Count)  # calls served by replays alone
     recordings: int = 0  # watched runs that gave an entry
     plain: int = 0  # calls of which a part ran as plain Python
     last_miss: Miss | None = None
     graphs: list[fx.GraphModule] = field(default_factory=list)
     break_reasons: list[BreakReason] = field(default_factory=list)
+
+    @property
+    def hits(self) -> int:
+        return self.count.value
 
 
 class Program:
@@ -145,6 +160,8 @@ class Program:
         self.cache.clear()
         self._continuations = {}
         self.tally.last_miss = None
+        self.tally.graphs.clear()
+        self.tally.break_reasons.clear()
         self._transient = self._raised = 0
         self._warned = False
 
@@ -185,7 +202,7 @@ class Program:
                 outcome = self.continuation(jump.way)._go_on(jump)
             return outcome
         finally:
-            tally.hits += (tally.recordings, tally.plain) == before
+            tally.count.value += (tally.recordings, tally.plain) == before
 
     def _go_on(self, jump: Jump) -> Any:
         slots, jump.slots = jump.slots, ()
@@ -204,6 +221,8 @@ class Program:
             values = entry.guards.check(inputs)
             if values is not None:
                 self.cache.used(entry)
+                if not entry.armed and self.start is self and not (self.fullgraph and entry.break_reason is not None):
+                    self.cache.arm(entry)
                 return self._replay(entry, values, function, slots)
         return self._miss(function, slots, inputs)
 
@@ -213,7 +232,7 @@ class Program:
         if entry.replay is None:
             return self._run_plain(function, slots, entry.break_reason)
         if self.start is self and entry.leave is None:
-            self.tally.hits += 1
+            self.tally.count.value += 1
         if events.listening(events.CacheHit):
             events.emit(events.CacheHit(self.name))
         saved = [values[position].detach().clone() for position in entry.restores]
@@ -229,6 +248,19 @@ class Program:
             return result if entry.leave is None else Leaving(entry.leave, result)
         # The graph failed and what it changed is as before: the function itself raises what eager raises.
         return self.call_plain(function, slots)
+
+    def resume(self, entry: Entry, values: Slots, slots: Slots) -> Any:
+        """C code found that an entry's guards hold, and that there is more to do than to call its replay."""
+        entry.count.value += 1
+        outcome = self._replay(entry, values, self.function, slots)
+        return self._follow(outcome) if type(outcome) is Leaving else outcome
+
+    def replay_failed(self, entry: Entry, error: BaseException, slots: Slots) -> Any:
+        """A replay that C code called raised."""
+        if entry.mutates:
+            error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
+            raise error
+        return self.call_plain(self.function, slots)
 
     def _run_plain(self, function: types.FunctionType, slots: Slots, why: Any) -> Any:
         self.tally.plain += 1
@@ -357,7 +389,7 @@ class Program:
         """From a recording to something that can be called: backend, guards, replay."""
         wanted = wanted_origins(recording)
         restores = tuple(wanted.index(origin) for origin in recording.restores)
-        entry = Entry(recording.name, Guards(recording, wanted), None, recording.mutates, restores)
+        entry = Entry(recording.name, Guards(recording, wanted, compile_guards), None, recording.mutates, restores)
         entry.break_reason = recording.break_reason
         if recording.plain:
             return entry

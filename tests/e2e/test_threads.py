@@ -194,3 +194,50 @@ def test_reset_while_another_thread_calls():
 
     _, results = in_threads(resetting, lambda: [compiled(rand(seed), 3) for seed in range(ROUNDS)])
     assert equal(results, [polynomial(rand(seed), 3) for seed in range(ROUNDS)])
+
+
+def test_eight_threads_with_changing_shapes_and_flags():
+    """Results stay right while others call, record and reset."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.flag = True
+
+        def forward(self, x, n):
+            y = self.linear(x) if self.flag else x
+            return y * n
+
+    model = Model().eval()
+    compiled = stator.compile(model, backend="eager")
+    calls = 10_000
+
+    def job(number):
+        def run():
+            wrong = 0
+            for k in range(calls):
+                x, n = torch.full((1 + (k + number) % 3, 4), float(k)), number % 2
+                got = compiled(x, n)
+                if got.shape != x.shape or (n == 0 and bool(got.any())):
+                    wrong += 1
+                if number == 0 and k % 1000 == 0:
+                    compiled.stator.reset()
+                if number == 1 and k % 500 == 0:
+                    model.flag = not model.flag
+            return wrong
+
+        return run
+
+    barrier = threading.Barrier(8)
+
+    def start(run):
+        barrier.wait(timeout=30)
+        return run()
+
+    with torch.no_grad(), ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(start, job(number)) for number in range(8)]
+        assert [future.result(timeout=300) for future in futures] == [0] * 8
+    model.flag = True
+    with torch.no_grad():
+        assert torch.equal(compiled(rand(1, 2, 4), 1), model(rand(1, 2, 4), 1))

@@ -13,7 +13,12 @@
 #include <Python.h>
 #include <frameobject.h>
 #include <opcode.h>
+#include <structmember.h>
+#include <internal/pycore_dict.h>
 #include <internal/pycore_frame.h>
+#if PY_VERSION_HEX >= 0x030D0000
+#include <internal/pycore_setobject.h> /* _PySet_NextEntry */
+#endif
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
 #error "stator supports CPython 3.11, 3.12 and 3.13"
@@ -325,6 +330,61 @@ type_version_tag(PyTypeObject *type)
         (void)_PyType_Lookup(type, name); /* assigns a version */
     }
     return type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG ? type->tp_version_tag : 0;
+#endif
+}
+
+/* The version of a dict: another number after every change to its entries, no number is given twice. 0: it has none.
+ *
+ * On 3.13 an attribute that is stored in an object's inline values does not move the version of its dict. */
+static inline uint64_t
+dict_version(PyObject *dict)
+{
+#if PY313
+    (void)dict;
+    return 0;
+#elif PY312
+    return ((PyDictObject *)dict)->ma_version_tag >> DICT_MAX_WATCHERS; /* the low bits tell who watches it */
+#else
+    return ((PyDictObject *)dict)->ma_version_tag;
+#endif
+}
+
+/* Are all keys of a dict plain strings, so that a lookup compares nothing else? */
+static inline int
+dict_is_text(PyObject *dict)
+{
+    return ((PyDictObject *)dict)->ma_keys->dk_kind != DICT_KEYS_GENERAL;
+}
+
+/* The instance dict, not owned (its object holds it), made if need be; NULL if the object can have none. */
+static inline PyObject *
+instance_dict(PyObject *object)
+{
+#if !PY313
+    PyObject **place = _PyObject_GetDictPtr(object);
+    if (place != NULL && *place != NULL) {
+        return *place;
+    }
+#endif
+    PyObject *dict = PyObject_GenericGetDict(object, NULL);
+    if (dict == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    Py_DECREF(dict);
+    return dict;
+}
+
+/* The dict of a class, not owned. */
+static inline PyObject *
+class_dict(PyTypeObject *type)
+{
+#if PY312
+    PyObject *dict = PyType_GetDict(type);
+    Py_XDECREF(dict);
+    return dict;
+#else
+    return type->tp_dict;
 #endif
 }
 

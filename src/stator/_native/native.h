@@ -225,7 +225,7 @@ extern PyObject *Unwatchable;
 
 /* ---- tensors (tensor.c) ---- */
 
-int tensor_setup(void);
+int fingerprint_setup(void);
 PyObject *tensor_version(PyObject *module, PyObject *tensor);
 PyObject *tensor_fingerprint(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *call_each(PyObject *module, PyObject *functions);
@@ -246,5 +246,12 @@ Level *frames_level(Thread *t, Py_ssize_t calls); /* NULL if that frame is not a
 PyObject *frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 PyObject *frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 extern PyObject *missing; /* module.c */
+
+/* ---- guards and dispatch (tensor.c, state.c, guard.c, dispatch.c) ---- */
+
+int tensor_setup(PyObject *module);
+int state_setup(PyObject *module);
+int guards_setup(PyObject *module);
+int dispatch_setup(PyObject *module);
 
 #endif

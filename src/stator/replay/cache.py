@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import types
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from .. import _native
 from ..errors import BreakReason
 from ..recording import Way
 from .emit import Leave, Replay
@@ -28,7 +29,13 @@ class Entry:
     replay_source: str = ""
     break_reason: BreakReason | None = None
     seconds: float = 0.0
-    hits: int = 0
+    count: _native.Count = field(default_factory=_native.Count)
+    armed: bool = False  # C code checks and replays it
+
+    @property
+    def hits(self) -> int:
+        """How often it was used."""
+        return self.count.value
 
     @property
     def segments(self) -> int:
@@ -36,15 +43,19 @@ class Entry:
 
 
 class Cache:
-    """Readers take the tuple of entries as it is; writers replace it under the lock."""
+    """The entries stand on a shelf from which C code takes them too."""
 
     def __init__(self, *kept: Any) -> None:
         self._kept = kept  # what the cache was made for, kept alive so that its identity stays its own
-        self.entries: tuple[Entry, ...] = ()
+        self.shelf = _native.Shelf()
         self.continuations: dict[tuple[int, ...], tuple[Way, Cache]] = {}  # where breaks lead
         self.changing: set[int] = set()  # slots of a continuation whose numbers and texts were seen to change
         self._lock = threading.Lock()
         self.recording = threading.Lock()  # held by the thread that records
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return self.shelf.entries
 
     def note_change(self, guards: Guards, inputs: tuple[Any, ...]) -> None:
         """These guards failed. If that was because of a number or a text in a slot, it is known to change now."""
@@ -53,16 +64,20 @@ class Cache:
             self.changing.add(slot)
 
     def add(self, entry: Entry) -> None:
-        with self._lock:
-            self.entries = (entry, *self.entries)
+        self.shelf.add(entry)
 
     def used(self, entry: Entry) -> None:
         """A hit: the entry moves to the front."""
-        entry.hits += 1
-        if self.entries and self.entries[0] is not entry:
-            with self._lock:
-                if entry in self.entries:
-                    self.entries = (entry, *(other for other in self.entries if other is not entry))
+        entry.count.value += 1
+        self.shelf.used(entry)
+
+    def arm(self, entry: Entry) -> None:
+        """From now on C code checks the entry's guards, and calls its replay if there is nothing else to do."""
+        engine = entry.guards.engine
+        if engine is not None:
+            alone = entry.leave is None and not entry.restores
+            self.shelf.arm(entry, engine, entry.replay if alone else None, entry.count)
+        entry.armed = True
 
     def continuation(self, way: Way) -> Cache:
         """The recordings of the program from `way` on."""
@@ -78,7 +93,7 @@ class Cache:
 
     def clear(self) -> None:
         with self._lock:
-            self.entries = ()
+            self.shelf.clear()
             self.continuations = {}
 
 

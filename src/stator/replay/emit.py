@@ -303,6 +303,13 @@ _APPLY: dict[str, Callable[[_Emitter, str, Effect], str]] = {
 }
 
 
+def _first_values(count: int, of: int) -> str:
+    """The graph's inputs: the values that come first."""
+    if count < 4:
+        return ", ".join(f"v[{position}]" for position in range(count))
+    return "*v" if count == of else f"*v[:{count}]"
+
+
 def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str, Any]]:
     """The replay as Python text, and the constants that it mentions; `graph` is not among them yet."""
     emitter = _Emitter(recording, wanted)
@@ -314,7 +321,7 @@ def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str
         emitter.effect(effect)
     lines = []
     if recording.graph is not None:
-        inputs = f"*v[:{len(recording.inputs)}]" if recording.inputs else ""
+        inputs = _first_values(len(recording.inputs), len(wanted))
         lines.append(f"out = graph({inputs})" if recording.outputs else f"graph({inputs})")
     lines += [*emitter.create, *emitter.fill, *emitter.apply]
     if recording.grad_mode is not None:

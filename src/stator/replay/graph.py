@@ -13,8 +13,16 @@ from ..facts import is_random
 _STATE_NODES = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_enter_autocast"})
 
 
+def _settled(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
+    """A graph whose code is not made yet has a `forward` for the first run only; the real one is found anew."""
+    if getattr(compiled, "__func__", None) is getattr(type(graph), "_lazy_forward", None) is not None:
+        return lambda *inputs: graph.forward(*inputs)
+    return compiled
+
+
 def restoring(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
     """The compiled graph, wrapped if some of its nodes set state or draw numbers: nobody else would undo that."""
+    compiled = _settled(compiled, graph)
     names = {str(getattr(node.target, "__name__", node.target)) for node in graph.graph.nodes}
     random = any(map(is_random, names))
     if not random and not names & _STATE_NODES:

@@ -7,6 +7,7 @@ checking is a failed guard. `Guards.why(slots)` walks the same data slowly and s
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import operator
 from collections import deque
@@ -28,6 +29,7 @@ from ..facts import (
     tensor_facts,
     torch_state,
 )
+from ..options import options
 from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe
 
 MISSING = _native.MISSING
@@ -78,6 +80,8 @@ def attribute(value: Any, name: str) -> Any:
 def item(container: Any, key: Any) -> Any:
     """An item of a builtin container or of the container that a subclass is."""
     kind = container_kind(type(container))
+    if kind == "dict" and not dict.__contains__(container, key):
+        raise KeyError(key)  # and `__missing__` is not asked
     return _BASES[kind].__getitem__(container, key) if kind is not None else container[key]
 
 
@@ -303,11 +307,25 @@ def same_tensor(value: Any, e: TensorFacts) -> bool:
 _dispatch_keys = torch._C._dispatch_keys
 
 
+def _absent(origin: Origin, error: Exception) -> Miss:
+    return Miss(describe(origin), "present", f"{type(error).__name__}: {error}", render_place(origin.place))
+
+
+def _surely_holds(check: Check, value: Any) -> bool:
+    try:
+        return holds(check, value, [])
+    except Exception:
+        return False
+
+
+Compiler = Callable[..., _native.Guards | None]
+
+
 class Guards:
     """All guards of one recording."""
 
-    def __init__(self, recording: Recording, wanted: list[int]) -> None:
-        """`wanted`: the origins whose values `check` gives back, in that order."""
+    def __init__(self, recording: Recording, wanted: list[int], compiler: Compiler | None = None) -> None:
+        """`wanted`: the origins whose values `check` gives back, in that order. `compiler` makes guards in C."""
         self._origins = recording.origins
         self._state = recording.state
         self._distinct = recording.distinct
@@ -315,15 +333,48 @@ class Guards:
         self._inputs = recording.inputs
         self._wanted = wanted
         self._steps: list[tuple[Any, int, Any, list[tuple[_Quick, Any, Any]]]] = []
+        self._compiler = compiler
+        self._engine: _native.Guards | None = None
+
+    @property
+    def engine(self) -> _native.Guards | None:
+        """These guards in C, made when they are first needed."""
+        if self._compiler is not None:
+            compiler, self._compiler = self._compiler, None
+            with contextlib.suppress(ValueError, TypeError, OverflowError):  # what C code does not take, Python checks
+                shared = (self._inputs, self._storages)
+                self._engine = compiler(self._origins, self._state, self._distinct, shared, self._wanted)
+        return self._engine
 
     def check(self, slots: tuple[Any, ...], state: tuple[Any, ...] | None = None) -> tuple[Any, ...] | None:
         """The wanted values if all guards hold; `state` is torch's, if it is not to be asked."""
         if (state or torch_state()) != self._state:
             return None
+        engine = self.engine
+        if engine is None:
+            return self.check_in_python(slots)
+        values = engine.check(slots)
+        if options.check_guards:
+            self._compare(values, self.check_in_python(slots))
+        return self.check_in_python(slots) if values is NotImplemented else values
+
+    def check_in_python(self, slots: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The reference: the same, torch's state aside."""
         try:
             return self._check(slots)
         except Exception:
             return None
+
+    def _compare(self, found: Any, expected: tuple[Any, ...] | None) -> None:
+        """Guards in C and in Python must agree, to the very objects."""
+        if found is NotImplemented:
+            return
+        agree = (found is None) == (expected is None)
+        if agree and expected is not None:
+            agree = len(found) == len(expected) and all(map(operator.is_, found, expected))
+        if not agree:
+            failed = self._engine.failed if self._engine is not None else None
+            raise AssertionError(f"guards disagree: C {found!r} (failed at {failed}), Python {expected!r}")
 
     def _prepare(self) -> None:
         for origin in self._origins:
@@ -378,21 +429,45 @@ class Guards:
         return self._storages is None or shared_storages(values[i] for i in self._inputs) == self._storages
 
     def why(self, slots: tuple[Any, ...]) -> Miss | None:
-        """The first guard that does not hold; None if all do."""
+        """A guard that does not hold, in words; None if all do."""
         for name, wanted, got in zip(STATE_NAMES, self._state, torch_state(), strict=True):
             if wanted != got:
                 return Miss(f"torch's {name}", str(wanted), str(got), "")
+        engine = self.engine
+        if engine is not None and engine.check(slots) is None:
+            origin, check = engine.failed
+            if 0 <= origin < len(self._origins):
+                miss = self.why_here(self._origins[origin], check, slots)
+                if miss is not None:
+                    return miss
+        return self.why_in_python(slots)
+
+    def why_here(self, origin: Origin, check: int, slots: tuple[Any, ...]) -> Miss | None:
+        """This check of this origin in words (out of range: it cannot be reached); None if it holds after all."""
+        path = [origin]
+        while path[-1].parent is not None:
+            path.append(path[-1].parent)
+        values: Any = {}
+        for step in reversed(path):
+            try:
+                values[step.index] = fetch(step, values, slots)
+            except Exception as error:
+                return _absent(step, error)
+        if not 0 <= check < len(origin.checks):
+            return None
+        failed = origin.checks[check]
+        if failed.fact not in (Fact.SAME, Fact.OTHER) and _surely_holds(failed, values[origin.index]):
+            return None
+        return Miss(*_say(failed, origin, values[origin.index]), render_place(failed.place))
+
+    def why_in_python(self, slots: tuple[Any, ...]) -> Miss | None:
+        """The reference: the first guard in the order of the recording that does not hold, torch's state aside."""
         values: list[Any] = []
         for origin in self._origins:
             try:
                 value = fetch(origin, values, slots)
             except Exception as error:
-                return Miss(
-                    describe(origin),
-                    "present",
-                    f"{type(error).__name__}: {error}",
-                    render_place(origin.place),
-                )
+                return _absent(origin, error)
             values.append(value)
             for check in origin.checks:
                 try:

@@ -37,6 +37,7 @@ from .rules import (
     ask_for_break,
     cached,
     call_attrgetter,
+    call_compiled,
     call_methodcaller,
     call_partial,
     calls_back,
@@ -224,6 +225,7 @@ _BY_TYPE: dict[type, Rule] = {
     functools._lru_cache_wrapper: cached,
     weakref.ReferenceType: follow_weak_reference,
     functools.partial: call_partial,
+    _native.Compiled: call_compiled,
     operator.itemgetter: pure,
     operator.attrgetter: call_attrgetter,
     operator.methodcaller: call_methodcaller,
@@ -248,7 +250,15 @@ _ASKED_ALWAYS = frozenset(
         read_again,
         cached,
     }
-    | {context_variable, follow_weak_reference, call_partial, call_attrgetter, call_methodcaller, object_method}
+    | {
+        context_variable,
+        follow_weak_reference,
+        call_partial,
+        call_compiled,
+        call_attrgetter,
+        call_methodcaller,
+        object_method,
+    }
 )
 
 

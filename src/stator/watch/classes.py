@@ -32,7 +32,7 @@ def _can_be_watched(name: str, value: Any) -> bool:
     """Does C code that looks up this special method run Python code, or C code of `object`'s own?"""
     if issubclass(type(value), (staticmethod, classmethod)):
         value = value.__func__
-    if issubclass(type(value), (types.FunctionType, property, type)) or not callable(value):
+    if issubclass(type(value), (types.FunctionType, property, type, _native.Compiled)) or not callable(value):
         return True
     if issubclass(type(value), _C_DESCRIPTORS) and value.__objclass__ is torch._C.TensorBase:
         return True  # the tensor mode sees it
@@ -128,6 +128,7 @@ class Classes:
             if not _can_be_watched(name, value):
                 raise Drop("unguardable", f"{cls.__qualname__}.{name} is C code")
             function = value.__func__ if issubclass(type(value), (staticmethod, classmethod)) else value
+            function = function.fallback if type(function) is _native.Compiled else function
             if issubclass(type(function), types.FunctionType):
                 self._specials[id(function)] = (cls, name)
 
@@ -141,4 +142,6 @@ class Classes:
         place = self._ledger.read(self._ledger.constant(cls), Edge.MRO, name, found)
         if found is not function and issubclass(type(found), (staticmethod, classmethod)):
             place = self._ledger.read(place, Edge.ATTR, "__func__", found.__func__)
+        elif type(found) is _native.Compiled:
+            place = self._ledger.read(place, Edge.ATTR, "fallback", found.fallback)
         return place

@@ -46,6 +46,7 @@ _KeyWrapper = type(functools.cmp_to_key(lambda a, b: 0))
 # Objects of C types which C code may hold and pass on without reading anything that needs a guard.
 _INERT = (
     types.FunctionType,
+    _native.Compiled,
     types.MethodType,
     types.BuiltinFunctionType,
     types.MethodWrapperType,
@@ -118,6 +119,9 @@ class Handlers:
         """C code is going to call this value with arguments that nobody sees: it must not read more than them."""
         while issubclass(type(value), types.MethodType):
             value = value.__func__
+        if type(value) is _native.Compiled:
+            self.call(None, value, (), ())
+            return
         if (
             issubclass(type(value), (types.FunctionType, type, operator.itemgetter))
             or value is None
@@ -130,7 +134,7 @@ class Handlers:
         if parts is not None:
             self._consult_bound(*parts)
             return
-        if isinstance(_native.mro_lookup(type(value), "__call__"), types.FunctionType):
+        if isinstance(_native.mro_lookup(type(value), "__call__"), (types.FunctionType, _native.Compiled)):
             self.touch(value)
         elif not reads_arguments_only(value):
             raise Drop("unknown-callable", f"{self.name_of(value)}, called by C code")
@@ -510,7 +514,7 @@ class Handlers:
             rule = rule_for(parts[0])
             if rule is not None:
                 return rule(self, parts[0], (parts[1], *args), kwnames)
-        elif isinstance(_native.mro_lookup(type(func), "__call__"), types.FunctionType):
+        elif isinstance(_native.mro_lookup(type(func), "__call__"), (types.FunctionType, _native.Compiled)):
             self.touch(func)
             return None
         raise Drop(break_for(func), self.name_of(func))

@@ -221,6 +221,14 @@ def call_partial(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -
     r.call(None, func.func, func.args + args[:split] + tuple(func.keywords.values()) + args[split:], names)
 
 
+def call_compiled(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """A compiled callable: inside a recording it is its Python fallback."""
+    origin = r.ledger.find(func)
+    if origin is not None:
+        r.ledger.touch(origin, func)
+        r.ledger.read(origin, Edge.ATTR, "fallback", func.fallback)
+
+
 def call_methodcaller(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     kind, parts = func.__reduce__()
     if kind is not operator.methodcaller:

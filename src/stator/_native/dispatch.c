@@ -1,0 +1,645 @@
+/* The compiled callable: binds arguments, checks guards, calls the replay.
+ *
+ * `Compiled` stands before a Python callable, its *fallback*, which does all that in full generality. It takes over only what
+ * is certain: arguments that bind without a question, a recording whose guards hold, a replay that needs nothing
+ * around it. In every other case, and while this thread records, the fallback is called with the arguments as they came.
+ *
+ * A `Shelf` holds the recordings of one code object, most recently used first. Python code puts them there and
+ * *arms* those that C code may use.
+ */
+#include "native.h"
+#include "guard.h"
+
+enum { MAX_SLOTS = 32 };
+
+/* ---- counting ---- */
+
+typedef struct {
+    PyObject_HEAD
+    unsigned long long value;
+} Count;
+
+static PyMemberDef count_members[] = {
+    {"value", T_ULONGLONG, offsetof(Count, value), 0, "How often it happened."},
+    {NULL},
+};
+
+static PyTypeObject CountType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Count",
+    .tp_doc = "A number that C and Python code count up together.",
+    .tp_basicsize = sizeof(Count),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_members = count_members,
+};
+
+/* ---- the recordings of one code object ---- */
+
+typedef struct {
+    PyObject *entry;
+    Guards *guards;   /* NULL: not armed, only Python code may use it */
+    PyObject *replay; /* NULL: the entry is handed to `resume` when its guards hold */
+    Count *hits;
+} Row;
+
+typedef struct {
+    PyObject_HEAD
+    Row *rows;
+    Py_ssize_t count;
+    unsigned long long changes; /* counts everything but a change of order */
+} Shelf;
+
+static void
+row_clear(Row *row)
+{
+    Py_CLEAR(row->entry);
+    Py_CLEAR(row->guards);
+    Py_CLEAR(row->replay);
+    Py_CLEAR(row->hits);
+}
+
+static Py_ssize_t
+shelf_find(Shelf *s, PyObject *entry)
+{
+    for (Py_ssize_t i = 0; i < s->count; i++) {
+        if (s->rows[i].entry == entry) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static void
+shelf_to_front(Shelf *s, Py_ssize_t i)
+{
+    Row row = s->rows[i];
+    memmove(s->rows + 1, s->rows, (size_t)i * sizeof(Row));
+    s->rows[0] = row;
+}
+
+static PyObject *
+shelf_add(Shelf *s, PyObject *entry)
+{
+    Row *rows = PyMem_Realloc(s->rows, (size_t)(s->count + 1) * sizeof(Row));
+    if (rows == NULL) {
+        return PyErr_NoMemory();
+    }
+    s->rows = rows;
+    memmove(rows + 1, rows, (size_t)s->count * sizeof(Row));
+    rows[0] = (Row){.entry = Py_NewRef(entry)};
+    s->count++;
+    s->changes++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+shelf_used(Shelf *s, PyObject *entry)
+{
+    Py_ssize_t i = shelf_find(s, entry);
+    if (i > 0) {
+        shelf_to_front(s, i);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+shelf_arm(Shelf *s, PyObject *args)
+{
+    PyObject *entry, *guards, *replay, *hits;
+    if (!PyArg_ParseTuple(args, "OO!OO!", &entry, &GuardsType, &guards, &replay, &CountType, &hits)) {
+        return NULL;
+    }
+    Py_ssize_t i = shelf_find(s, entry);
+    if (i >= 0) {
+        Row former = s->rows[i];
+        s->rows[i].guards = (Guards *)Py_NewRef(guards);
+        s->rows[i].replay = replay == Py_None ? NULL : Py_NewRef(replay);
+        s->rows[i].hits = (Count *)Py_NewRef(hits);
+        s->changes++;
+        former.entry = NULL;
+        row_clear(&former);
+    }
+    Py_RETURN_NONE;
+}
+
+static int
+shelf_tp_clear(Shelf *s)
+{
+    Row *rows = s->rows;
+    Py_ssize_t count = s->count;
+    s->rows = NULL;
+    s->count = 0;
+    s->changes++;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        row_clear(&rows[i]);
+    }
+    PyMem_Free(rows);
+    return 0;
+}
+
+static PyObject *
+shelf_clear(Shelf *s, PyObject *Py_UNUSED(none))
+{
+    shelf_tp_clear(s);
+    Py_RETURN_NONE;
+}
+
+static int
+shelf_traverse(Shelf *s, visitproc visit, void *arg)
+{
+    for (Py_ssize_t i = 0; i < s->count; i++) {
+        Py_VISIT(s->rows[i].entry);
+        Py_VISIT(s->rows[i].guards);
+        Py_VISIT(s->rows[i].replay);
+        Py_VISIT(s->rows[i].hits);
+    }
+    return 0;
+}
+
+static void
+shelf_dealloc(Shelf *s)
+{
+    PyObject_GC_UnTrack(s);
+    shelf_tp_clear(s);
+    Py_TYPE(s)->tp_free(s);
+}
+
+static PyObject *
+shelf_entries(Shelf *s, void *Py_UNUSED(closure))
+{
+    for (;;) { /* a new tuple may start a collection, and that may change the shelf */
+        unsigned long long changes = s->changes;
+        PyObject *entries = PyTuple_New(s->count);
+        if (entries == NULL || changes == s->changes) {
+            for (Py_ssize_t i = 0; entries != NULL && i < s->count; i++) {
+                PyTuple_SET_ITEM(entries, i, Py_NewRef(s->rows[i].entry));
+            }
+            return entries;
+        }
+        Py_DECREF(entries);
+    }
+}
+
+static PyMethodDef shelf_methods[] = {
+    {"add", (PyCFunction)shelf_add, METH_O, "Put an entry before all others."},
+    {"used", (PyCFunction)shelf_used, METH_O, "Move an entry to the front."},
+    {"arm", (PyCFunction)shelf_arm, METH_VARARGS,
+     "arm(entry, guards, replay or None, hits): C code may use this entry; without a replay it hands it to `resume`."},
+    {"clear", (PyCFunction)shelf_clear, METH_NOARGS, "Forget all entries."},
+    {NULL},
+};
+
+static PyGetSetDef shelf_getset[] = {
+    {"entries", (getter)shelf_entries, NULL, "All entries, most recently used first.", NULL},
+    {NULL},
+};
+
+static PyTypeObject ShelfType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Shelf",
+    .tp_doc = "The recordings of one code object, most recently used first.",
+    .tp_basicsize = sizeof(Shelf),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_dealloc = (destructor)shelf_dealloc,
+    .tp_traverse = (traverseproc)shelf_traverse,
+    .tp_clear = (inquiry)shelf_tp_clear,
+    .tp_methods = shelf_methods,
+    .tp_getset = shelf_getset,
+};
+
+/* ---- the callable ---- */
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *dict, *weakrefs;
+    PyObject *fallback;         /* does everything, in Python */
+    PyFunctionObject *function; /* whose arguments are bound */
+    PyObject *code;             /* that it had when it was compiled */
+    Shelf *shelf;
+    Count *hits;
+    PyObject *resume; /* resume(entry, values, slots): what follows when an entry's guards hold */
+    PyObject *failed; /* failed(entry, exception, slots): what follows when a replay raised */
+    PyObject *self_is, *self_becomes; /* of a compiled module: its own object stands for another; or NULL */
+    PyTypeObject *self_type;
+} Compiled;
+
+static int enabled; /* may C code take calls at all? */
+static PyObject *readers, *reader_kind; /* not while somebody wants to hear of hits: `reader_kind` is in `readers` */
+
+static int
+is_heard(void)
+{
+    if (readers == NULL || PyDict_GET_SIZE(readers) == 0) {
+        return 0;
+    }
+    int heard = PyDict_Contains(readers, reader_kind);
+    if (heard < 0) {
+        PyErr_Clear();
+    }
+    return heard != 0;
+}
+
+typedef struct {
+    PyObject *values[MAX_SLOTS + 1]; /* owned, NULL if not bound */
+    Py_ssize_t count;
+} Slots;
+
+static void
+slots_clear(Slots *s)
+{
+    for (Py_ssize_t i = 0; i < s->count; i++) {
+        Py_XDECREF(s->values[i]);
+    }
+}
+
+/* The slot of a keyword. Names in code are interned, as keywords mostly are: then another string is another name. */
+static Py_ssize_t
+find_parameter(PyCodeObject *code, PyObject *name)
+{
+    int first = code->co_posonlyargcount, end = code->co_argcount + code->co_kwonlyargcount;
+    for (int i = first; i < end; i++) {
+        if (PyTuple_GET_ITEM(code->co_localsplusnames, i) == name) {
+            return i;
+        }
+    }
+    for (int i = PyUnicode_CHECK_INTERNED(name) ? end : first; i < end; i++) {
+        if (PyUnicode_Compare(PyTuple_GET_ITEM(code->co_localsplusnames, i), name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* Fill what the call left open from the function's defaults. 0 if something is missing. */
+static int
+bind_defaults(PyFunctionObject *f, PyCodeObject *code, Slots *s)
+{
+    Py_ssize_t defaults = f->func_defaults == NULL ? 0 : PyTuple_GET_SIZE(f->func_defaults);
+    for (Py_ssize_t i = 0; i < code->co_argcount; i++) {
+        if (s->values[i] == NULL) {
+            Py_ssize_t at = i - (code->co_argcount - defaults);
+            if (at < 0) {
+                return 0;
+            }
+            s->values[i] = Py_NewRef(PyTuple_GET_ITEM(f->func_defaults, at));
+        }
+    }
+    for (Py_ssize_t i = code->co_argcount; i < code->co_argcount + code->co_kwonlyargcount; i++) {
+        if (s->values[i] == NULL) {
+            PyObject *name = PyTuple_GET_ITEM(code->co_localsplusnames, i);
+            PyObject *found = f->func_kwdefaults == NULL ? NULL : PyDict_GetItemWithError(f->func_kwdefaults, name);
+            if (found == NULL) {
+                return 0;
+            }
+            s->values[i] = Py_NewRef(found);
+        }
+    }
+    return 1;
+}
+
+/* Bind arguments as the function does. 1: bound; 0: not without a question. In both cases the slots must be cleared. */
+static int
+bind(Compiled *c, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, Slots *s)
+{
+    PyFunctionObject *f = c->function;
+    PyCodeObject *code = (PyCodeObject *)f->func_code;
+    s->count = 0;
+    if (f->func_code != c->code) {
+        return 0;
+    }
+    Py_ssize_t named = code->co_argcount + code->co_kwonlyargcount;
+    Py_ssize_t star = (code->co_flags & CO_VARARGS) != 0, stars = (code->co_flags & CO_VARKEYWORDS) != 0;
+    Py_ssize_t keywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+    if (named + star + stars > MAX_SLOTS || (nargs > code->co_argcount && !star)) {
+        return 0;
+    }
+    s->count = named + star + stars + 1;
+    memset(s->values, 0, (size_t)s->count * sizeof(PyObject *));
+    Py_ssize_t positional = nargs < code->co_argcount ? nargs : code->co_argcount;
+    for (Py_ssize_t i = 0; i < positional; i++) {
+        s->values[i] = Py_NewRef(args[i]);
+    }
+    if (c->self_is != NULL) {
+        if (positional < 1 || args[0] != c->self_is || Py_TYPE(args[0]) != c->self_type) {
+            return 0;
+        }
+        Py_SETREF(s->values[0], Py_NewRef(c->self_becomes));
+    }
+    if (star) {
+        PyObject *rest = s->values[named] = PyTuple_New(nargs - positional);
+        for (Py_ssize_t i = positional; rest != NULL && i < nargs; i++) {
+            PyTuple_SET_ITEM(rest, i - positional, Py_NewRef(args[i]));
+        }
+        if (rest == NULL) {
+            return 0;
+        }
+    }
+    PyObject *more = NULL;
+    if (stars && (more = s->values[named + star] = PyDict_New()) == NULL) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < keywords; i++) {
+        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
+        Py_ssize_t at = find_parameter(code, name);
+        if (at >= 0 ? s->values[at] != NULL : more == NULL || PyDict_SetItem(more, name, args[nargs + i]) < 0) {
+            return 0;
+        }
+        if (at >= 0) {
+            s->values[at] = Py_NewRef(args[nargs + i]);
+        }
+    }
+    s->values[s->count - 1] = Py_NewRef(f);
+    return (keywords == 0 && nargs == code->co_argcount && code->co_kwonlyargcount == 0) || bind_defaults(f, code, s);
+}
+
+static PyObject *
+slots_tuple(const Slots *s)
+{
+    PyObject *slots = PyTuple_New(s->count - 1); /* without the function */
+    for (Py_ssize_t i = 0; slots != NULL && i < s->count - 1; i++) {
+        PyTuple_SET_ITEM(slots, i, Py_NewRef(s->values[i]));
+    }
+    return slots;
+}
+
+/* A replay raised: Python code decides what the call comes to. */
+static PyObject *
+after_failure(Compiled *c, PyObject *entry, const Slots *s)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return NULL;
+    }
+    PyObject *error = error_take(), *slots = slots_tuple(s), *result = NULL;
+    if (error != NULL && slots != NULL) {
+        result = PyObject_CallFunctionObjArgs(c->failed, entry, error, slots, NULL);
+    }
+    Py_XDECREF(error);
+    Py_XDECREF(slots);
+    return result;
+}
+
+static PyObject *
+replay(Compiled *c, const Row *row, PyObject *values, const Slots *s)
+{
+    PyObject *result;
+    if (row->replay == NULL) {
+        PyObject *slots = slots_tuple(s);
+        result = slots == NULL ? NULL : PyObject_CallFunctionObjArgs(c->resume, row->entry, values, slots, NULL);
+        Py_XDECREF(slots);
+        return result;
+    }
+    row->hits->value++;
+    c->hits->value++;
+    result = PyObject_CallOneArg(row->replay, values);
+    return result != NULL ? result : after_failure(c, row->entry, s);
+}
+
+/* Looks for a recording that fits. 1: *result is the call's result, or NULL with its exception. 0: none can be used. */
+static int
+use_recording(Compiled *c, const Slots *s, PyObject **result)
+{
+    Shelf *shelf = c->shelf;
+    TorchState state;
+    int used = 0;
+    if (shelf->count == 0 || state_read(&state) < 0) {
+        return 0;
+    }
+    Py_INCREF(shelf);
+    unsigned long long changes = shelf->changes;
+    for (Py_ssize_t i = 0; !used && changes == shelf->changes && i < shelf->count; i++) {
+        Row row = shelf->rows[i];
+        if (row.guards == NULL) {
+            break;
+        }
+        if (!state_same(&state, &row.guards->state)) {
+            continue;
+        }
+        Py_INCREF(row.entry);
+        Py_INCREF(row.guards);
+        Py_XINCREF(row.replay);
+        Py_INCREF(row.hits);
+        PyObject *values;
+        int outcome = guards_walk(row.guards, s->values, s->count, &values);
+        if (outcome == HOLDS) {
+            Py_ssize_t at = i < shelf->count && shelf->rows[i].entry == row.entry ? i : shelf_find(shelf, row.entry);
+            if (at > 0) {
+                shelf_to_front(shelf, at);
+            }
+            *result = replay(c, &row, values, s);
+            Py_DECREF(values);
+            used = 1;
+        }
+        row_clear(&row);
+        if (outcome == UNSURE) {
+            break;
+        }
+    }
+    Py_DECREF(shelf);
+    state_clear(&state);
+    return used;
+}
+
+static PyObject *
+compiled_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Compiled *c = (Compiled *)self;
+    if (enabled && thread_here.state == STATE_OFF && c->shelf != NULL && !is_heard()) {
+        Slots s;
+        PyObject *result = NULL;
+        Py_INCREF(self);
+        int used = bind(c, args, PyVectorcall_NARGS(nargsf), kwnames, &s) && use_recording(c, &s, &result);
+        slots_clear(&s);
+        if (used) {
+            Py_DECREF(self);
+            return result;
+        }
+        PyErr_Clear();
+        Py_DECREF(self);
+    }
+    PyObject *fallback = Py_XNewRef(c->fallback);
+    if (fallback == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this compiled callable was taken apart by the garbage collector");
+        return NULL;
+    }
+    PyObject *result = PyObject_Vectorcall(fallback, args, nargsf, kwnames);
+    Py_DECREF(fallback);
+    return result;
+}
+
+/* ---- the callable as an object ---- */
+
+static PyObject *
+compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fallback", "function", "shelf", "hits", "resume", "failed", NULL};
+    PyObject *fallback, *function, *shelf, *hits, *resume, *failed;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OO", names, &fallback, &PyFunction_Type, &function, &ShelfType,
+                                     &shelf, &CountType, &hits, &resume, &failed)) {
+        return NULL;
+    }
+    Compiled *c = (Compiled *)type->tp_alloc(type, 0);
+    if (c != NULL) {
+        c->vectorcall = compiled_vectorcall;
+        c->fallback = Py_NewRef(fallback);
+        c->function = (PyFunctionObject *)Py_NewRef(function);
+        c->code = Py_NewRef(((PyFunctionObject *)function)->func_code);
+        c->shelf = (Shelf *)Py_NewRef(shelf);
+        c->hits = (Count *)Py_NewRef(hits);
+        c->resume = Py_NewRef(resume);
+        c->failed = Py_NewRef(failed);
+    }
+    return (PyObject *)c;
+}
+
+static int
+compiled_traverse(Compiled *c, visitproc visit, void *arg)
+{
+    Py_VISIT(c->dict);
+    Py_VISIT(c->fallback);
+    Py_VISIT(c->function);
+    Py_VISIT(c->code);
+    Py_VISIT(c->shelf);
+    Py_VISIT(c->hits);
+    Py_VISIT(c->resume);
+    Py_VISIT(c->failed);
+    Py_VISIT(c->self_is);
+    Py_VISIT(c->self_becomes);
+    Py_VISIT(c->self_type);
+    return 0;
+}
+
+static int
+compiled_clear(Compiled *c)
+{
+    Py_CLEAR(c->dict);
+    Py_CLEAR(c->fallback);
+    Py_CLEAR(c->shelf); /* without it nothing else is looked at */
+    Py_CLEAR(c->function);
+    Py_CLEAR(c->code);
+    Py_CLEAR(c->hits);
+    Py_CLEAR(c->resume);
+    Py_CLEAR(c->failed);
+    Py_CLEAR(c->self_is);
+    Py_CLEAR(c->self_becomes);
+    Py_CLEAR(c->self_type);
+    return 0;
+}
+
+static void
+compiled_dealloc(Compiled *c)
+{
+    PyObject_GC_UnTrack(c);
+    if (c->weakrefs != NULL) {
+        PyObject_ClearWeakRefs((PyObject *)c);
+    }
+    compiled_clear(c);
+    Py_TYPE(c)->tp_free(c);
+}
+
+static PyObject *
+compiled_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type))
+{
+    return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
+}
+
+/* As functions are: by name. */
+static PyObject *
+compiled_reduce(PyObject *self, PyObject *Py_UNUSED(none))
+{
+    return PyObject_GetAttrString(self, "__qualname__");
+}
+
+static PyObject *
+compiled_repr(PyObject *self)
+{
+    PyObject *name = PyObject_GetAttrString(self, "__qualname__");
+    if (name == NULL) {
+        PyErr_Clear();
+        return PyUnicode_FromFormat("<compiled callable at %p>", self);
+    }
+    PyObject *text = PyUnicode_FromFormat("<compiled %S at %p>", name, self);
+    Py_DECREF(name);
+    return text;
+}
+
+/* Calls with `object`, of exactly its type of now, as the first argument are calls with `original`. */
+static PyObject *
+compiled_stand_in(Compiled *c, PyObject *args)
+{
+    PyObject *object, *original;
+    if (!PyArg_ParseTuple(args, "OO", &object, &original)) {
+        return NULL;
+    }
+    Py_XSETREF(c->self_becomes, Py_NewRef(original));
+    Py_XSETREF(c->self_type, (PyTypeObject *)Py_NewRef(Py_TYPE(object)));
+    Py_XSETREF(c->self_is, Py_NewRef(object));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef compiled_methods[] = {
+    {"__reduce__", compiled_reduce, METH_NOARGS, "Pickled by name, as functions are."},
+    {"stand_in", (PyCFunction)compiled_stand_in, METH_VARARGS,
+     "stand_in(object, original): calls with `object` as the first argument are calls with `original`."},
+    {NULL},
+};
+
+static PyMemberDef compiled_members[] = {
+    {"fallback", T_OBJECT, offsetof(Compiled, fallback), READONLY, "The Python callable that does everything."},
+    {NULL},
+};
+
+static PyGetSetDef compiled_getset[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL},
+};
+
+static PyTypeObject CompiledType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Compiled",
+    .tp_basicsize = sizeof(Compiled),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_new = compiled_new,
+    .tp_dealloc = (destructor)compiled_dealloc,
+    .tp_traverse = (traverseproc)compiled_traverse,
+    .tp_clear = (inquiry)compiled_clear,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Compiled, vectorcall),
+    .tp_dictoffset = offsetof(Compiled, dict),
+    .tp_weaklistoffset = offsetof(Compiled, weakrefs),
+    .tp_descr_get = compiled_get,
+    .tp_repr = compiled_repr,
+    .tp_methods = compiled_methods,
+    .tp_members = compiled_members,
+    .tp_getset = compiled_getset,
+};
+
+static PyObject *
+set_quick(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *all, *kind;
+    if (!PyArg_ParseTuple(args, "pO!O", &enabled, &PyDict_Type, &all, &kind)) {
+        return NULL;
+    }
+    Py_XSETREF(readers, Py_NewRef(all));
+    Py_XSETREF(reader_kind, Py_NewRef(kind));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"set_quick", set_quick, METH_VARARGS,
+     "set_quick(on, readers, kind): may compiled callables check and replay in C? Never while kind is in readers."},
+    {NULL},
+};
+
+int
+dispatch_setup(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &CountType) < 0 ||
+        PyModule_AddType(module, &ShelfType) < 0 || PyModule_AddType(module, &CompiledType) < 0) {
+        return -1;
+    }
+    return 0;
+}

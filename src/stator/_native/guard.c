@@ -1,0 +1,465 @@
+/* Guards of one recording, compiled: made from the plain data of `replay.engine`, which are checked here once, so that
+ * the walk (walk.c) can rely on them. */
+#include "guard.h"
+
+PyObject *hook_names[HOOKS], *method_names[3];
+
+/* ---- making ---- */
+
+static int
+is_key(PyObject *key)
+{
+    return PyUnicode_CheckExact(key) || PyLong_CheckExact(key);
+}
+
+static int
+is_member(PyObject *descriptor)
+{
+    if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
+        return 0;
+    }
+    PyMemberDef *def = ((PyMemberDescrObject *)descriptor)->d_member;
+    return def->type == T_OBJECT || def->type == T_OBJECT_EX;
+}
+
+static int
+is_super_key(PyObject *key)
+{
+    return PyTuple_CheckExact(key) && PyTuple_GET_SIZE(key) == 2 && PyType_Check(PyTuple_GET_ITEM(key, 0)) &&
+           PyUnicode_CheckExact(PyTuple_GET_ITEM(key, 1));
+}
+
+static int
+refuse(const char *what)
+{
+    PyErr_Format(PyExc_ValueError, "guards: %s", what);
+    return -1;
+}
+
+/* The number that goes with an edge's key or a check's expectation: a hash where it is looked up. */
+static int
+hash_into(PyObject *key, Py_ssize_t *number)
+{
+    *number = PyObject_Hash(key);
+    return *number == -1 ? -1 : 0;
+}
+
+/* Facts that come as one and the same tuple are kept once: they stay in the processor's cache. */
+static int
+tensor_from(Guards *g, Check *c, PyObject *tuple)
+{
+    for (int i = 0; i < g->tensor_count; i++) {
+        if (g->tensors[i]->source == tuple) {
+            c->tensor = g->tensors[i];
+            return 0;
+        }
+    }
+    c->tensor = tensor_facts_new(tuple);
+    if (c->tensor == NULL) {
+        return -1;
+    }
+    g->tensors[g->tensor_count++] = c->tensor;
+    return 0;
+}
+
+static int
+check_from(Guards *g, Check *c, PyObject *row)
+{
+    PyObject *expected;
+    int lasting;
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiiiO", &c->fact, &lasting, &c->origin, &c->index, &expected)) {
+        return PyErr_Occurred() ? -1 : refuse("a check is a tuple of five");
+    }
+    c->expected = Py_NewRef(expected);
+    switch (c->fact) {
+    case FACT_TENSOR:
+        return tensor_from(g, c, expected);
+    case FACT_TYPE:
+        return PyType_Check(expected) ? 0 : refuse("TYPE takes a type");
+    case FACT_LEN:
+        c->number = PyLong_AsSsize_t(expected);
+        return c->number == -1 && PyErr_Occurred() ? -1 : 0;
+    case FACT_SPECIALS:
+        c->number = (Py_ssize_t)PyLong_AsUnsignedLong(expected);
+        return PyErr_Occurred() ? -1 : 0;
+    case FACT_KEYS:
+        return PyTuple_CheckExact(expected) ? 0 : refuse("KEYS takes a tuple");
+    case FACT_HAS:
+    case FACT_LACKS:
+        return is_key(expected) ? hash_into(expected, &c->number) : refuse("a key is a str or an int");
+    case FACT_CODE:
+        return PyTuple_CheckExact(expected) && PyTuple_GET_SIZE(expected) == 2 ? 0 : refuse("CODE takes a pair");
+    case FACT_NO_ENTRY:
+        return PyUnicode_CheckExact(expected) ? 0 : refuse("NO_ENTRY takes a name");
+    case FACT_NO_SLOT:
+        return is_member(expected) ? 0 : refuse("NO_SLOT takes a member descriptor");
+    case FACT_EQUAL:
+    case FACT_IS:
+    case FACT_UNSET:
+    case FACT_ASK:
+        return 0;
+    case FACT_UNHOOKED:
+        c->hooks = PyMem_Calloc(HOOKS, sizeof(PyObject *));
+        return c->hooks == NULL ? -1 : 0;
+    default:
+        return refuse("no such fact");
+    }
+}
+
+/* The checks of a node, which come sorted by how long they last. */
+static int
+checks_from(Guards *g, Node *n, PyObject *rows, Py_ssize_t capacity)
+{
+    n->check = g->check_count;
+    int last = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows); i++) {
+        PyObject *row = PyList_GET_ITEM(rows, i);
+        int lasting = PyTuple_Check(row) && PyTuple_GET_SIZE(row) == 5 ? (int)PyLong_AsLong(PyTuple_GET_ITEM(row, 1)) : -1;
+        if (lasting < last || lasting > LASTING_FIXED || g->check_count >= capacity) {
+            return PyErr_Occurred() ? -1 : refuse("checks are sorted by how long they last");
+        }
+        last = lasting;
+        Check *c = &g->checks[g->check_count++];
+        if (check_from(g, c, row) < 0) {
+            return -1;
+        }
+        *(lasting == LASTING_LIVE ? &n->live : lasting == LASTING_OWN ? &n->own : &n->fixed) += 1;
+    }
+    return 0;
+}
+
+static int
+edge_from(Node *n)
+{
+    switch (n->edge) {
+    case EDGE_KEY:
+        return is_key(n->key) ? hash_into(n->key, &n->number) : refuse("a key is a str or an int");
+    case EDGE_MEMBER:
+        return is_member(n->key) ? 0 : refuse("MEMBER takes a member descriptor");
+    case EDGE_MRO:
+        return PyUnicode_CheckExact(n->key) ? 0 : refuse("MRO takes a name");
+    case EDGE_SUPER:
+        return is_super_key(n->key) ? 0 : refuse("SUPER takes a class and a name");
+    case EDGE_FUNCTION:
+        return n->number >= 0 && n->number < PART_COUNT ? 0 : refuse("a function has no such part");
+    case EDGE_LOCAL:
+    case EDGE_INDEX:
+        return n->number >= 0 ? 0 : refuse("an index is not negative");
+    case EDGE_CONST:
+    case EDGE_NAMESPACE:
+    case EDGE_SELF:
+    case EDGE_CELL:
+    case EDGE_CALL:
+        return 0;
+    default:
+        return refuse("no such edge");
+    }
+}
+
+static int
+node_from(Guards *g, int index, PyObject *row, Py_ssize_t nodes, Py_ssize_t checks)
+{
+    Node *n = &g->nodes[index];
+    PyObject *key, *rows;
+    int edge, version, related;
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiOnipiiO!", &edge, &n->parent, &key, &n->number, &version, &related,
+                                                 &n->past_fixed, &n->origin, &PyList_Type, &rows)) {
+        return PyErr_Occurred() ? -1 : refuse("a node is a tuple of nine");
+    }
+    int root = edge == EDGE_LOCAL || edge == EDGE_CONST;
+    if (edge < 0 || edge >= EDGE_COUNT || version < VERSION_NONE || version > VERSION_TYPE ||
+        (root ? n->parent != -1 : n->parent < 0 || n->parent >= index) || n->past_fixed <= index || n->past_fixed > nodes) {
+        return refuse("parents come before their children");
+    }
+    n->edge = (unsigned char)edge;
+    n->version = (unsigned char)version;
+    n->related = (unsigned char)related;
+    n->key = Py_NewRef(key);
+    return edge_from(n) < 0 ? -1 : checks_from(g, n, rows, checks);
+}
+
+/* A list of node numbers; -1 only where `gaps` are allowed. */
+static int *
+numbers_from(Guards *g, PyObject *tuple, int gaps)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+    int *numbers = PyMem_Calloc((size_t)count + 1, sizeof(int));
+    for (Py_ssize_t i = 0; numbers != NULL && i < count; i++) {
+        long number = PyLong_AsLong(PyTuple_GET_ITEM(tuple, i));
+        if (number < (gaps ? -1 : 0) || number >= g->node_count) {
+            if (!PyErr_Occurred()) {
+                refuse("there is no such node");
+            }
+            PyMem_Free(numbers);
+            return NULL;
+        }
+        numbers[i] = (int)number;
+    }
+    return numbers;
+}
+
+static int
+relations_from(Guards *g, PyObject *list)
+{
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    g->relations = PyMem_Calloc((size_t)count + 1, sizeof(Relation));
+    for (Py_ssize_t i = 0; g->relations != NULL && i < count; i++) {
+        Relation *r = &g->relations[i];
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "iipii", &r->a, &r->b, &r->same, &r->origin, &r->index)) {
+            return -1;
+        }
+        if (r->a < 0 || r->a >= g->node_count || r->b < 0 || r->b >= g->node_count) {
+            return refuse("there is no such node");
+        }
+        g->nodes[r->a].related = g->nodes[r->b].related = 1;
+        g->relation_count++;
+    }
+    return g->relations == NULL ? -1 : 0;
+}
+
+static int
+groups_from(Guards *g, PyObject *list)
+{
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    g->groups = PyMem_Calloc((size_t)count + 1, sizeof(Group));
+    for (Py_ssize_t i = 0; g->groups != NULL && i < count; i++) {
+        PyObject *nodes = PyList_GET_ITEM(list, i);
+        if (!PyTuple_Check(nodes)) {
+            return refuse("a group is a tuple");
+        }
+        Group *group = &g->groups[g->group_count++];
+        group->nodes = numbers_from(g, nodes, 0);
+        group->values = PyMem_Calloc((size_t)PyTuple_GET_SIZE(nodes) + 1, sizeof(PyObject *));
+        if (group->nodes == NULL || group->values == NULL) {
+            return -1;
+        }
+        group->size = (int)PyTuple_GET_SIZE(nodes);
+        for (int k = 0; k < group->size; k++) {
+            g->nodes[group->nodes[k]].related = 1;
+        }
+    }
+    return g->groups == NULL ? -1 : 0;
+}
+
+static int
+nodes_from(Guards *g, PyObject *nodes)
+{
+    Py_ssize_t count = PyList_GET_SIZE(nodes), checks = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *row = PyList_GET_ITEM(nodes, i);
+        if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 9 || !PyList_Check(PyTuple_GET_ITEM(row, 8))) {
+            return refuse("a node is a tuple of nine, its checks a list");
+        }
+        checks += PyList_GET_SIZE(PyTuple_GET_ITEM(row, 8));
+    }
+    g->nodes = PyMem_Calloc((size_t)count + 1, sizeof(Node));
+    g->fresh = PyMem_Calloc((size_t)count + 1, sizeof(int));
+    g->checks = PyMem_Calloc((size_t)checks + 1, sizeof(Check));
+    g->tensors = PyMem_Calloc((size_t)checks + 1, sizeof(TensorFacts *));
+    if (g->nodes == NULL || g->fresh == NULL || g->checks == NULL || g->tensors == NULL) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        g->node_count++;
+        if (node_from(g, (int)i, PyList_GET_ITEM(nodes, i), count, checks) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+guards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"state", "nodes", "relations", "groups", "wanted", "asked", "always", "ask", NULL};
+    PyObject *state, *nodes, *relations, *groups, *wanted, *asked, *ask;
+    int always;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!O!O!iO", names, &state, &PyList_Type, &nodes, &PyList_Type,
+                                     &relations, &PyList_Type, &groups, &PyTuple_Type, &wanted, &PyTuple_Type, &asked,
+                                     &always, &ask)) {
+        return NULL;
+    }
+    Guards *g = (Guards *)type->tp_alloc(type, 0);
+    if (g == NULL) {
+        return NULL;
+    }
+    g->failed_origin = g->failed_check = g->tripwire = -1;
+    if (state_from(&g->state, state) < 0 || nodes_from(g, nodes) < 0 || relations_from(g, relations) < 0 ||
+        groups_from(g, groups) < 0 || (g->wanted = numbers_from(g, wanted, 1)) == NULL ||
+        (g->asked = numbers_from(g, asked, 0)) == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_NoMemory();
+        }
+        Py_DECREF(g);
+        return NULL;
+    }
+    g->wanted_count = (int)PyTuple_GET_SIZE(wanted);
+    g->asked_count = (int)PyTuple_GET_SIZE(asked);
+    if (always < -1 || always > g->asked_count) {
+        refuse("-1, or how many values are always asked for");
+        Py_DECREF(g);
+        return NULL;
+    }
+    g->always_ask = always >= 0;
+    g->always_count = always < 0 ? 0 : always;
+    g->ask = ask == Py_None ? NULL : Py_NewRef(ask);
+    return (PyObject *)g;
+}
+
+/* ---- the object ---- */
+
+static int
+guards_traverse(Guards *g, visitproc visit, void *arg)
+{
+    for (int i = 0; i < g->node_count; i++) {
+        Py_VISIT(g->nodes[i].key);
+    }
+    for (int i = 0; i < g->check_count; i++) {
+        Py_VISIT(g->checks[i].expected);
+    }
+    for (int i = 0; i < g->tensor_count; i++) {
+        Py_VISIT(g->tensors[i]->type);
+    }
+    Py_VISIT(g->state.autocast);
+    Py_VISIT(g->ask);
+    return 0;
+}
+
+/* Empties the guards; a walk over what is left ends at once and is unsure of nothing: it fails. */
+static int
+guards_clear(Guards *g)
+{
+    int nodes = g->node_count, checks = g->check_count;
+    g->node_count = g->check_count = g->wanted_count = g->asked_count = g->relation_count = 0;
+    g->cleared = 1;
+    for (int i = 0; i < nodes; i++) {
+        Py_CLEAR(g->nodes[i].key);
+    }
+    for (int i = 0; i < checks; i++) {
+        Py_CLEAR(g->checks[i].expected);
+        if (g->checks[i].fact == FACT_UNHOOKED) {
+            PyMem_Free(g->checks[i].hooks);
+        }
+    }
+    while (g->tensor_count > 0) {
+        tensor_facts_free(g->tensors[--g->tensor_count]);
+    }
+    while (g->group_count > 0) {
+        g->group_count--;
+        PyMem_Free(g->groups[g->group_count].nodes);
+        PyMem_Free(g->groups[g->group_count].values);
+    }
+    state_clear(&g->state);
+    Py_CLEAR(g->ask);
+    return 0;
+}
+
+static void
+guards_dealloc(Guards *g)
+{
+    PyObject_GC_UnTrack(g);
+    guards_clear(g);
+    PyMem_Free(g->nodes);
+    PyMem_Free(g->fresh);
+    PyMem_Free(g->checks);
+    PyMem_Free(g->tensors);
+    PyMem_Free(g->relations);
+    PyMem_Free(g->groups);
+    PyMem_Free(g->wanted);
+    PyMem_Free(g->asked);
+    Py_TYPE(g)->tp_free(g);
+}
+
+static PyObject *
+guards_check_method(Guards *g, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 1 || !PyTuple_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "check(slots) takes a tuple");
+        return NULL;
+    }
+    PyObject *slots = Py_NewRef(args[0]), *values;
+    Py_INCREF(g); /* `ask` may drop the last reference */
+    int outcome = guards_walk(g, ((PyTupleObject *)slots)->ob_item, PyTuple_GET_SIZE(slots), &values);
+    Py_DECREF(slots);
+    Py_DECREF(g);
+    return outcome == HOLDS ? values : Py_NewRef(outcome == FAILS ? Py_None : Py_NotImplemented);
+}
+
+static PyObject *
+guards_state_holds(Guards *g, PyObject *Py_UNUSED(none))
+{
+    TorchState now;
+    int same = state_read(&now) == 0 && state_same(&g->state, &now);
+    state_clear(&now);
+    return PyBool_FromLong(same);
+}
+
+static PyObject *
+guards_failed(Guards *g, void *Py_UNUSED(closure))
+{
+    return Py_BuildValue("ii", g->failed_origin, g->failed_check);
+}
+
+static PyMethodDef guards_methods[] = {
+    {"check", (PyCFunction)(void (*)(void))guards_check_method, METH_FASTCALL,
+     "The wanted values if all guards but torch's state hold; None if one does not; NotImplemented if Python must check."},
+    {"state_holds", (PyCFunction)guards_state_holds, METH_NOARGS, "Is torch's state as it was?"},
+    {NULL},
+};
+
+static PyGetSetDef guards_getset[] = {
+    {"failed", (getter)guards_failed, NULL, "(origin, check) at which the last check failed; -1: none of them.", NULL},
+    {NULL},
+};
+
+PyTypeObject GuardsType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Guards",
+    .tp_doc = "The guards of one recording, checked in C. Made by stator.replay.engine.",
+    .tp_basicsize = sizeof(Guards),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = guards_new,
+    .tp_dealloc = (destructor)guards_dealloc,
+    .tp_traverse = (traverseproc)guards_traverse,
+    .tp_clear = (inquiry)guards_clear,
+    .tp_methods = guards_methods,
+    .tp_getset = guards_getset,
+};
+
+static PyObject *
+is_object_member(PyObject *Py_UNUSED(module), PyObject *descriptor)
+{
+    return PyBool_FromLong(is_member(descriptor));
+}
+
+static PyMethodDef functions[] = {
+    {"is_object_member", is_object_member, METH_O, "Is this the descriptor of a member that is an object?"},
+    {NULL},
+};
+
+int
+guards_setup(PyObject *module)
+{
+#define ADD_EDGE(name) || PyModule_AddIntConstant(module, "EDGE_" #name, EDGE_##name) < 0
+#define ADD_FACT(name) || PyModule_AddIntConstant(module, "FACT_" #name, FACT_##name) < 0
+#define ADD_PART(name) || PyModule_AddIntConstant(module, "PART_" #name, PART_##name) < 0
+#define ADD_LASTING(name) || PyModule_AddIntConstant(module, #name, LASTING_##name) < 0
+#define ADD_VERSION(name) || PyModule_AddIntConstant(module, "VERSION_" #name, VERSION_##name) < 0
+    static const char *const hooks[HOOKS] = {"_backward_hooks", "_backward_pre_hooks", "_forward_hooks",
+                                             "_forward_pre_hooks"};
+    static const char *const methods[3] = {"forward", "_call_impl", "_compiled_call_impl"};
+    for (int i = 0; i < HOOKS; i++) {
+        if ((hook_names[i] = PyUnicode_InternFromString(hooks[i])) == NULL) {
+            return -1;
+        }
+    }
+    for (int i = 0; i < 3; i++) {
+        if ((method_names[i] = PyUnicode_InternFromString(methods[i])) == NULL) {
+            return -1;
+        }
+    }
+    return PyModule_AddType(module, &GuardsType) < 0 || PyModule_AddFunctions(module, functions) < 0 EDGES(ADD_EDGE) FACTS(ADD_FACT) FUNCTION_PARTS(ADD_PART)
+                   LASTING(ADD_LASTING) ADD_VERSION(NONE) ADD_VERSION(DICT) ADD_VERSION(TYPE)
+               ? -1
+               : 0;
+}

@@ -1,0 +1,144 @@
+/* Guards: what state.c, guard.c and dispatch.c share. */
+#ifndef STATOR_GUARD_H
+#define STATOR_GUARD_H
+
+#include "tensor.h"
+
+/* ---- torch's global state (state.c) ---- */
+
+#define STATE_SIZE 9
+
+typedef struct {
+    intptr_t values[STATE_SIZE]; /* numbers; addresses of dtypes, which live for ever */
+    PyObject *autocast;          /* owned; None if it is off */
+} TorchState;
+
+/* 0, or -1 (no exception) if it cannot be read. The reader clears it. Runs no code of the program. */
+int state_read(TorchState *state);
+/* From the tuple that `facts.torch_state` gives; -1 with an exception. */
+int state_from(TorchState *state, PyObject *tuple);
+int state_same(const TorchState *a, const TorchState *b);
+void state_clear(TorchState *state);
+int state_setup(PyObject *module);
+
+/* ---- guards (guard.c, walk.c) ---- */
+
+/* How a value is reached. */
+#define EDGES(X)                                                                                                     \
+    X(LOCAL)     /* argument slot `number` */                                                                        \
+    X(CONST)     /* the object `key` */                                                                              \
+    X(NAMESPACE) /* the instance dict */                                                                             \
+    X(KEY)       /* item `key`, a str or int, of a dict */                                                           \
+    X(INDEX)     /* item `number` of a list or tuple */                                                              \
+    X(MEMBER)    /* what the member descriptor `key` finds */                                                        \
+    X(FUNCTION)  /* part `number` of a Python function */                                                            \
+    X(SELF)      /* what a builtin function is bound to */                                                           \
+    X(CELL)      /* contents of a cell */                                                                            \
+    X(MRO)       /* entry `key` of a class */                                                                        \
+    X(SUPER)     /* entry key[1] of a class, behind class key[0] */                                                  \
+    X(CALL)      /* key(), of a C function that runs no Python code */
+
+#define FUNCTION_PARTS(X) X(CODE) X(DEFAULTS) X(KWDEFAULTS) X(CLOSURE) X(GLOBALS) X(NAME) X(QUALNAME) X(ANNOTATIONS)
+
+/* What is asked of it. */
+#define FACTS(X)                                                                                                     \
+    X(TYPE) X(EQUAL) X(IS) X(TENSOR) X(LEN) X(KEYS) X(HAS) X(LACKS) X(CODE) X(SPECIALS) X(NO_ENTRY) X(UNSET)         \
+    X(NO_SLOT) X(UNHOOKED) /* of the instance dict of a module */                                                    \
+    X(ASK)                 /* only Python can tell */
+
+/* When a check need not be made again: LIVE: never. OWN: if the version of the value itself has not moved.
+ * FIXED: if the value is the very object that was checked before. */
+#define LASTING(X) X(LIVE) X(OWN) X(FIXED)
+
+#define AS_EDGE(name) EDGE_##name,
+enum { EDGES(AS_EDGE) EDGE_COUNT };
+#define AS_FACT(name) FACT_##name,
+enum { FACTS(AS_FACT) FACT_COUNT };
+#define AS_LASTING(name) LASTING_##name,
+enum { LASTING(AS_LASTING) };
+#define AS_PART(name) PART_##name,
+enum { FUNCTION_PARTS(AS_PART) PART_COUNT };
+
+typedef struct {
+    int fact;
+    int origin, index;  /* the check's own, for words: its origin, and its place among that one's checks */
+    PyObject *expected; /* owned, or NULL */
+    union {
+        TensorFacts *tensor; /* owned by the program */
+        Py_ssize_t number;   /* a length, a hash */
+        PyObject **hooks;    /* of UNHOOKED: the four dicts of hooks, as good as the values of nodes. Owned array */
+    };
+} Check;
+
+enum { HOOKS = 4 };
+extern PyObject *hook_names[HOOKS], *method_names[3]; /* interned; see guards_setup */
+enum { VERSION_NONE, VERSION_DICT, VERSION_TYPE };
+
+typedef struct {
+    unsigned char edge;
+    unsigned char version;  /* what kind of version the value has */
+    unsigned char related;  /* identity matters: see Relation and Group */
+    unsigned char stands;   /* in this walk: the version of the value is the one that was seen */
+    int parent;             /* before this node; -1 for none */
+    int past_fixed;         /* the first child (or later node) that must be visited though our version stands */
+    int check, live, own, fixed; /* index of the first check, how many of each kind follow */
+    int origin;             /* index of the origin that this node stands for */
+    PyObject *key;          /* owned, or NULL */
+    Py_ssize_t number;      /* index, hash or part */
+    Py_ssize_t hint;        /* KEY: where the key was last found in a dict whose keys are not all text */
+    PyObject *value;        /* not owned; good only in the walk that set it, or below a version that stands */
+    uint64_t seen;          /* the version under which `fixed` children were checked; 0: none */
+} Node;
+
+typedef struct {
+    int a, b, same; /* the values of nodes a and b are (not) the same object */
+    int origin, index;
+} Relation;
+
+typedef struct {
+    int size;
+    int *nodes;        /* whose values must be different objects */
+    PyObject **values; /* the values as they were last found to be so, in the same order */
+    int holds;
+} Group;
+
+typedef struct {
+    PyObject_HEAD
+    TorchState state;
+    Node *nodes;
+    Check *checks;
+    TensorFacts **tensors;
+    Relation *relations;
+    Group *groups;
+    int *wanted;         /* nodes whose values the replay gets; -1: the next one that `ask` gives back */
+    int *asked;          /* nodes whose values `ask` gets; the first `always_count` even if no check is in doubt */
+    int node_count, check_count, tensor_count, relation_count, group_count, wanted_count, asked_count, always_count;
+    PyObject *ask;       /* a Python function for what C code cannot tell; see guards_walk */
+    int always_ask;
+    int cleared;         /* by the garbage collector */
+    int related_hold;    /* relations held for the values that related nodes have now */
+    unsigned long long walks; /* how many were begun */
+    int *fresh;          /* nodes whose version was noted in the walk that goes on */
+    int fresh_count;
+    int tripwire;        /* node at which a long walk failed last: the next one looks there first; -1: none */
+    int failed_origin, failed_check; /* where the last walk ended; -1: not at a check */
+} Guards;
+
+extern PyTypeObject GuardsType;
+
+enum { HOLDS, FAILS, UNSURE };
+
+/* Checks all guards but torch's state. HOLDS: *values is a new tuple, the wanted values. UNSURE: Python has to check.
+ * No exception is set in any case.
+ *
+ * Nothing before the call of `ask` runs Python code, so values need not be owned until then. `ask` gets the tuple of the
+ * asked values and whether some check was in doubt, and gives back a tuple of the wanted values that it fetched, or else a
+ * number that says which check failed (origin * 65536 + check). */
+int guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, PyObject **values);
+int guards_setup(PyObject *module);
+
+/* ---- the compiled callable (dispatch.c) ---- */
+
+int dispatch_setup(PyObject *module);
+
+#endif

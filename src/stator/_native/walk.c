@@ -1,0 +1,650 @@
+/* One walk over the nodes of a recording: fetch each value, check it, and gather what the replay needs.
+ *
+ * What a version saves: a dict whose version has not moved since all guards held has the same objects under its keys.
+ * Those of its children that are nothing but constants are then passed over, and the others are not fetched again;
+ * what can change without that version (types, tensors, other containers) is still checked. See docs/design/guards.md.
+ *
+ * Values are not owned during the walk. That is sound because nothing here runs Python code: no key is compared by code
+ * of its own, and no collection starts.
+ */
+#include "guard.h"
+
+enum { MAX_OWNED = 16, MAX_PATH = 16, LONG_WALK = 32 };
+
+typedef struct {
+    PyObject *const *slots;
+    Py_ssize_t slot_count;
+    PyObject *owned[MAX_OWNED]; /* values that nobody else holds */
+    int owned_count;
+    int unsure; /* Python code might have to run */
+    int ask;    /* a check is left to Python */
+} Walk;
+
+/* ---- constants ---- */
+
+/* Are two constants equal in type and value? 1, 0, or -1: cannot tell. Tells -0.0 from 0.0, finds NaN equal to NaN. */
+static int
+same_float(double a, double b)
+{
+    return (a != a && b != b) || memcmp(&a, &b, sizeof a) == 0;
+}
+
+static int
+same_constant(PyObject *found, PyObject *expected)
+{
+    if (found == expected) {
+        return 1;
+    }
+    PyTypeObject *type = Py_TYPE(expected);
+    if (Py_TYPE(found) != type) {
+        return 0;
+    }
+    if (type == &PyUnicode_Type) {
+        return PyUnicode_GET_LENGTH(found) == PyUnicode_GET_LENGTH(expected) && PyUnicode_Compare(found, expected) == 0;
+    }
+    if (type == &PyLong_Type || type == &PyBytes_Type) {
+        int same = PyObject_RichCompareBool(found, expected, Py_EQ);
+        PyErr_Clear();
+        return same > 0;
+    }
+    if (type == &PyFloat_Type) {
+        return same_float(PyFloat_AS_DOUBLE(found), PyFloat_AS_DOUBLE(expected));
+    }
+    if (type == &PyComplex_Type) {
+        Py_complex a = ((PyComplexObject *)found)->cval, b = ((PyComplexObject *)expected)->cval;
+        return same_float(a.real, b.real) && same_float(a.imag, b.imag);
+    }
+    if (type == &PyBool_Type || type == Py_TYPE(Py_None)) {
+        return 0; /* another object, then */
+    }
+    if (!PyTuple_CheckExact(expected)) {
+        return -1;
+    }
+    if (PyTuple_GET_SIZE(found) != PyTuple_GET_SIZE(expected)) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(expected); i++) {
+        int same = same_constant(PyTuple_GET_ITEM(found, i), PyTuple_GET_ITEM(expected, i));
+        if (same != 1) {
+            return same;
+        }
+    }
+    return 1;
+}
+
+/* ---- dicts ---- */
+
+/* Is a key of a dict equal to a str or int? 1, 0, or -1: only its own code can tell. */
+static int
+same_key(PyObject *found, PyObject *key)
+{
+    if (found == key || Py_IS_TYPE(found, Py_TYPE(key))) {
+        return same_constant(found, key);
+    }
+    PyTypeObject *type = Py_TYPE(found);
+    if (type == &PyBool_Type || type == &PyFloat_Type || type == &PyComplex_Type) { /* 1 == 1.0 == True */
+        return PyLong_CheckExact(key) && PyObject_RichCompareBool(found, key, Py_EQ) == 1;
+    }
+    int plain = type == &PyLong_Type || type == &PyUnicode_Type || type == &PyTuple_Type || type == &PyBytes_Type ||
+                type->tp_richcompare == PyBaseObject_Type.tp_richcompare;
+    return plain ? 0 : -1;
+}
+
+/* The entry of a str or int, or NULL. A key that only its own code can compare makes the walk unsure. */
+static PyObject *
+dict_find(Walk *w, PyObject *dict, PyObject *key, Py_hash_t hash, Py_ssize_t *hint)
+{
+    if (dict_is_text(dict)) {
+        return PyUnicode_CheckExact(key) ? _PyDict_GetItem_KnownHash(dict, key, hash) : NULL;
+    }
+    PyObject *k, *value;
+    Py_ssize_t pos = *hint;
+    if (PyDict_Next(dict, &pos, &k, &value) && same_key(k, key) == 1) {
+        return value;
+    }
+    pos = 0;
+    for (Py_ssize_t start = 0; PyDict_Next(dict, &pos, &k, &value); start = pos) {
+        int same = same_key(k, key);
+        if (same == 1) {
+            *hint = start;
+            return value;
+        }
+        if (same < 0) {
+            w->unsure = 1;
+            return NULL;
+        }
+    }
+    return NULL;
+}
+
+/* The next key of a dict or set. */
+static int
+next_key(PyObject *container, Py_ssize_t *pos, PyObject **key)
+{
+    PyObject *value;
+    Py_hash_t hash;
+    return PyDict_CheckExact(container) ? PyDict_Next(container, pos, key, &value)
+                                        : _PySet_NextEntry(container, pos, key, &hash);
+}
+
+static int
+same_keys(Walk *w, PyObject *found, PyObject *expected)
+{
+    if (!PyDict_CheckExact(found) && !PyAnySet_CheckExact(found)) {
+        w->unsure = 1;
+        return 0;
+    }
+    Py_ssize_t count = PyTuple_GET_SIZE(expected), i = 0, pos = 0;
+    if ((PyDict_Check(found) ? PyDict_GET_SIZE(found) : PySet_GET_SIZE(found)) != count) {
+        return 0;
+    }
+    PyObject *key;
+    for (; i < count && next_key(found, &pos, &key); i++) {
+        int same = same_constant(key, PyTuple_GET_ITEM(expected, i));
+        if (same != 1) {
+            w->unsure |= same < 0;
+            return 0;
+        }
+    }
+    return i == count;
+}
+
+/* ---- values ---- */
+
+static PyObject *
+function_part(PyObject *value, Py_ssize_t part)
+{
+    if (!PyFunction_Check(value)) {
+        return NULL;
+    }
+    PyFunctionObject *f = (PyFunctionObject *)value;
+    PyObject *parts[PART_COUNT] = {f->func_code,    f->func_defaults, f->func_kwdefaults, f->func_closure,
+                                   f->func_globals, f->func_name,     f->func_qualname,   f->func_annotations};
+    if (part == PART_ANNOTATIONS) { /* made when they are first asked for */
+        return parts[part] != NULL && PyDict_Check(parts[part]) ? parts[part] : NULL;
+    }
+    return parts[part] == NULL ? Py_None : parts[part];
+}
+
+/* What a member descriptor finds, not owned: only members that are objects get here. NULL: it is empty, or no owner. */
+static PyObject *
+member(PyObject *owner, PyObject *descriptor)
+{
+    PyMemberDescrObject *d = (PyMemberDescrObject *)descriptor;
+    if (!PyObject_TypeCheck(owner, d->d_common.d_type)) {
+        return NULL;
+    }
+    PyObject *value = *(PyObject **)((char *)owner + d->d_member->offset);
+    return value == NULL && d->d_member->type == T_OBJECT ? Py_None : value;
+}
+
+static PyObject *
+entry_behind(PyObject *cls, PyObject *key)
+{
+    PyObject *mro = ((PyTypeObject *)cls)->tp_mro, *start = PyTuple_GET_ITEM(key, 0), *name = PyTuple_GET_ITEM(key, 1);
+    Py_ssize_t i = 0, count = mro == NULL ? 0 : PyTuple_GET_SIZE(mro);
+    while (i < count && PyTuple_GET_ITEM(mro, i) != start) {
+        i++;
+    }
+    while (++i < count) {
+        PyObject *dict = class_dict((PyTypeObject *)PyTuple_GET_ITEM(mro, i));
+        PyObject *found = dict == NULL ? NULL : PyDict_GetItemWithError(dict, name);
+        if (found != NULL) {
+            return found;
+        }
+    }
+    return NULL;
+}
+
+static PyObject *
+call(Walk *w, PyObject *function)
+{
+    if (w->owned_count == MAX_OWNED) {
+        w->unsure = 1;
+        return NULL;
+    }
+    PyObject *answer = PyObject_CallNoArgs(function);
+    if (answer != NULL) {
+        w->owned[w->owned_count++] = answer;
+    }
+    return answer;
+}
+
+/* The value of a node, not owned; NULL: there is none, or the walk is unsure. */
+static inline PyObject *
+fetch(Walk *w, Node *n, PyObject *parent)
+{
+    switch (n->edge) {
+    case EDGE_LOCAL:
+        return n->number < w->slot_count ? w->slots[n->number] : NULL;
+    case EDGE_CONST:
+        return n->key;
+    case EDGE_NAMESPACE:
+        return instance_dict(parent);
+    case EDGE_KEY:
+        return PyDict_Check(parent) ? dict_find(w, parent, n->key, n->number, &n->hint) : NULL;
+    case EDGE_INDEX:
+        if (PyTuple_Check(parent)) {
+            return n->number < PyTuple_GET_SIZE(parent) ? PyTuple_GET_ITEM(parent, n->number) : NULL;
+        }
+        return PyList_Check(parent) && n->number < PyList_GET_SIZE(parent) ? PyList_GET_ITEM(parent, n->number) : NULL;
+    case EDGE_MEMBER:
+        return member(parent, n->key);
+    case EDGE_FUNCTION:
+        return function_part(parent, n->number);
+    case EDGE_SELF:
+        return PyCFunction_CheckExact(parent) ? PyCFunction_GET_SELF(parent) : NULL;
+    case EDGE_CELL:
+        return PyCell_Check(parent) ? PyCell_GET(parent) : NULL;
+    case EDGE_MRO:
+        return PyType_Check(parent) ? _PyType_Lookup((PyTypeObject *)parent, n->key) : NULL;
+    case EDGE_SUPER:
+        return PyType_Check(parent) ? entry_behind(parent, n->key) : NULL;
+    case EDGE_CALL:
+        return call(w, parent);
+    default:
+        return NULL;
+    }
+}
+
+static Py_ssize_t
+length(PyObject *value)
+{
+    if (PyTuple_Check(value) || PyList_Check(value)) {
+        return Py_SIZE(value);
+    }
+    if (PyDict_Check(value)) {
+        return PyDict_GET_SIZE(value);
+    }
+    return PyAnySet_Check(value) ? PySet_GET_SIZE(value) : -1;
+}
+
+/* Of a module's instance dict: no hooks, and nothing in place of the methods that lead to `forward`. While the version of
+ * the dict stands, the dicts of hooks are the same, and only their sizes can have changed. */
+static int
+unhooked(Walk *w, const Check *c, PyObject *dict, int stands)
+{
+    if (!stands) {
+        if (!PyDict_CheckExact(dict) || !dict_is_text(dict)) {
+            w->unsure = 1;
+            return 0;
+        }
+        for (int i = 0; i < HOOKS; i++) {
+            c->hooks[i] = PyDict_GetItemWithError(dict, hook_names[i]);
+            if (c->hooks[i] == NULL || !PyDict_Check(c->hooks[i])) {
+                w->unsure = c->hooks[i] != NULL;
+                return 0;
+            }
+        }
+        PyObject *compiled = PyDict_GetItemWithError(dict, method_names[2]);
+        if (PyDict_GetItemWithError(dict, method_names[0]) != NULL ||
+            PyDict_GetItemWithError(dict, method_names[1]) != NULL || (compiled != NULL && compiled != Py_None)) {
+            return 0;
+        }
+    }
+    Py_ssize_t count = 0;
+    for (int i = 0; i < HOOKS; i++) {
+        count += PyDict_GET_SIZE(c->hooks[i]);
+    }
+    return count == 0;
+}
+
+/* Does a check hold? Whatever C code cannot tell is left to `ask`, and counts as held until then; where that is not to be
+ * expected, the walk is unsure. */
+static inline int
+holds(Walk *w, const Check *c, PyObject *value, int stands)
+{
+    Py_ssize_t hint = 0;
+    switch (c->fact) {
+    case FACT_TYPE:
+        return (PyObject *)Py_TYPE(value) == c->expected;
+    case FACT_TENSOR:
+        return tensor_holds(c->tensor, value);
+    case FACT_IS:
+        return value == c->expected;
+    case FACT_EQUAL: {
+        int same = same_constant(value, c->expected);
+        w->ask |= same < 0;
+        return same;
+    }
+    case FACT_LEN: {
+        Py_ssize_t found = length(value);
+        w->unsure |= found < 0;
+        return found == c->number;
+    }
+    case FACT_KEYS:
+        return same_keys(w, value, c->expected);
+    case FACT_HAS:
+        return PyDict_Check(value) && dict_find(w, value, c->expected, c->number, &hint) != NULL;
+    case FACT_LACKS:
+        return PyDict_Check(value) && dict_find(w, value, c->expected, c->number, &hint) == NULL;
+    case FACT_CODE:
+        if (!PyFunction_Check(value)) {
+            w->unsure = 1;
+            return 0;
+        }
+        return ((PyFunctionObject *)value)->func_code == PyTuple_GET_ITEM(c->expected, 0) &&
+               ((PyFunctionObject *)value)->func_globals == PyTuple_GET_ITEM(c->expected, 1);
+    case FACT_SPECIALS:
+        w->ask |= !PyType_Check(value) || type_version_tag((PyTypeObject *)value) != (size_t)c->number;
+        return 1;
+    case FACT_NO_ENTRY:
+        return PyType_Check(value) && _PyType_Lookup((PyTypeObject *)value, c->expected) == NULL;
+    case FACT_UNSET:
+        return PyCell_Check(value) && PyCell_GET(value) == NULL;
+    case FACT_NO_SLOT:
+        return PyObject_TypeCheck(value, ((PyMemberDescrObject *)c->expected)->d_common.d_type) &&
+               member(value, c->expected) == NULL;
+    case FACT_UNHOOKED:
+        return unhooked(w, c, value, stands);
+    default: /* ASK */
+        w->ask = 1;
+        return 1;
+    }
+}
+
+/* ---- the walk ---- */
+
+static inline uint64_t
+version_of(const Node *n, PyObject *value)
+{
+    if (n->version == VERSION_DICT) {
+        return PyDict_Check(value) ? dict_version(value) : 0;
+    }
+    return PyType_Check(value) ? type_version_tag((PyTypeObject *)value) : 0;
+}
+
+/* All checks of one node. `same`: its value is the object that was checked before. `stands`: so is its version. */
+static inline int
+node_holds(Guards *g, Walk *w, Node *n, int same, int stands)
+{
+    const Check *c = g->checks + n->check, *live = c + n->live, *own = live + n->own, *fixed = own + n->fixed;
+    for (; c < live; c++) {
+        if (!holds(w, c, n->value, stands)) {
+            goto failed;
+        }
+    }
+    for (c = stands ? own : live; c < own; c++) {
+        if (!holds(w, c, n->value, stands)) {
+            goto failed;
+        }
+    }
+    for (c = same ? fixed : own; c < fixed; c++) {
+        if (!holds(w, c, n->value, stands)) {
+            goto failed;
+        }
+    }
+    return 1;
+failed:
+    g->failed_origin = c->origin;
+    g->failed_check = c->index;
+    return 0;
+}
+
+/* A group's value changes: is it still different from all others? If that is not clear, all are compared later. */
+static void
+group_note(Guards *g, Node *n, PyObject *value)
+{
+    for (int i = 0; i < g->group_count; i++) {
+        Group *group = &g->groups[i];
+        int at = -1, clash = 0;
+        if (!group->holds) {
+            continue;
+        }
+        for (int k = 0; k < group->size; k++) {
+            if (group->nodes[k] == (int)(n - g->nodes)) {
+                at = k;
+            }
+            clash |= group->values[k] == value;
+        }
+        if (at >= 0) {
+            group->values[at] = value;
+            group->holds &= !clash;
+        }
+    }
+}
+
+static int
+by_address(const void *a, const void *b)
+{
+    uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int
+group_holds(Guards *g, Group *group)
+{
+    if (group->holds) {
+        return 1;
+    }
+    uintptr_t *sorted = PyMem_Malloc((size_t)group->size * sizeof(uintptr_t));
+    if (sorted == NULL) {
+        return 0;
+    }
+    for (int k = 0; k < group->size; k++) {
+        group->values[k] = g->nodes[group->nodes[k]].value;
+        sorted[k] = (uintptr_t)group->values[k];
+    }
+    qsort(sorted, (size_t)group->size, sizeof(uintptr_t), by_address);
+    group->holds = 1;
+    for (int k = 1; k < group->size; k++) {
+        group->holds &= sorted[k] != sorted[k - 1];
+    }
+    PyMem_Free(sorted);
+    return group->holds;
+}
+
+static int
+relations_hold(Guards *g)
+{
+    if (!g->related_hold) {
+        for (int i = 0; i < g->relation_count; i++) {
+            const Relation *r = &g->relations[i];
+            if ((g->nodes[r->a].value == g->nodes[r->b].value) != r->same) {
+                g->failed_origin = r->origin;
+                g->failed_check = r->index;
+                return 0;
+            }
+        }
+        g->related_hold = 1;
+    }
+    g->failed_origin = g->failed_check = -1;
+    for (int i = 0; i < g->group_count; i++) {
+        if (!group_holds(g, &g->groups[i])) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* What failed deep in the tree may fail again: fetch just that, and what it hangs on. 0 if it does. Changes no node. */
+static int
+tripwire_holds(Guards *g, Walk *w)
+{
+    int path[MAX_PATH], length = 0;
+    for (int i = g->tripwire; i >= 0; i = g->nodes[i].parent) {
+        if (length == MAX_PATH) {
+            return 1;
+        }
+        path[length++] = i;
+    }
+    PyObject *value = NULL;
+    while (length > 0) {
+        Node *n = &g->nodes[path[--length]];
+        value = n->edge == EDGE_CALL ? NULL : fetch(w, n, value);
+        if (value == NULL) {
+            return 1; /* the walk itself will tell */
+        }
+    }
+    const Node *n = &g->nodes[g->tripwire];
+    const Check *c = g->checks + n->check, *end = c + n->live + n->own + n->fixed;
+    for (; c < end && !w->unsure; c++) {
+        if (c->fact != FACT_UNHOOKED && !holds(w, c, value, 0)) {
+            g->failed_origin = c->origin;
+            g->failed_check = c->index;
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Visits every node that must be. 1 if all hold so far. */
+static int
+visit(Guards *g, Walk *w)
+{
+    Node *nodes = g->nodes;
+    for (int i = 0; i < g->node_count;) {
+        Node *n = &nodes[i];
+        int same = 0, stands = 0;
+        PyObject *value;
+        Node *parent = n->parent < 0 ? NULL : &nodes[n->parent];
+        if (parent == NULL) {
+            value = fetch(w, n, NULL);
+        }
+        else if ((n->edge == EDGE_KEY || n->edge == EDGE_MRO || n->edge == EDGE_SUPER) && parent->stands) {
+            value = n->value;
+            same = 1;
+        }
+        else {
+            value = fetch(w, n, parent->value);
+        }
+        if (value == NULL || w->unsure) {
+            g->failed_origin = n->origin;
+            g->failed_check = -1;
+            return 0;
+        }
+        if (value != n->value && n->related) {
+            g->related_hold = 0;
+            group_note(g, n, value);
+        }
+        n->value = value;
+        if (n->version != VERSION_NONE) {
+            uint64_t version = version_of(n, value);
+            stands = version != 0 && version == n->seen;
+            if (!stands) {
+                n->seen = version;
+                g->fresh[g->fresh_count++] = i;
+            }
+            n->stands = (unsigned char)stands;
+        }
+        if (!node_holds(g, w, n, same, stands) || w->unsure) {
+            g->tripwire = i < LONG_WALK ? g->tripwire : i;
+            return 0;
+        }
+        i = stands ? n->past_fixed : i + 1;
+    }
+    return 1;
+}
+
+/* What was noted in this walk does not count: not all guards held. */
+static void
+forget(Guards *g)
+{
+    for (int i = 0; i < g->fresh_count; i++) {
+        g->nodes[g->fresh[i]].seen = 0;
+    }
+    g->fresh_count = 0;
+}
+
+static PyObject *
+gather(Guards *g, const int *indices, int count)
+{
+    PyObject *values = PyTuple_New(count);
+    for (int i = 0; values != NULL && i < count; i++) {
+        PyTuple_SET_ITEM(values, i, Py_NewRef(indices[i] < 0 ? Py_None : g->nodes[indices[i]].value));
+    }
+    return values;
+}
+
+/* Puts what `ask` fetched into the gaps of `values`. */
+static int
+fill(Guards *g, PyObject *values, PyObject *answer)
+{
+    Py_ssize_t next = 0;
+    for (int i = 0; i < g->wanted_count; i++) {
+        if (g->wanted[i] < 0) {
+            if (next >= PyTuple_GET_SIZE(answer)) {
+                return -1;
+            }
+            Py_DECREF(PyTuple_GET_ITEM(values, i)); /* None */
+            PyTuple_SET_ITEM(values, i, Py_NewRef(PyTuple_GET_ITEM(answer, next++)));
+        }
+    }
+    return next == PyTuple_GET_SIZE(answer) ? 0 : -1;
+}
+
+/* Python code runs: other threads, and this one, may walk here meanwhile. So nothing counts as noted until it is done,
+ * and only if nobody did. */
+static int
+ask(Guards *g, PyObject *asked, int in_doubt, PyObject *values)
+{
+    unsigned long long walk = g->walks;
+    int fresh = g->fresh_count;
+    uint64_t *kept = PyMem_Malloc((size_t)(fresh + 1) * sizeof(uint64_t));
+    for (int i = 0; kept != NULL && i < fresh; i++) {
+        kept[i] = g->nodes[g->fresh[i]].seen;
+    }
+    forget(g);
+    PyObject *arguments[] = {asked, in_doubt ? Py_True : Py_False};
+    PyObject *answer = PyObject_Vectorcall(g->ask, arguments, 2, NULL);
+    int outcome = UNSURE;
+    if (answer != NULL && PyTuple_Check(answer)) {
+        outcome = fill(g, values, answer) < 0 ? UNSURE : HOLDS;
+    }
+    else if (answer != NULL && PyLong_Check(answer)) {
+        long failed = PyLong_AsLong(answer);
+        g->failed_origin = (int)(failed >> 16);
+        g->failed_check = (int)(failed & 0xFFFF);
+        outcome = FAILS;
+    }
+    Py_XDECREF(answer);
+    PyErr_Clear();
+    if (outcome == HOLDS && g->walks == walk && kept != NULL) {
+        for (int i = 0; i < fresh; i++) { /* `fresh` itself was not touched: nobody walked */
+            g->nodes[g->fresh[i]].seen = kept[i];
+        }
+    }
+    PyMem_Free(kept);
+    return outcome;
+}
+
+int
+guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, PyObject **values)
+{
+    Walk w = {.slots = slots, .slot_count = count};
+    PyObject *asked = NULL;
+    int outcome = FAILS;
+    *values = NULL;
+    g->walks++;
+    g->fresh_count = 0;
+    int collects = PyGC_Disable(); /* on 3.11 any new object may start a collection, and that runs Python code */
+    int tripped = !g->cleared && g->tripwire >= 0 && !tripwire_holds(g, &w);
+    w.ask = w.unsure = 0;
+    if (!g->cleared && !tripped && visit(g, &w) && relations_hold(g)) {
+        *values = gather(g, g->wanted, g->wanted_count);
+        int asks = w.ask || g->always_ask;
+        asked = asks ? gather(g, g->asked, w.ask ? g->asked_count : g->always_count) : NULL;
+        outcome = *values == NULL || (asks && (asked == NULL || g->ask == NULL)) ? UNSURE : HOLDS;
+    }
+    if (w.unsure) {
+        outcome = UNSURE;
+    }
+    if (collects) {
+        PyGC_Enable();
+    }
+    if (outcome != HOLDS) {
+        PyErr_Clear();
+        forget(g);
+    }
+    else if (asked != NULL) {
+        outcome = ask(g, asked, w.ask, *values);
+    }
+    if (outcome != HOLDS) {
+        Py_CLEAR(*values);
+    }
+    Py_XDECREF(asked);
+    for (int i = 0; i < w.owned_count; i++) {
+        Py_DECREF(w.owned[i]);
+    }
+    return outcome;
+}

@@ -1,0 +1,444 @@
+"""From guards as data to guards in C: `compile_guards` makes a `_native.Guards` out of origins and checks.
+
+Enters: origins (parents before children), groups, the origins whose values are wanted. Leaves: a tree over the origins
+in the order in which C code walks it, each path resolved once; and one Python function for whatever only Python can
+check, built from the reference functions in `replay.guards`. What C code takes on is decided here, by table.
+
+Order: arguments first, those with the fewest guards before the others (they change most), then what hangs on constants.
+Below a value with a version, children that are constants come first: C code passes over them while the version stands.
+"""
+
+from __future__ import annotations
+
+import _abc  # type: ignore[import-not-found]
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from .. import _native as n
+from ..facts import autocast_state, is_open, shared_storages
+from ..recording import Check, Edge, Fact, Origin
+from . import layout
+from .guards import fetch, holds, specials_unchanged
+
+_C: Any = torch._C
+Values = dict[int, Any]
+Row = tuple[int, int, int, int, Any]  # of a check: fact, how long it lasts, its origin and index, what is expected
+
+# Values that cannot change while they are the same object, and that C code compares by itself.
+_SIMPLE = (int, float, complex, bool, str, bytes, type(None))
+_QUIET_CALLS = (_abc.get_cache_token, sys.exc_info, sys.getrecursionlimit)
+_PARTS = {
+    "__code__": n.PART_CODE,
+    "__defaults__": n.PART_DEFAULTS,
+    "__kwdefaults__": n.PART_KWDEFAULTS,
+    "__closure__": n.PART_CLOSURE,
+    "__globals__": n.PART_GLOBALS,
+    "__name__": n.PART_NAME,
+    "__qualname__": n.PART_QUALNAME,
+    "__annotations__": n.PART_ANNOTATIONS,
+}
+
+
+def _is_simple(value: Any) -> bool:
+    return type(value) in _SIMPLE or (type(value) is tuple and all(map(_is_simple, value)))
+
+
+def _is_key(value: Any) -> bool:
+    return type(value) is str or type(value) is int
+
+
+_TYPES_OF_PARTS: dict[str, type] = {"__dict__": dict, "__closure__": tuple, "__defaults__": tuple}
+
+
+def known_type(origin: Origin) -> type | None:
+    """The exact type that an origin's value has once its checks hold (or None has, in parts of functions)."""
+    for fact, expected, _ in origin.checks:
+        if fact is Fact.TYPE:
+            return expected  # type: ignore[no-any-return]
+        if fact is Fact.IS or fact is Fact.EQUAL:
+            return type(expected)
+        if fact is Fact.CODE:
+            return types.FunctionType
+    if origin.edge is Edge.CONST:
+        return type(origin.key)
+    if origin.edge is Edge.ATTR:
+        return _TYPES_OF_PARTS.get(origin.key)
+    parent = origin.parent
+    in_closure = origin.edge is Edge.ITEM and parent is not None and parent.edge is Edge.ATTR
+    return types.CellType if in_closure and parent is not None and parent.key == "__closure__" else None
+
+
+# -- edges: (edge, key, number), or None where Python fetches
+
+Step = tuple[int, Any, int] | None
+
+
+def _item(origin: Origin, parent: type | None) -> Step:
+    if parent is None or not _is_key(origin.key):
+        return None
+    if issubclass(parent, dict):
+        return n.EDGE_KEY, origin.key, 0
+    if issubclass(parent, (list, tuple)) and type(origin.key) is int and origin.key >= 0:
+        return n.EDGE_INDEX, None, origin.key
+    return None
+
+
+def _attribute(origin: Origin, parent: type | None) -> Step:
+    name = origin.key
+    if parent is None or issubclass(parent, type):
+        return None
+    if name == "__dict__":
+        plain = type(n.mro_lookup(parent, name)) in (types.GetSetDescriptorType, types.MemberDescriptorType)
+        return (n.EDGE_NAMESPACE, None, 0) if plain else None
+    if parent is types.FunctionType and name in _PARTS:
+        return n.EDGE_FUNCTION, None, _PARTS[name]
+    if parent is types.CellType and name == "cell_contents":
+        return n.EDGE_CELL, None, 0
+    if parent is types.BuiltinFunctionType and name == "__self__":
+        return n.EDGE_SELF, None, 0
+    member = n.mro_lookup(parent, name)
+    return (n.EDGE_MEMBER, member, 0) if not is_open(parent) and n.is_object_member(member) else None
+
+
+def _call(origin: Origin, parent: type | None) -> Step:
+    assert origin.parent is not None
+    known = [c.expected for c in origin.parent.checks if c.fact is Fact.IS]
+    known += [origin.parent.key] if origin.parent.edge is Edge.CONST else []
+    quiet = any(function is f for function in known for f in _QUIET_CALLS)
+    return (n.EDGE_CALL, None, 0) if quiet and origin.key == () else None
+
+
+def _slot(origin: Origin, parent: type | None) -> Step:
+    return (n.EDGE_MEMBER, origin.key, 0) if n.is_object_member(origin.key) else None
+
+
+_STEPS: dict[Edge, Callable[[Origin, type | None], Step]] = {
+    Edge.LOCAL: lambda o, p: (n.EDGE_LOCAL, None, o.key[0]),
+    Edge.CONST: lambda o, p: (n.EDGE_CONST, o.key, 0),
+    Edge.ITEM: _item,
+    Edge.ATTR: _attribute,
+    Edge.MRO: lambda o, p: (n.EDGE_MRO, o.key, 0) if type(o.key) is str else None,
+    Edge.SUPER: lambda o, p: (n.EDGE_SUPER, o.key, 0) if type(o.key) is tuple and type(o.key[1]) is str else None,
+    Edge.SLOT: _slot,
+    Edge.CALL: _call,
+}
+
+
+# -- checks: (fact, lasting, expected), or None where Python checks every time
+
+
+def _type(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
+    # `__class__` can be assigned where both classes are open, and on modules.
+    fixed = not is_open(check.expected) and not issubclass(check.expected, types.ModuleType)
+    return n.FACT_TYPE, n.FIXED if fixed else n.LIVE, check.expected
+
+
+def _tensor(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
+    facts = layout.native_facts(check.expected)
+    return None if facts is None else (n.FACT_TENSOR, n.LIVE, facts)
+
+
+def _size(fact: int) -> Callable[[Check, type | None], tuple[int, int, Any] | None]:
+    """Of containers: a dict has a version of its own (for its order, only if it is a plain one), a tuple is fixed."""
+
+    def row(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
+        if cls is None:
+            return None
+        if issubclass(cls, dict) and (fact == n.FACT_LEN or cls is dict):
+            return fact, n.OWN, check.expected
+        fixed = cls is frozenset or (issubclass(cls, tuple) and not is_open(cls))
+        listed = cls is set or (fact == n.FACT_LEN and issubclass(cls, (list, tuple, set)))
+        return (fact, n.FIXED if fixed else n.LIVE, check.expected) if fixed or listed else None
+
+    return row
+
+
+def _entry(fact: int) -> Callable[[Check, type | None], tuple[int, int, Any] | None]:
+    def row(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
+        quiet = cls is not None and issubclass(cls, dict) and _is_key(check.expected)
+        return (fact, n.OWN, check.expected) if quiet else None
+
+    return row
+
+
+def _no_slot(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
+    return (n.FACT_NO_SLOT, n.LIVE, check.expected) if n.is_object_member(check.expected) else None
+
+
+def _equal(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
+    lasting = n.FIXED if _is_simple(check.expected) or type(check.expected) is torch.device else n.LIVE
+    return n.FACT_EQUAL, lasting, check.expected
+
+
+_ROWS: dict[Fact, Callable[[Check, type | None], tuple[int, int, Any] | None]] = {
+    Fact.TYPE: _type,
+    Fact.EQUAL: _equal,
+    Fact.IS: lambda c, t: (n.FACT_IS, n.FIXED, c.expected),
+    Fact.TENSOR: _tensor,
+    Fact.LEN: _size(n.FACT_LEN),
+    Fact.KEYS: _size(n.FACT_KEYS),
+    Fact.HAS: _entry(n.FACT_HAS),
+    Fact.LACKS: _entry(n.FACT_LACKS),
+    Fact.CODE: lambda c, t: (n.FACT_CODE, n.LIVE, tuple(c.expected)),
+    Fact.SPECIALS: lambda c, t: (n.FACT_SPECIALS, n.OWN, c.expected[0] or 0),
+    Fact.NO_ENTRY: lambda c, t: (n.FACT_NO_ENTRY, n.OWN, c.expected) if type(c.expected) is str else None,
+    Fact.UNSET: lambda c, t: (n.FACT_UNSET, n.LIVE, None),
+    Fact.NO_SLOT: _no_slot,
+    Fact.VALUE: lambda c, t: (n.FACT_ASK, n.FIXED, None),
+}
+
+
+def _is_doubtful(check: Check) -> bool:
+    """May C code say that it cannot tell? Then Python is asked."""
+    return check.fact in (Fact.SPECIALS, Fact.VALUE) or (check.fact is Fact.EQUAL and not _is_simple(check.expected))
+
+
+class _Node:
+    """One place of the tree while it is built."""
+
+    def __init__(self, step: tuple[int, Any, int], origin: int, version: int) -> None:
+        self.step = step
+        self.origin = origin
+        self.version = version
+        self.rows: list[Row] = []
+        self.children: list[_Node] = []
+        self.number = -1
+
+    @property
+    def is_fixed(self) -> bool:
+        """Nothing about it can change while the version of its parent stands."""
+        entry = self.step[0] in (n.EDGE_KEY, n.EDGE_MRO, n.EDGE_SUPER)
+        constant = self.version == n.VERSION_NONE and all(row[1] == n.FIXED for row in self.rows)
+        return entry and constant and not self.children
+
+    def size(self) -> int:
+        return 1 + sum(child.size() for child in self.children)
+
+
+def _version(cls: type | None) -> int:
+    if cls is not None and issubclass(cls, dict):
+        return n.VERSION_DICT
+    return n.VERSION_TYPE if cls is not None and issubclass(cls, type) else n.VERSION_NONE
+
+
+class _Compiler:
+    def __init__(self, origins: list[Origin]) -> None:
+        self.origins = origins
+        self.nodes: dict[int, _Node] = {}  # by origin
+        self.roots: list[_Node] = []
+        self.relations: list[tuple[int, int, bool, int, int]] = []  # by origins
+        self.always: list[tuple[Origin, list[tuple[int, Check]]]] = []  # what Python does in every call
+        self.doubtful: list[tuple[Origin, list[tuple[int, Check]]]] = []  # and when C code is in doubt
+        self.order: list[_Node] = []
+
+    def build(self) -> None:
+        for origin in self.origins:
+            if not self._place(origin):
+                self.always.append((origin, list(enumerate(origin.checks))))
+                continue
+            left, doubtful = self._checks(origin, self.nodes[origin.index])
+            if left:
+                self.always.append((origin, left))
+            if doubtful:
+                self.doubtful.append((origin, doubtful))
+        self.roots.sort(key=lambda node: (node.step[0], node.size()))
+        for root in self.roots:
+            self._number(root)
+
+    def _place(self, origin: Origin) -> bool:
+        """Put an origin into the tree, if C code can fetch it."""
+        parent = origin.parent
+        if parent is not None and parent.index not in self.nodes:
+            return False
+        step = _STEPS[origin.edge](origin, None if parent is None else known_type(parent))
+        if step is None:
+            return False
+        if parent is not None and step[0] == n.EDGE_NAMESPACE:
+            node = self.nodes[origin.index] = self._namespace(self.nodes[parent.index])
+            node.origin = origin.index
+            return True
+        node = self.nodes[origin.index] = _Node(step, origin.index, _version(known_type(origin)))
+        (self.roots if parent is None else self.nodes[parent.index].children).append(node)
+        return True
+
+    def _checks(self, origin: Origin, node: _Node) -> tuple[list[tuple[int, Check]], list[tuple[int, Check]]]:
+        """What is left to Python: always, and in doubt."""
+        left, doubtful = [], []
+        cls = known_type(origin)
+        for index, check in enumerate(origin.checks):
+            if check.fact in (Fact.SAME, Fact.OTHER):
+                if check.expected in self.nodes:
+                    same = check.fact is Fact.SAME
+                    self.relations.append((origin.index, check.expected, same, origin.index, index))
+                else:
+                    left.append((index, check))
+                continue
+            if check.fact is Fact.UNHOOKED:
+                self._namespace(node).rows.append((n.FACT_UNHOOKED, n.LIVE, origin.index, index, None))
+            else:
+                row = _ROWS[check.fact](check, cls)
+                if row is None:
+                    left.append((index, check))
+                    continue
+                if origin.edge is not Edge.CONST or row[1] != n.FIXED:
+                    node.rows.append((row[0], row[1], origin.index, index, row[2]))
+            if _is_doubtful(check):
+                doubtful.append((index, check))
+        return left, doubtful
+
+    def _namespace(self, node: _Node) -> _Node:
+        """The instance dict of a node's value: the origin of that, if there is one, comes to the same place."""
+        for child in node.children:
+            if child.step[0] == n.EDGE_NAMESPACE:
+                return child
+        namespace = _Node((n.EDGE_NAMESPACE, None, 0), node.origin, n.VERSION_DICT)
+        node.children.append(namespace)
+        return namespace
+
+    def _number(self, root: _Node) -> None:
+        pending = [root]
+        while pending:
+            node = pending.pop()
+            node.number = len(self.order)
+            self.order.append(node)
+            node.rows.sort(key=lambda row: row[1])
+            node.children.sort(key=lambda child: not child.is_fixed)
+            pending += reversed(node.children)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        parents = {id(child): node.number for node in self.order for child in node.children}
+        return [
+            (
+                *(node.step[0], parents.get(id(node), -1), node.step[1], node.step[2]),
+                *(node.version, False, node.number + 1 + sum(child.is_fixed for child in node.children), node.origin),
+                node.rows,
+            )
+            for node in self.order
+        ]
+
+
+def compile_guards(
+    origins: list[Origin],
+    state: tuple[Any, ...],
+    distinct: list[tuple[int, ...]],
+    shared: tuple[list[int], tuple[tuple[int, ...], ...] | None],
+    wanted: list[int],
+) -> n.Guards | None:
+    """Guards in C; `shared`: graph inputs and the groups of them that share memory. None if they cannot be made."""
+    compiler = _Compiler(origins)
+    compiler.build()
+    nodes = compiler.nodes
+    groups = [tuple(nodes[i].number for i in group) for group in distinct if all(i in nodes for i in group)]
+    asking = _Asking(compiler, [group for group in distinct if not all(i in nodes for i in group)], shared, wanted)
+    return n.Guards(
+        state=state,
+        nodes=compiler.rows(),
+        relations=[(nodes[a].number, nodes[b].number, same, o, c) for a, b, same, o, c in compiler.relations],
+        groups=groups,
+        wanted=tuple(nodes[i].number if i in nodes else -1 for i in wanted),
+        asked=tuple(nodes[i].number for i in asking.asked),
+        always=asking.always_count,
+        ask=asking,
+    )
+
+
+class _Asking:
+    """The checks that are left to Python: called by C code with values that it has checked so far."""
+
+    def __init__(
+        self,
+        compiler: _Compiler,
+        groups: list[tuple[int, ...]],
+        shared: tuple[list[int], tuple[tuple[int, ...], ...] | None],
+        wanted: list[int],
+    ) -> None:
+        nodes = compiler.nodes
+        self._always = [(o, o.index not in nodes, checks) for o, checks in compiler.always]
+        self._doubtful = [(o, [(i, _remembering(c)) for i, c in checks]) for o, checks in compiler.doubtful]
+        self._groups = groups
+        self._inputs, self._storages = shared
+        self._fetched = [i for i in wanted if i not in nodes]
+        needed = dict.fromkeys(i for group in groups for i in group)
+        needed |= dict.fromkeys(self._inputs if self._storages is not None else ())
+        for origin, fetched, checks in self._always:
+            needed[origin.parent.index if fetched and origin.parent is not None else origin.index] = None
+            needed |= {c.expected: None for _, c in checks if c.fact in (Fact.SAME, Fact.OTHER)}
+        always = [i for i in needed if i in nodes]
+        in_doubt = dict.fromkeys(o.index for o, _ in self._doubtful)
+        self.asked = [*always, *(i for i in in_doubt if i not in needed)]
+        self.always_count = len(always) if self._always or groups or self._storages is not None else -1
+
+    def __call__(self, values: tuple[Any, ...], in_doubt: bool) -> tuple[Any, ...] | int:
+        """The wanted values that Python fetched, or the number of the check that does not hold."""
+        known: Any = dict(zip(self.asked, values, strict=False))
+        for origin, fetched, checks in self._always:
+            if fetched:
+                try:
+                    known[origin.index] = fetch(origin, known, ())
+                except Exception:
+                    return origin.index << 16 | 0xFFFF
+            failed = _first_failing(origin, checks, known)
+            if failed is not None:
+                return failed
+        if in_doubt:
+            for origin, checks in self._doubtful:
+                failed = _first_failing(origin, checks, known)
+                if failed is not None:
+                    return failed
+        for group in self._groups:
+            if len({id(known[i]) for i in group}) != len(group):
+                return 0xFFFF
+        if self._storages is not None and shared_storages(known[i] for i in self._inputs) != self._storages:
+            return 0xFFFF
+        return tuple([known[i] for i in self._fetched])
+
+
+def _holds(check: Check, value: Any, known: Any) -> bool:
+    if type(check.expected) is list:
+        return n.type_version(value) == check.expected[0] or specials_unchanged(value, check.expected)
+    return holds(check, value, known)
+
+
+def _first_failing(origin: Origin, checks: list[tuple[int, Check]], known: Any) -> int | None:
+    for index, check in checks:
+        try:
+            ok = _holds(check, known[origin.index], known)
+        except Exception:
+            ok = False
+        if not ok:
+            return origin.index << 16 | index
+    return None
+
+
+def _remembering(check: Check) -> Check:
+    """Special methods are compared again only if the version of their class has moved since they last were."""
+    if check.fact is Fact.SPECIALS:
+        return check._replace(expected=[check.expected[0] or -1, check.expected[1]])
+    return check
+
+
+# -- torch's state
+
+
+def _setup_state() -> None:
+    readers = (
+        (_C.is_grad_enabled, None, n.STATE_NUMBER),
+        (_C._get_tracing_state, None, n.STATE_IS_NONE),
+        (_C.is_inference_mode_enabled, None, n.STATE_NUMBER),
+        (_C.get_default_dtype, None, n.STATE_OBJECT),
+        (_C._len_torch_function_stack, None, n.STATE_NUMBER),
+        (_C._len_torch_dispatch_stack, None, n.STATE_NUMBER),
+        (_C._functorch.maybe_current_level, None, n.STATE_NUMBER_OR_NONE),
+        (_C._autograd._top_saved_tensors_default_hooks, False, n.STATE_IS_NONE),
+        (None, None, n.STATE_NUMBER),
+    )
+    n.state_learn(readers, vars(forward_ad), "_current_level", _C._is_any_autocast_enabled, autocast_state)
+
+
+layout.setup()
+_setup_state()
