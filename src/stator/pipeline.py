@@ -104,6 +104,11 @@ class Leaving:
         self.leave = leave
         self.state = state
 
+    def go(self) -> Jump:
+        state, self.state = self.state, ()
+        jump: Jump = self.leave(*state)
+        return jump
+
 
 @dataclass(slots=True)
 class Tally:
@@ -195,7 +200,7 @@ class Program:
         before = (tally.recordings, tally.plain)
         try:
             while type(outcome) is Leaving:
-                jump: Jump = outcome.leave(*outcome.state)
+                jump = outcome.go()
                 outcome = None
                 if jump.way.raises:  # a handler, or nothing but the way out
                     return jump.function(*jump.slots)
