@@ -11,12 +11,16 @@ from typing import Any, TypeVar
 from torch import fx
 
 from ..errors import UnknownBackend
-from . import eager, inductor
+from . import aot_eager, eager, inductor
 
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 B = TypeVar("B", bound=Callable[..., Any])
 
-_BACKENDS: dict[str, Backend] = {"eager": eager.compile_graph, "inductor": inductor.compile_graph}
+_BACKENDS: dict[str, Backend] = {
+    "aot_eager": aot_eager.compile_graph,
+    "eager": eager.compile_graph,
+    "inductor": inductor.compile_graph,
+}
 DEFAULT = "inductor"  # until there is a native one
 
 

@@ -1,0 +1,1 @@
+"""Ahead-of-time autograd: forward and backward graphs before the first result."""

@@ -1,0 +1,79 @@
+"""Choices that torch makes by the device, made for the real device while stand-ins are on none.
+
+`scaled_dot_product_attention` is written in C++ in terms of one of several kernels, chosen by what the device has.
+On stand-ins it would always take the slow one. Here the choice is asked for with tensors on the real device.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .record import Recorder
+
+aten = torch.ops.aten
+_attend: Any = torch.nn.functional.scaled_dot_product_attention
+_choose: Any = torch._fused_sdp_choice
+_FLASH = 1  # SDPBackend::flash_attention
+_OWN_FOLDERS = (torch.__path__[0], __file__.rsplit("autograd", 1)[0])
+
+
+class Choices(TorchFunctionMode):
+    """Stands on torch's stack of function modes while a function is traced."""
+
+    def __init__(self, recorder: Recorder, *, lines: bool) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._lines = lines  # find the user's line here; a graph knows it already
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if self._lines:
+            self._recorder.at_line(_user_line())
+        if func is _attend and self._recorder.stand_ins.device is not None:
+            return self._attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+        tensors: Any = (query, key, value, attn_mask)
+        with torch._C._DisableTorchDispatch():
+            real: Any = [None if t is None else self._real(t) for t in tensors]
+            chosen = _choose(*real, dropout_p, is_causal, **options)
+        if chosen != _FLASH:
+            return _attend(*tensors, dropout_p, is_causal, **options)
+        if attn_mask is not None and attn_mask.dtype is torch.bool:
+            nothing = torch.zeros_like(attn_mask, dtype=query.dtype)
+            attn_mask = nothing.masked_fill_(attn_mask.logical_not(), -torch.inf)
+        flash = aten._scaled_dot_product_flash_attention_for_cpu.default
+        return flash(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
+
+    def _real(self, tensor: Tensor) -> Tensor:
+        return self._recorder.stand_ins.real(tensor).requires_grad_(tensor.requires_grad)
+
+
+def _user_line() -> str:
+    """Where in the user's program the operation stands: the innermost frame outside of torch and of stator."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OWN_FOLDERS):
+            return f'File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}'
+        frame = frame.f_back
+    return ""
