@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .record import Recorder
+from .standins import MetaStandIns
 
 aten = torch.ops.aten
 _attend: Any = torch.nn.functional.scaled_dot_product_attention
@@ -23,20 +24,27 @@ _FLASH = 1  # SDPBackend::flash_attention
 _OWN_FOLDERS = (torch.__path__[0], __file__.rsplit("autograd", 1)[0])
 
 
+class DeviceWanted(Exception):
+    """Autocast goes by the device, which the stand-ins do not have."""
+
+
 class Choices(TorchFunctionMode):
     """Stands on torch's stack of function modes while a function is traced."""
 
     def __init__(self, recorder: Recorder, *, lines: bool) -> None:
         super().__init__()
         self._recorder = recorder
+        self._deviceless = isinstance(recorder.stand_ins, MetaStandIns)
         self._lines = lines  # find the user's line here; a graph knows it already
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if self._deviceless and torch._C._is_any_autocast_enabled():
+            raise DeviceWanted
         if self._lines:
             self._recorder.at_line(_user_line())
-        if func is _attend and self._recorder.stand_ins.device is not None:
+        if func is _attend and self._deviceless:
             return self._attention(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 

@@ -13,13 +13,14 @@ from typing import Any
 
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.graph import _BoxedCodeGen
 
 from .. import events
 from .joint import PassRun, optimise
 from .partition import PartitionFn, min_cut_partition
 from .record import Decompositions
-from .runtime import Boxed, wrap
+from .runtime import Boxed, Original, wrap
 from .standins import FakeStandIns, StandIns
 from .trace import Function, Joint, trace
 
@@ -93,12 +94,13 @@ def compile_function(
     if with_devices:
         mode = joint.stand_ins.mode if isinstance(joint.stand_ins, FakeStandIns) else FakeTensorMode()
         dress([forward, backward], joint.stand_ins, mode)
+    run = function.forward if isinstance(function, fx.GraphModule) else function
+    original = Original(run, _as_copy(backward).forward if backward is not None and not saved else None)
     compiled = boxed(fw_compiler(forward, _examples(forward)))
     compiled_backward = None
     if backward is not None:
         assert len(_examples(backward)) == len(saved) + len(joint.tangents)
         compiled_backward = boxed((bw_compiler or fw_compiler)(backward, _examples(backward)))
-    original = function.forward if isinstance(function, fx.GraphModule) else function
     return wrap(joint, compiled, compiled_backward, original, inputs)
 
 
@@ -142,7 +144,7 @@ def boxed(compiled: Callable[..., Any]) -> Boxed:
     if getattr(compiled, "_boxed_call", False):
         return compiled
     if isinstance(compiled, fx.GraphModule):
-        return make_boxed(compiled)
+        return make_boxed(_as_copy(compiled))  # the caller may keep and call the graph as it is
 
     def run(args: list[Any]) -> Any:
         given = tuple(args)
@@ -151,6 +153,12 @@ def boxed(compiled: Callable[..., Any]) -> Boxed:
 
     run._boxed_call = True  # type: ignore[attr-defined]  # the mark that torch's compilers use
     return run
+
+
+def _as_copy(module: fx.GraphModule) -> fx.GraphModule:
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return _LazyGraphModule(module, graph)
 
 
 def _returned(module: fx.GraphModule) -> Sequence[Any]:

@@ -61,9 +61,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         return rule(self, func, args, kwargs or {})
 
     def _choose(self, op: OpOverload) -> Rule:
-        known: Facts = facts(op)
+        if op.namespace == "prim":
+            return _ask  # fake tensors answer for their device and layout
         if op in _SPECIAL:
             return _SPECIAL[op]
+        known: Facts = facts(op)
         if op in self._decompositions or known.composite:
             return Recorder._decompose
         if op in UNMARKED:
@@ -329,6 +331,10 @@ def _looks_like(one: Tensor, other: Tensor) -> bool:
         and one.device == other.device
         and torch._debug_has_internal_overlap(one) == 0
     )
+
+
+def _ask(recorder: Recorder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return op(*args, **kwargs)
 
 
 def _data_wanted(recorder: Recorder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -26,6 +26,14 @@ Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
+class Original:
+    """What the graphs were made from, for a backward that is to be differentiated itself."""
+
+    function: Callable[..., Sequence[Any]]
+    backward: Callable[..., Sequence[Any]] | None  # as a function of the tangents alone, if nothing is kept
+
+
+@dataclass(frozen=True, slots=True)
 class TangentFacts:
     """How the backward expects a tangent."""
 
@@ -51,7 +59,7 @@ def wrap(
     joint: Joint,
     forward: Boxed,
     backward: Boxed | None,
-    original: Callable[..., Sequence[Any]],
+    original: Original,
     inputs: Sequence[Any],
 ) -> Callable[..., Sequence[Any]]:
     """The function that takes what `original` takes, and gives what it gives, by way of the graphs."""
@@ -71,7 +79,7 @@ def wrap(
 
 
 def _node(
-    joint: Joint, forward: Boxed, backward: Boxed, original: Callable[..., Sequence[Any]], inputs: Sequence[Any]
+    joint: Joint, forward: Boxed, backward: Boxed, original: Original, inputs: Sequence[Any]
 ) -> Callable[..., Any]:
     """One `autograd.Function` for this graph."""
     plan, results = joint.plan, joint.plan.results
@@ -96,6 +104,8 @@ def _node(
         @staticmethod
         def backward(ctx: Any, *given: Any) -> Any:
             if torch.is_grad_enabled():
+                if original.backward is not None:
+                    return tuple(original.backward(*[facts.fit(given[position]) for position, facts in expected]))
                 return again.run(ctx.again, given)
             args = list(ctx.saved_tensors)
             if not torch._C._autograd._get_current_graph_task_keep_graph():
@@ -162,7 +172,7 @@ def _output(output: Output, given: Sequence[Any], results: Sequence[Any]) -> Any
 class _Again:
     """A backward that is to be differentiated itself: the original function runs, in eager mode."""
 
-    def __init__(self, plan: Plan, original: Callable[..., Sequence[Any]], inputs: Sequence[Any]) -> None:
+    def __init__(self, plan: Plan, original: Original, inputs: Sequence[Any]) -> None:
         self._plan = plan
         self._original = original
         self._count = len(inputs)
@@ -218,7 +228,7 @@ class _Again:
             if state is not None:
                 stack.enter_context(torch.random.fork_rng(devices=[]))
                 torch.set_rng_state(state)
-            outputs = self._original(*inputs)
+            outputs = self._original.function(*inputs)
         results: dict[int, Tensor] = {}
         for plan, output in zip(self._plan.outputs, outputs, strict=True):
             if isinstance(plan, Result):

@@ -7,18 +7,68 @@ shapes) takes fake tensors, which know their device.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.immutable_collections import immutable_list
 
 from .operators import facts
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
+
+
+# What operators gave, by what they were given. Torch's meta kernels are Python and take up to a millisecond; a model does the
+# same things again in every layer.
+
+
+class _NotCached(Exception):
+    """Something that a look does not tell all of."""
+
+
+class _Look(NamedTuple):
+    """All that an operator on stand-ins knows of a tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+_PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
+_RESULTS: dict[Any, Any] = {}
+_MOST_RESULTS = 20_000
+
+
+def _looks(arg: Any) -> Any:
+    kind = type(arg)
+    if kind is Tensor or kind is torch.nn.Parameter:
+        if arg.dtype.is_complex:
+            raise _NotCached
+        return _Look(arg.shape, arg.stride(), arg.dtype)
+    if kind in _PLAIN:
+        return kind, arg  # the type too: 1 == 1.0 == True
+    if kind is tuple or kind is list or kind is torch.Size or kind is immutable_list:
+        return tuple([_looks(item) for item in arg])
+    raise _NotCached
+
+
+def _look_of_result(result: Any) -> Any:
+    if isinstance(result, Tensor) and not result.dtype.is_complex:
+        return _Look(tuple(result.shape), result.stride(), result.dtype)
+    if type(result) in (tuple, list):
+        return type(result)(map(_look_of_result, result))
+    raise _NotCached
+
+
+def _made(look: Any) -> Any:
+    if type(look) is _Look:
+        return torch.empty_strided(look.shape, look.stride, dtype=look.dtype, device=META)
+    return type(look)(map(_made, look))
 
 
 class MetaStandIns:
@@ -29,9 +79,9 @@ class MetaStandIns:
     def of(self, tensor: Tensor) -> Tensor:
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
         if tensor.storage_offset():
-            length = tensor.untyped_storage().nbytes() // tensor.element_size()
-            room = torch.empty(length, dtype=tensor.dtype, device=META)
-            made = room.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+            room = torch.UntypedStorage(tensor.untyped_storage().nbytes(), device=META)
+            empty = torch.empty(0, dtype=tensor.dtype, device=META)
+            made = empty.set_(room, tensor.storage_offset(), tensor.shape, tensor.stride())  # no view of anything
         if tensor.is_conj():
             made = made.conj()
         return made.neg() if tensor.is_neg() else made
@@ -40,9 +90,24 @@ class MetaStandIns:
         return tensor.device.type == "meta"
 
     def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if facts(op).takes_device:
+        known = facts(op)
+        if known.takes_device:
             kwargs = {**kwargs, "device": META}
-        return op(*args, **kwargs)
+        if known.view_of is not None or known.writes or known.in_place_view:
+            return op(*args, **kwargs)
+        try:
+            key = (op, torch.get_default_dtype(), _looks(args), _looks(tuple(kwargs.items())))
+            made = _RESULTS.get(key)
+        except _NotCached:
+            return op(*args, **kwargs)
+        if made is not None:
+            return _made(made)
+        result = op(*args, **kwargs)
+        with contextlib.suppress(_NotCached):
+            if len(_RESULTS) >= _MOST_RESULTS:
+                _RESULTS.clear()
+            _RESULTS[key] = _look_of_result(result)
+        return result
 
     def real(self, tensor: Tensor) -> Tensor:
         """A tensor on the real device, whose contents mean nothing: for operators that decide by the device."""

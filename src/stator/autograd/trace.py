@@ -20,10 +20,10 @@ from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ..errors import CannotDerive
-from .choices import Choices
+from .choices import Choices, DeviceWanted
 from .functional import Value, View
 from .record import Decompositions, Recorder
-from .standins import StandIns, stand_ins_for
+from .standins import FakeStandIns, StandIns, stand_ins_for
 
 aten = torch.ops.aten
 Function = Callable[..., Sequence[Any]]
@@ -98,15 +98,15 @@ class _NotALeaf(torch.autograd.Function):
     """Makes a stand-in that was computed from another, as far as autograd knows, without an operator."""
 
     @staticmethod
-    def forward(ctx: Any, leaf: Tensor, tensor: Tensor) -> Tensor:
-        return tensor
+    def forward(ctx: Any, leaf: Tensor, boxed: list[Tensor]) -> Tensor:
+        return boxed[0]  # in a box: a tensor given and returned would count as a view
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         return grads[0], None
 
 
-_not_a_leaf: Callable[[Tensor, Tensor], Tensor] = _NotALeaf.apply
+_not_a_leaf: Callable[[Tensor, list[Tensor]], Tensor] = _NotALeaf.apply
 
 
 class _LineByLine(fx.Interpreter):
@@ -132,7 +132,12 @@ def trace(
     stand_ins: StandIns | None = None,
 ) -> Joint:
     """The joint graph of a function that takes `inputs` and gives back a sequence."""
-    return _Trace(function, inputs, decompositions, stand_ins or stand_ins_for(inputs)).run()
+    if stand_ins is None and torch._C._is_any_autocast_enabled():
+        stand_ins = FakeStandIns()
+    try:
+        return _Trace(function, inputs, decompositions, stand_ins or stand_ins_for(inputs)).run()
+    except DeviceWanted:
+        return _Trace(function, inputs, decompositions, FakeStandIns()).run()
 
 
 class _Trace:
@@ -199,7 +204,7 @@ class _Trace:
                 leaf.requires_grad_()
                 if not tensor.is_leaf:
                     with torch.enable_grad():
-                        standing = _not_a_leaf(leaf, self._stand_ins.of(tensor))
+                        standing = _not_a_leaf(leaf, [self._stand_ins.of(tensor)])
             self._plan.inputs.append(index)
             self._leaves.append(leaf)
             self._formers.append(standing.grad_fn)
