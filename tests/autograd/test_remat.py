@@ -150,6 +150,16 @@ def test_random_numbers_for_the_backward_alone_are_drawn_in_the_forward() -> Non
         assert case.split(partition).check().names == [noise.name]
 
 
+def test_a_mask_of_zeros_and_ones_is_kept_as_bool() -> None:
+    def dropping(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w) * (torch.bernoulli(x.detach(), 0.5) / 0.5)
+
+    case = joint_of(dropping, torch.randn(4, 4), nn.Parameter(torch.randn(4, 4)))
+    cut = case.split().check()
+    assert [(value.dtype, value.bytes) for value in cut.saved if value.extra] == [(torch.float32, 64), (torch.bool, 16)]
+    assert "_to_copy" in cut.bw.code
+
+
 def test_a_long_reduction_is_kept_unless_memory_is_short() -> None:
     """Mean and variance of a layer norm that is written out: few bytes, and the whole input to read."""
 

@@ -22,7 +22,7 @@ from scipy.sparse import csr_array  # type: ignore[import-untyped] # scipy ships
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow  # type: ignore[import-untyped]
 from torch import fx
 
-from stator.autograd.remat import Bans, Sides, ancestors, bytes_of
+from stator.autograd.remat import Bans, Sides, ancestors, bytes_of, is_mask
 
 SOURCE, SINK = 0, 1
 _WIDEST = 2**30  # scipy's flow is counted in 32 bits
@@ -53,7 +53,9 @@ class _Network:
 
 def cost(sides: Sides, node: fx.Node) -> int:
     """Bytes that live on until the backward because this value is kept."""
-    return 0 if node in sides.alive else bytes_of(node.meta["val"])
+    if node in sides.alive:
+        return 0
+    return bytes_of(node.meta["val"]) // (node.meta["val"].dtype.itemsize if is_mask(node) else 1)
 
 
 def read_directly(sides: Sides, bans: Bans) -> set[fx.Node]:

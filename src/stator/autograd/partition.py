@@ -25,7 +25,18 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.node import map_arg
 
 from stator.autograd.cut import cheapest, cost, read_directly
-from stator.autograd.remat import Bans, Kind, Sides, ancestors, bytes_of, find_bans, is_symbol, kind_at, take_apart
+from stator.autograd.remat import (
+    Bans,
+    Kind,
+    Sides,
+    ancestors,
+    bytes_of,
+    find_bans,
+    is_mask,
+    is_symbol,
+    kind_at,
+    take_apart,
+)
 
 PartitionFn = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
@@ -94,19 +105,31 @@ def _forward_graph(sides: Sides, saved: Sequence[fx.Node], why: Mapping[fx.Node,
     """Everything that the outputs and the saved values are computed from, in the joint graph's order."""
     graph = fx.Graph()
     copies = {primal: graph.node_copy(primal) for primal in sides.primals}
-    returned = {}
-    for node in saved:
-        if node.meta.get("mutated", False):  # before anything else runs: its old value is meant
-            returned[node] = graph.call_function(torch.ops.aten.clone.default, (copies[node],))
-            returned[node].meta = dict(node.meta)
     needed = ancestors([*sides.forward_ends, *saved])
-    _copy_into(graph, [node for node in sides.position if node in needed and node not in copies], copies)
-    for node in saved:
-        value = returned.setdefault(node, copies[node])
-        value.meta["saved_because"] = why[node]
-        value.meta["parameter"] = node in sides.alive
+    body = [node for node in sides.position if node in needed and node not in copies]
+    returned = {}
+    for node in (*sides.primals, *body):
+        if node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node in why:
+            returned[node] = value = _as_kept(graph, node, copies[node])
+            value.meta["saved_because"] = why[node]
+            value.meta["parameter"] = node in sides.alive
     graph.output((*map_arg(tuple(sides.outputs), copies.__getitem__), *(returned[node] for node in saved)))
     return graph
+
+
+def _as_kept(graph: fx.Graph, node: fx.Node, copy: fx.Node) -> fx.Node:
+    """What the forward returns for a value of the joint graph that it keeps."""
+    if node.meta.get("mutated", False):  # the old value is meant; this stands before all that could write
+        kept = graph.call_function(torch.ops.aten.clone.default, (copy,))
+        kept.meta = dict(node.meta)
+    elif is_mask(node):
+        kept = graph.call_function(torch.ops.aten._to_copy.default, (copy,), {"dtype": torch.bool})
+        kept.meta = {**node.meta, "val": node.meta["val"].to(torch.bool)}
+    else:
+        kept = copy
+    return kept
 
 
 def _backward_graph(
@@ -114,14 +137,23 @@ def _backward_graph(
 ) -> tuple[fx.Graph, dict[fx.Node, str]]:
     """Everything that the gradients are computed from, and the first reader of each saved value."""
     graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
+    given: dict[fx.Node, fx.Node] = {}
     for node in (*saved, *sides.tangents):
-        copies[node] = graph.create_node("placeholder", node.name, name=node.name)
-        copies[node].meta = dict(node.meta)
+        given[node] = graph.create_node("placeholder", node.name, name=node.name)
+        given[node].meta = dict(node.meta)
+    masks = set(filter(is_mask, saved))
+    copies = {node: value for node, value in given.items() if node not in masks}
     body = needed - copies.keys()
     lost = [node.name for node in body if node.op == "placeholder"]
     assert not lost, f"the backward graph needs {lost}, which nobody saved"
-    _copy_into(graph, _late(sides, body), copies)
+    for node in _late(sides, body):
+        if node in masks:
+            given[node].meta["val"] = node.meta["val"].to(torch.bool)
+            number = {"dtype": node.meta["val"].dtype}
+            copies[node] = graph.call_function(torch.ops.aten._to_copy.default, (given[node],), number)
+            copies[node].meta = dict(node.meta)
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(map_arg(tuple(sides.gradients), copies.__getitem__))
     return graph, {node: _reader(copies[node]) for node in saved}
 
@@ -147,11 +179,6 @@ def _late(sides: Sides, body: Set[fx.Node]) -> list[fx.Node]:
             users = (user for user in node.users if user in first_use or user.op == "output")
             first_use[node] = min(first_use.get(user, sides.position[user]) for user in users)
     return sorted(body, key=lambda node: (first_use[node], sides.position[node]))
-
-
-def _copy_into(graph: fx.Graph, nodes: Sequence[fx.Node], copies: dict[fx.Node, fx.Node]) -> None:
-    for node in nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
 
 
 # ----------------------------------------------------------------------------------------------- explanations

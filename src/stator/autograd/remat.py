@@ -63,6 +63,7 @@ _NORMALIZING = frozenset(
 )
 # These share memory with their first argument although their schemas do not say so.
 _UNSAFE_VIEWS = frozenset("_unsafe_view unsafe_split unsafe_split_with_sizes unsafe_chunk".split())
+_ZEROS_AND_ONES = frozenset((torch.ops.aten.bernoulli.default, torch.ops.aten.bernoulli.p))
 _OURS = frozenset(("aten", "prims"))  # the namespaces in which the names above mean what they say
 
 
@@ -138,6 +139,11 @@ def bytes_of(value: Any) -> int:
 def is_symbol(node: fx.Node) -> bool:
     """Whether a node is a number and not a tensor."""
     return not isinstance(node.meta["val"], (torch.Tensor, tuple, list))
+
+
+def is_mask(node: fx.Node) -> bool:
+    """Whether a node holds zeros and ones as wider numbers: it is kept as bool, exactly and in fewer bytes."""
+    return node.target in _ZEROS_AND_ONES and node.meta["val"].dtype is not torch.bool
 
 
 # ----------------------------------------------------------------------------------------------- joint graphs
