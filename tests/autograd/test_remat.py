@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from test_partition import Case, Residual, joint_of, joint_of_module, long_chain, stack
+from test_partition import Case, Halves, Residual, joint_of, joint_of_module, long_chain, stack
 from torch import fx, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy
@@ -198,6 +199,34 @@ def test_chains_of_recomputation_end() -> None:
     assert len(cut.saved) == 4
     assert f"a chain of {remat.LONGEST_CHAIN + 1} cheap operations" in cut.saved[1].why
     assert long_chain(length).split(memory_budget=0).check().names == ["primals_1"]
+
+
+def peak(halves: Halves) -> int:
+    """Most bytes alive at once while the backward runs, parameters left out, views free."""
+    nodes = list(halves.bw.graph.nodes)[:-1]
+    root = remat._roots(nodes)
+    held = {value.name for value in halves.saved if not value.extra}
+    own = [n for n in nodes if root[n] is n and n.name not in held and isinstance(n.meta["val"], torch.Tensor)]
+    last = {root[read]: i for i, node in enumerate(nodes) for read in node.all_input_nodes}
+    change = [0] * (len(nodes) + 1)
+    for node in own:
+        size, first = bytes_of(node.meta["val"]), nodes.index(node)
+        change[first] += size
+        change[last.get(node, first) + 1] -= size
+    return max(itertools.accumulate(change))
+
+
+def test_a_limited_chain_keeps_the_peak_of_the_backward_low() -> None:
+    case = long_chain(1000)
+    default, full, none = case.split(default_partition), case.split(), case.split(memory_budget=0)
+    assert peak(full) < 0.1 * peak(default)
+    assert none.bytes < full.bytes
+    assert peak(full) < peak(none) <= peak(default)
+
+
+def test_models_have_a_lower_peak_too() -> None:
+    case = joint_of_module(stack(Residual, width=16), torch.randn(32, 16))
+    assert peak(case.split()) < 0.7 * peak(case.split(default_partition))
 
 
 def test_recomputation_does_not_reach_across_the_model() -> None:
