@@ -286,6 +286,24 @@ def test_constants_live_in_both_halves() -> None:
         assert halves.names == []
 
 
+@pytest.mark.parametrize(
+    ("outputs", "gradients"), [(["x"], [None]), (["x"], ["t"]), ([], ["x"]), ([3, "x", "x"], ["t"])]
+)
+def test_graphs_without_operations(outputs: list[Any], gradients: list[Any]) -> None:
+    graph = fx.Graph()
+    nodes = {"x": graph.placeholder("primals_1"), "t": graph.placeholder("tangents_1")}
+    for node in nodes.values():
+        node.meta["val"] = torch.empty(3, device="meta")
+    graph.output(tuple(nodes.get(name, name) for name in outputs + gradients))
+    case = Case(fx.GraphModule(nn.Module(), graph), [torch.randn(3), torch.randn(3)], len(outputs))
+    for partition in (default_partition, min_cut_partition):
+        halves = case.split(partition)
+        assert halves.names == (["primals_1"] if gradients == ["x"] else [])
+        results = halves.fw(case.inputs[0])
+        assert len(results) == len(outputs) + len(halves.names)
+        assert len(halves.bw(*results[len(outputs) :], case.inputs[1])) == 1
+
+
 def test_sizes_come_after_tensors() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x.sin().sum(0).expand(x.shape[0], -1) * x.shape[0]
