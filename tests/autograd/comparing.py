@@ -1,6 +1,7 @@
 """The check behind most tests here: a function by way of graphs does what the function does.
 
-Values, gradients, what was written to which input, which outputs are which inputs, and which share memory: all compared with eager.
+Values, gradients, what was written to which input, which outputs are which inputs, and which share memory: all
+compared with eager.
 """
 
 from __future__ import annotations

@@ -123,8 +123,14 @@ def test_outputs_without_tangents():
     equal(both(fn, use, x(), x(seed=1)))
 
 
-@pytest.mark.parametrize("tangent", [lambda: torch.ones(1).expand(3, 4), lambda: torch.arange(12.0).view(4, 3).t(),
-                                     lambda: torch.arange(24.0).view(3, 8)[:, ::2]])
+@pytest.mark.parametrize(
+    "tangent",
+    [
+        lambda: torch.ones(1).expand(3, 4),
+        lambda: torch.arange(12.0).view(4, 3).t(),
+        lambda: torch.arange(24.0).view(3, 8)[:, ::2],
+    ],
+)
 def test_tangents_with_other_strides(tangent):
     def use(f, a):
         f(a).backward(tangent())

@@ -1,8 +1,9 @@
 """The surface: functions and modules by way of graphs that the caller's compilers see.
 
-Compilers are called `(gm, example_inputs) -> callable`, forward before backward, both before the first result is returned. What was
-compiled for one call serves every call that looks the same: sizes, strides, dtypes, which tensors require gradients, which
-are given twice or share memory, torch's modes, and all values that are not tensors.
+Compilers are called `(gm, example_inputs) -> callable`, forward before backward, both before the first result is
+returned. What was compiled for one call serves every call that looks the same: sizes, strides, dtypes, which
+tensors require gradients, which are given twice or share memory, torch's modes, and all values that are not
+tensors.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ class SavedValues:
         return sum(value.bytes for value in self.values if value.extra)
 
     def __str__(self) -> str:
-        head = f"{len(self.values)} values, {self.bytes:,} bytes kept for the backward; eager keeps {self.eager_bytes:,}"
+        head = (
+            f"{len(self.values)} values, {self.bytes:,} bytes kept for the backward; eager keeps {self.eager_bytes:,}"
+        )
         return "\n".join([head, *(f"  {value}" for value in self.values)])
 
 
@@ -223,6 +226,8 @@ def _looks(leaves: Sequence[Any]) -> tuple[Any, ...]:
             looks.append(leaf.stride() if strided else leaf.layout)
             looks.append(objects.setdefault(id(leaf), index))
             looks.append(memories.setdefault(leaf.untyped_storage()._cdata if strided else 0, index))
+        elif isinstance(leaf, slice):
+            looks.append((leaf.start, leaf.stop, leaf.step))
         else:
             looks.append((type(leaf), leaf))
     return tuple(looks)

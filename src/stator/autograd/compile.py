@@ -55,7 +55,7 @@ def derive(
     joint = trace(function, inputs, decompositions=decompositions, stand_ins=stand_ins)
     traced = time.perf_counter()
     listened = events.listening(events.BackwardDerived)
-    passes = optimise(joint.module)
+    passes = optimise(joint.module, joint.plan.results)
     text = joint.module.print_readable(print_output=False) if listened else ""
     optimised = time.perf_counter()
     forward, backward = joint.module, None

@@ -38,8 +38,18 @@ class Facts(NamedTuple):
 # Pure forms that cannot be found by name and arguments.
 _PURE = {
     aten.bernoulli_.float: aten.bernoulli.p,
+    aten.polygamma_.default: aten.polygamma.default,
     aten.normal_.default: aten.normal_functional.default,
 }
+# Operators that are there for what they do, not for what they give.
+EFFECTS = frozenset(
+    {
+        aten._assert_async.msg,
+        aten._assert_async.default,
+        aten._assert_tensor_metadata.default,
+        aten._linalg_check_errors.default,
+    }
+)
 # Operators that write to arguments which their schemas do not mark.
 UNMARKED = {
     aten.native_batch_norm.default: Write(

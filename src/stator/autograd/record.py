@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CannotDerive
 from .functional import Value, Values, View, restrided
-from .operators import UNMARKED, Facts, Write, arguments_by_name, facts, pure_form
+from .operators import EFFECTS, UNMARKED, Facts, Write, arguments_by_name, facts, pure_form
 from .standins import StandIns
 
 aten = torch.ops.aten
@@ -185,7 +185,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             for index, item in enumerate(result):
                 if isinstance(item, Tensor):
                     self.values.new(item, self._node(getitem, (node, index), {}, item))
-        else:
+        elif op not in EFFECTS:
             raise CannotDerive(f"{op} gives {type(result).__name__}, which depends on data")
         return result
 
@@ -347,5 +347,6 @@ _SPECIAL: dict[Any, Rule] = {
     aten.lift_fresh.default: Recorder._lift,
     aten._local_scalar_dense.default: _data_wanted,
     aten.resize_.default: _data_wanted,
+    aten.resize_as_.default: _data_wanted,
     aten.set_.source_Storage_storage_offset: _data_wanted,
 }

@@ -16,11 +16,14 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.immutable_collections import immutable_list
+from torch.utils._pytree import tree_map_only
 
+from ..errors import CannotDerive
 from .operators import facts
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
+_SIZED_BY_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 # What operators gave, by what they were given. Torch's meta kernels are Python and take up to a millisecond; a model does the
@@ -99,15 +102,25 @@ class MetaStandIns:
             key = (op, torch.get_default_dtype(), _looks(args), _looks(tuple(kwargs.items())))
             made = _RESULTS.get(key)
         except _NotCached:
-            return op(*args, **kwargs)
+            return self._run(op, args, kwargs)
         if made is not None:
             return _made(made)
-        result = op(*args, **kwargs)
+        result = self._run(op, args, kwargs)
         with contextlib.suppress(_NotCached):
             if len(_RESULTS) >= _MOST_RESULTS:
                 _RESULTS.clear()
             _RESULTS[key] = _look_of_result(result)
         return result
+
+    def _run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return op(*args, **kwargs)
+        except NotImplementedError as error:
+            if not _SIZED_BY_DATA.isdisjoint(op.tags):
+                raise CannotDerive(f"what {op} gives depends on data") from error
+        # No meta kernel: it runs on zeros, once, to see what it gives.
+        args, kwargs = tree_map_only(Tensor, lambda tensor: self.real(tensor).zero_(), (args, kwargs))
+        return tree_map_only(Tensor, self.of, op(*args, **kwargs))
 
     def real(self, tensor: Tensor) -> Tensor:
         """A tensor on the real device, whose contents mean nothing: for operators that decide by the device."""

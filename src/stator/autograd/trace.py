@@ -134,10 +134,13 @@ def trace(
     """The joint graph of a function that takes `inputs` and gives back a sequence."""
     if stand_ins is None and torch._C._is_any_autocast_enabled():
         stand_ins = FakeStandIns()
+    numbers = torch.get_rng_state()  # some stand-ins draw numbers
     try:
         return _Trace(function, inputs, decompositions, stand_ins or stand_ins_for(inputs)).run()
     except DeviceWanted:
         return _Trace(function, inputs, decompositions, FakeStandIns()).run()
+    finally:
+        torch.set_rng_state(numbers)
 
 
 class _Trace:
@@ -163,8 +166,7 @@ class _Trace:
     def run(self) -> Joint:
         recorder = self._recorder
         self._make_primals()
-        with recorder, Choices(recorder, lines=not isinstance(self._function, fx.GraphModule)):
-            outputs = self._call()
+        outputs = self._call()
         self._find_writes()
         self._plan_outputs(outputs)
         tangents, gradients = self._differentiate()
@@ -183,9 +185,17 @@ class _Trace:
         return Joint(module, primals, tangents, self._plan, self._stand_ins)
 
     def _call(self) -> list[Any]:
-        if isinstance(self._function, fx.GraphModule):
-            return list(_LineByLine(self._function, self._recorder).run(*self._given))
-        return list(self._function(*self._given))
+        recorder = self._recorder
+        if not isinstance(self._function, fx.GraphModule):
+            with recorder, Choices(recorder, lines=True):
+                return list(self._function(*self._given))
+        try:
+            with recorder, Choices(recorder, lines=False):
+                return list(_LineByLine(self._function, recorder).run(*self._given))
+        except (CannotDerive, DeviceWanted):
+            raise
+        except Exception as error:  # the graph ran on real tensors; here it needs something that stand-ins do not have
+            raise CannotDerive(f"{type(error).__name__} on tensors without data: {error}") from error
 
     # -- inputs
 
