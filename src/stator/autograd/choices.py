@@ -88,7 +88,7 @@ class Choices(TorchFunctionMode):
 
     _ANSWERS: ClassVar[dict[Any, Any]] = {
         torch.nn.functional.scaled_dot_product_attention: _attention,
-        torch.Tensor.device.__get__: _device,  # type: ignore[attr-defined]  # a getter of C
+        torch.Tensor.device.__get__: _device,
         torch.Tensor.__getitem__: _indexed,
         torch.Tensor.__setitem__: _indexed,
     }

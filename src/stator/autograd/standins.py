@@ -26,8 +26,8 @@ CPU = torch.device("cpu")
 _SIZED_BY_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
-# What operators gave, by what they were given. Torch's meta kernels are Python and take up to a millisecond; a model does the
-# same things again in every layer.
+# What operators gave, by what they were given. Torch's meta kernels are Python and take up to a millisecond, and a
+# model does the same things again in every layer.
 
 
 class _NotCached(Exception):
@@ -82,7 +82,7 @@ class MetaStandIns:
     def of(self, tensor: Tensor) -> Tensor:
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
         if tensor.storage_offset():
-            room = torch.UntypedStorage(tensor.untyped_storage().nbytes(), device=META)
+            room = torch.empty(tensor.untyped_storage().nbytes(), dtype=torch.uint8, device=META).untyped_storage()
             empty = torch.empty(0, dtype=tensor.dtype, device=META)
             made = empty.set_(room, tensor.storage_offset(), tensor.shape, tensor.stride())  # no view of anything
         if tensor.is_conj():
