@@ -340,6 +340,10 @@ def test_dropout_masks_are_eagers(p):
     check(lambda a: F.dropout(F.dropout(a.sin(), p) * 2, p).cos(), x(8, 8, grad=True), exact=False, calls=4)
 
 
+def test_dropout_of_what_is_not_contiguous():
+    check(lambda a: F.dropout(a.transpose(0, 1), 0.5) * 2, x(3, 8, 5, grad=True), calls=3)
+
+
 def test_random_numbers_nobody_reads():
     """Later numbers depend on them."""
 

@@ -65,9 +65,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             return _ask  # fake tensors answer for their device and layout
         if op in _SPECIAL:
             return _SPECIAL[op]
-        known: Facts = facts(op)
-        if op in self._decompositions or known.composite:
+        if op in self._decompositions or facts(op).composite:
             return Recorder._decompose
+        return self._choose_plain(op)
+
+    def _choose_plain(self, op: OpOverload) -> Rule:
+        known: Facts = facts(op)
         if op in UNMARKED:
             return Recorder._write_unmarked
         if known.in_place_view:
@@ -92,10 +95,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
 
     def emit(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
         """A node whose arguments are nodes; it runs on their example values."""
+        if op in self._decompositions:
+            return self._emit_decomposed(op, args, kwargs)
         values = tuple([fx.node.map_arg(arg, _example) for arg in args])
         with torch.no_grad():
             result = self.stand_ins.run(op, values, kwargs) if isinstance(op, OpOverload) else op(*values)
         return self._node(op, args, kwargs, result)
+
+    def _emit_decomposed(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        with torch.no_grad():
+            result = self._decompose(op, tuple([fx.node.map_arg(arg, self._tensor_of) for arg in args]), kwargs)
+        return self.node_of(result)
+
+    def _tensor_of(self, node: fx.Node) -> Tensor:
+        """A tensor that has the node's contents."""
+        made: Tensor = node.meta["val"].detach()
+        self.values.new(made, node)
+        return made
 
     def _node(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> fx.Node:
         name = facts(op).name if isinstance(op, OpOverload) else op.__name__
@@ -173,9 +189,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
     # -- rules
 
     def _decompose(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        written = self._decompositions.get(op)
+        if written is not None:
+            with self:
+                result = written(*args, **kwargs)
+            if result is not NotImplemented:  # that is: not for these arguments
+                return result
+        if not facts(op).composite:
+            return self._choose_plain(op)(self, op, args, kwargs)
         with self:
-            written = self._decompositions.get(op)
-            return op.decompose(*args, **kwargs) if written is None else written(*args, **kwargs)
+            return op.decompose(*args, **kwargs)
 
     def _pure(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         node, result = self._run(op, args, kwargs)
@@ -251,6 +274,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if write is None:
             raise CannotDerive(f"{op} writes to its arguments, and there is no form of it that does not")
         named = arguments_by_name(op, args, kwargs)
+        if facts(op).random and isinstance(args[0], Tensor) and not args[0].is_contiguous():
+            self._draw(write, named)
+            return args[0]
         results = self._write_as(write, named)
         returns = op._schema.returns
         if not returns:
@@ -267,21 +293,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             return self._pure(op, args, kwargs)
         return tuple(self._write_as(write, named))
 
+    def _draw(self, write: Write, named: dict[str, Any]) -> None:
+        """Random numbers are drawn in the order of memory, the pure forms of operators draw in the order of indices."""
+        target = named["self"]
+        order = sorted(range(target.dim()), key=target.stride, reverse=True)
+        inside = self._tensor_of(self.emit(aten.permute.default, (self.node_of(target), order), {}))
+        self._write_as(write, {**named, "self": inside})
+        back = [order.index(dim) for dim in range(len(order))]
+        self.assign(target, self.emit(aten.permute.default, (self.node_of(inside), back), {}))
+
     def _write_as(self, write: Write, named: dict[str, Any]) -> list[Any]:
         """Say a write by its pure form; the results before the written values are given back."""
         takes = {k: v for k, v in named.items() if write.keeps_arguments or k not in write.arguments}
         args = tuple([takes.pop(name) for name in _leading(write.functional, takes)])
         if write.functional is aten.copy.default:
-            node = self._copied(named)
-            made: list[Any] = [node.meta["val"]]
-            nodes = [node]
+            made: list[Any] = []
+            nodes = [self._copied(named)]
         else:
-            node, result = self._run(write.functional, args, takes)
+            result = self.__torch_dispatch__(write.functional, (), args, takes)
             made = [result] if isinstance(result, Tensor) else list(result)
-            nodes = [node] if isinstance(result, Tensor) else []
-            nodes = nodes or [self._node(getitem, (node, i), {}, item) for i, item in enumerate(made)]
-        for result, node in zip(made[: write.returns], nodes, strict=False):
-            self.values.new(result, node)
+            nodes = [self.node_of(item) for item in made]
         targets = [named[name] for name in write.arguments]
         flat = targets[0] if len(targets) == 1 and isinstance(targets[0], (list, tuple)) else targets
         for target, node in zip(flat, nodes[write.returns :], strict=True):
