@@ -34,6 +34,8 @@ def aot_function(
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if torch._C._are_functorch_transforms_active():  # vmap, grad: they see through functions, not through graphs
+            return fn(*args, **kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         key = (spec, _looks(leaves))
         entry = compiled.get(key)

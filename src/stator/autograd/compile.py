@@ -6,11 +6,13 @@ gives what the function does. Both graphs are compiled before it is called for t
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule
@@ -122,12 +124,27 @@ def dress(modules: Sequence[fx.GraphModule | None], stand_ins: StandIns, mode: F
 
 
 def make_boxed(module: fx.GraphModule) -> Boxed:
-    """A graph as a callable that takes a list and clears it, so that each input is freed after its last use."""
+    """A graph as a callable that takes a list and clears it, so that each input is freed after its last use.
+
+    It is fx's Python for the graph, with the operators as names of its own: `torch.ops.aten.add.Tensor` is four lookups.
+    """
+    former = module.graph._codegen
     module.graph.set_codegen(_BoxedCodeGen())
-    module.recompile()
-    run: Any = module.forward
-    run.__func__._boxed_call = True
-    return run  # type: ignore[no-any-return]  # a method made by fx, which is typed loosely
+    written = module.graph.python_code("self")
+    module.graph.set_codegen(former)
+    names: dict[str, Any] = dict(written.globals)
+
+    def short(match: re.Match[str]) -> str:
+        namespace, packet, overload = match.groups()
+        name = f"{namespace}_{packet}_{overload}"
+        names[name] = getattr(getattr(getattr(torch.ops, namespace), packet), overload)._op
+        return name
+
+    source = re.sub(r"\btorch\.ops\.(\w+)\.(\w+)\.(\w+)(?=\()", short, written.src)
+    exec(compile(source, "<graph>", "exec"), names)
+    run: Any = names["forward"].__get__(module)
+    names["forward"]._boxed_call = True
+    return run  # type: ignore[no-any-return]  # made just now
 
 
 def make_boxed_compiler(compiler: Compiler) -> Compiler:

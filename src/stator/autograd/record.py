@@ -205,6 +205,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if isinstance(result, Tensor):
             self.values.new(result, node)
         elif isinstance(result, (list, tuple)):
+            result = node.meta["val"] = _apart(result)
             for index, item in enumerate(result):
                 if isinstance(item, Tensor):
                     self.values.new(item, self._node(getitem, (node, index), {}, item))
@@ -342,6 +343,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if value.parent is None:
             node = restrided(self.emit, node, before)
         self.values.write(value, node)
+
+
+def _apart(results: Any) -> Any:
+    """Some meta kernels give one tensor in two places, where the operator gives two."""
+    seen: set[int] = set()
+    apart = []
+    for item in results:
+        apart.append(item.detach() if id(item) in seen and isinstance(item, Tensor) else item)
+        seen.add(id(item))
+    return type(results)(apart)
 
 
 def _leading(op: OpOverload, given: dict[str, Any]) -> list[str]:

@@ -64,15 +64,19 @@ def wrap(
 ) -> Callable[..., Sequence[Any]]:
     """The function that takes what `original` takes, and gives what it gives, by way of the graphs."""
     plan = joint.plan
-    inner = _without_autocast(forward) if backward is None else _node(joint, forward, backward, original, inputs)
-    finish = _finisher(plan)
-    if plan.inputs == list(range(len(inputs))):
-        chosen: Callable[[Sequence[Any]], Sequence[Any]] = lambda given: given  # noqa: E731  a name for each way
-    else:
-        chosen = lambda given: [given[index] for index in plan.inputs]  # noqa: E731
     if backward is None:
-        return lambda *given: finish(given, inner(list(chosen(given))))
-    return lambda *given: finish(given, inner(*chosen(given)))
+        plain = _without_autocast(forward)
+
+        def run(*primals: Any) -> Sequence[Any]:
+            return plain(list(primals))
+    else:
+        run = _node(joint, forward, backward, original, inputs)
+    finish = _finisher(plan)
+    if plan.inputs != list(range(len(inputs))):
+        return lambda *given: finish(given, run(*[given[index] for index in plan.inputs]))
+    if finish is _nothing_around:
+        return run
+    return lambda *given: finish(given, run(*given))
 
 
 # --------------------------------------------------------------------------------------- the node of autograd
@@ -113,7 +117,9 @@ def _node(
             args += [facts.fit(given[position]) for position, facts in expected]
             return tuple(backward(args))
 
-    return Graph.apply
+    # Past the wrapper in Python, which is there for function transforms; a compiled graph is not run under one.
+    apply: Callable[..., Any] = super(torch.autograd.Function, Graph).apply
+    return apply
 
 
 def _tangent_facts(tangent: Tensor, device: torch.device | None) -> TangentFacts:
@@ -135,10 +141,14 @@ def _without_autocast(graph: Boxed) -> Boxed:
 # ---------------------------------------------------------------------------------------------- what is around
 
 
+def _nothing_around(given: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+    return results
+
+
 def _finisher(plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]:
     """From the graph's results to the function's outputs: writes to inputs first, then views."""
     if not plan.writes and plan.outputs == [Result(position) for position in range(plan.results)]:
-        return lambda given, results: results
+        return _nothing_around
 
     def finish(given: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
         for write in plan.writes:
