@@ -126,7 +126,7 @@ def dress(modules: Sequence[fx.GraphModule | None], stand_ins: StandIns, mode: F
 def make_boxed(module: fx.GraphModule) -> Boxed:
     """A graph as a callable that takes a list and clears it, so that each input is freed after its last use.
 
-    It is fx's Python for the graph, with the operators as names of its own: `torch.ops.aten.add.Tensor` is four lookups.
+    It is fx's Python for the graph, with operators as names of its own: `torch.ops.aten.add.Tensor` is four lookups.
     """
     former = module.graph._codegen
     module.graph.set_codegen(_BoxedCodeGen())
