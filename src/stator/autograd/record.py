@@ -25,6 +25,7 @@ from .standins import StandIns
 
 aten = torch.ops.aten
 Decompositions = Mapping[OpOverload, Callable[..., Any]]
+Policy = Any  # a mark for nodes, or a function (operator, args, kwargs, result) -> mark
 Rule = Callable[["Recorder", Any, tuple[Any, ...], dict[str, Any]], Any]
 _META = torch.device("meta")
 
@@ -40,7 +41,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self.constants: dict[str, Tensor] = {}
         self.random = False
         self.line = ""  # of the user, for the operators that run now
-        self.policy: Any = None  # of recomputation (`remat.policy_of`), for the operators that run now
+        self.policy: Policy = None  # of recomputation (`remat.policy_of`), for the operators that run now
         self.region: Any = None  # which checkpointed call they belong to
         self._lines: list[str] = []  # by autograd's sequence numbers: ascending, see `at_line`
         self._numbers: list[int] = []
@@ -122,9 +123,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if line:
             meta["stack_trace"] = line
         if self.policy is not None:
-            meta["recompute"] = self.policy(op) if callable(self.policy) else self.policy
+            meta["recompute"] = self._recompute(node, result)
             meta["checkpoint_region"] = self.region
         return node
+
+    def _recompute(self, node: fx.Node, result: Any) -> Any:
+        """What the checkpoint that this node belongs to wants of it."""
+        if not callable(self.policy):
+            return self.policy
+        if node.target is getitem:
+            return node.all_input_nodes[0].meta.get("recompute")
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), _example)
+        return self.policy(node.target, args, kwargs, result)
 
     def _line_now(self) -> str:
         """The user's line: in the backward, the line of the operator whose formula runs."""

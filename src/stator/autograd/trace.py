@@ -20,6 +20,7 @@ from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ..errors import CannotDerive
+from .checkpoint import honoured
 from .choices import Choices, DeviceWanted
 from .functional import Value, View
 from .record import Decompositions, Recorder
@@ -187,7 +188,7 @@ class _Trace:
     def _call(self) -> list[Any]:
         recorder = self._recorder
         if not isinstance(self._function, fx.GraphModule):
-            with recorder, Choices(recorder, lines=True):
+            with recorder, Choices(recorder, lines=True), honoured(recorder):
                 return list(self._function(*self._given))
         try:
             with recorder, Choices(recorder, lines=False):
