@@ -23,6 +23,7 @@ class Treatment(enum.IntEnum):
     FACT = 1  # answers from what tensor guards fix: no node
     STATE = 2  # changes torch's global state: a node, and a new state to expect
     BREAK = 3  # needs the tensor's data, or hands out its memory
+    SCALAR = 5  # gives a number that stays a node
     ATTRIBUTE = 4  # state of a tensor that no fact covers (`grad`, hooks): an attribute like any other
 
 
