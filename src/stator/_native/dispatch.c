@@ -245,6 +245,7 @@ is_heard(void)
 typedef struct {
     PyObject *values[MAX_SLOTS + 1]; /* owned, NULL if not bound */
     Py_ssize_t count;
+    Py_ssize_t made; /* the slot of **kwargs, which is a new dict in each call; or -1 */
 } Slots;
 
 static void
@@ -317,6 +318,7 @@ bind(Compiled *c, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, Sl
         return 0;
     }
     s->count = named + star + stars + 1;
+    s->made = stars ? named + star : -1;
     memset(s->values, 0, (size_t)s->count * sizeof(PyObject *));
     Py_ssize_t positional = nargs < code->co_argcount ? nargs : code->co_argcount;
     for (Py_ssize_t i = 0; i < positional; i++) {
@@ -422,7 +424,7 @@ use_recording(Compiled *c, const Slots *s, PyObject **result)
         Py_XINCREF(row.replay);
         Py_INCREF(row.hits);
         PyObject *values;
-        int outcome = guards_walk(row.guards, s->values, s->count, &values);
+        int outcome = guards_walk(row.guards, s->values, s->count, s->made, &values);
         if (outcome == HOLDS) {
             Py_ssize_t at = i < shelf->count && shelf->rows[i].entry == row.entry ? i : shelf_find(shelf, row.entry);
             if (at > 0) {

@@ -174,6 +174,7 @@ node_from(Guards *g, int index, PyObject *row, Py_ssize_t nodes, Py_ssize_t chec
     n->edge = (unsigned char)edge;
     n->version = (unsigned char)version;
     n->related = (unsigned char)related;
+    n->is_entry = edge == EDGE_KEY || edge == EDGE_MRO || edge == EDGE_SUPER;
     n->key = Py_NewRef(key);
     return edge_from(n) < 0 ? -1 : checks_from(g, n, rows, checks);
 }
@@ -379,7 +380,7 @@ guards_check_method(Guards *g, PyObject *const *args, Py_ssize_t nargs)
     }
     PyObject *slots = Py_NewRef(args[0]), *values;
     Py_INCREF(g); /* `ask` may drop the last reference */
-    int outcome = guards_walk(g, ((PyTupleObject *)slots)->ob_item, PyTuple_GET_SIZE(slots), &values);
+    int outcome = guards_walk(g, ((PyTupleObject *)slots)->ob_item, PyTuple_GET_SIZE(slots), -1, &values);
     Py_DECREF(slots);
     Py_DECREF(g);
     return outcome == HOLDS ? values : Py_NewRef(outcome == FAILS ? Py_None : Py_NotImplemented);

@@ -13,7 +13,7 @@ enum { MAX_OWNED = 16, MAX_PATH = 16, LONG_WALK = 32 };
 
 typedef struct {
     PyObject *const *slots;
-    Py_ssize_t slot_count;
+    Py_ssize_t slot_count, made; /* `made`: the slot whose value nobody else has; -1: none */
     PyObject *owned[MAX_OWNED]; /* values that nobody else holds */
     int owned_count;
     int unsure; /* Python code might have to run */
@@ -259,6 +259,13 @@ length(PyObject *value)
     return PyAnySet_Check(value) ? PySet_GET_SIZE(value) : -1;
 }
 
+static inline int
+no_hooks(PyObject *const *dicts)
+{
+    return (PyDict_GET_SIZE(dicts[0]) | PyDict_GET_SIZE(dicts[1]) | PyDict_GET_SIZE(dicts[2]) |
+            PyDict_GET_SIZE(dicts[3])) == 0;
+}
+
 /* Of a module's instance dict: no hooks, and nothing in place of the methods that lead to `forward`. While the version of
  * the dict stands, the dicts of hooks are the same, and only their sizes can have changed. */
 static int
@@ -282,16 +289,12 @@ unhooked(Walk *w, const Check *c, PyObject *dict, int stands)
             return 0;
         }
     }
-    Py_ssize_t count = 0;
-    for (int i = 0; i < HOOKS; i++) {
-        count += PyDict_GET_SIZE(c->hooks[i]);
-    }
-    return count == 0;
+    return no_hooks(c->hooks);
 }
 
 /* Does a check hold? Whatever C code cannot tell is left to `ask`, and counts as held until then; where that is not to be
  * expected, the walk is unsure. */
-static inline int
+static int
 holds(Walk *w, const Check *c, PyObject *value, int stands)
 {
     Py_ssize_t hint = 0;
@@ -346,32 +349,50 @@ holds(Walk *w, const Check *c, PyObject *value, int stands)
 /* ---- the walk ---- */
 
 static inline uint64_t
-version_of(const Node *n, PyObject *value)
+version_of(const Node *n, PyObject *value, int same)
 {
     if (n->version == VERSION_DICT) {
-        return PyDict_Check(value) ? dict_version(value) : 0;
+        return same || n->edge == EDGE_NAMESPACE || PyDict_Check(value) ? dict_version(value) : 0;
     }
     return PyType_Check(value) ? type_version_tag((PyTypeObject *)value) : 0;
 }
 
+/* The commonest checks, without a call. */
+static inline int
+quickly_holds(Walk *w, const Check *c, PyObject *value, int stands)
+{
+    if (c->fact == FACT_TYPE) {
+        return (PyObject *)Py_TYPE(value) == c->expected;
+    }
+    if (c->fact == FACT_TENSOR) {
+        return tensor_holds(c->tensor, value);
+    }
+    return c->fact == FACT_UNHOOKED && stands ? no_hooks(c->hooks) : holds(w, c, value, stands);
+}
+
 /* All checks of one node. `same`: its value is the object that was checked before. `stands`: so is its version. */
 static inline int
-node_holds(Guards *g, Walk *w, Node *n, int same, int stands)
+node_holds(Guards *g, Walk *w, const Node *n, PyObject *value, int same, int stands)
 {
-    const Check *c = g->checks + n->check, *live = c + n->live, *own = live + n->own, *fixed = own + n->fixed;
-    for (; c < live; c++) {
-        if (!holds(w, c, n->value, stands)) {
+    const Check *c = g->checks + n->check, *end = c + n->live;
+    for (; c < end; c++) {
+        if (!quickly_holds(w, c, value, stands)) {
             goto failed;
         }
     }
-    for (c = stands ? own : live; c < own; c++) {
-        if (!holds(w, c, n->value, stands)) {
-            goto failed;
+    if (!stands) {
+        for (end += n->own; c < end; c++) {
+            if (!holds(w, c, value, 0)) {
+                goto failed;
+            }
         }
     }
-    for (c = same ? fixed : own; c < fixed; c++) {
-        if (!holds(w, c, n->value, stands)) {
-            goto failed;
+    if (!same) {
+        c = g->checks + n->check + n->live + n->own;
+        for (end = c + n->fixed; c < end; c++) {
+            if (!holds(w, c, value, stands)) {
+                goto failed;
+            }
         }
     }
     return 1;
@@ -381,26 +402,26 @@ failed:
     return 0;
 }
 
-/* A group's value changes: is it still different from all others? If that is not clear, all are compared later. */
+/* A group's value changes: is it still different from all others? If that is not clear, all are compared later. An object
+ * that was made for this call (`made`) is. */
 static void
-group_note(Guards *g, Node *n, PyObject *value)
+group_note(Guards *g, Node *n, PyObject *value, int made)
 {
+    int index = (int)(n - g->nodes);
     for (int i = 0; i < g->group_count; i++) {
         Group *group = &g->groups[i];
-        int at = -1, clash = 0;
-        if (!group->holds) {
+        int at = 0, clash = 0;
+        while (at < group->size && group->nodes[at] != index) {
+            at++;
+        }
+        if (at == group->size || !group->holds) {
             continue;
         }
-        for (int k = 0; k < group->size; k++) {
-            if (group->nodes[k] == (int)(n - g->nodes)) {
-                at = k;
-            }
+        for (int k = 0; k < group->size && !made; k++) {
             clash |= group->values[k] == value;
         }
-        if (at >= 0) {
-            group->values[at] = value;
-            group->holds &= !clash;
-        }
+        group->values[at] = value;
+        group->holds = !clash;
     }
 }
 
@@ -488,46 +509,47 @@ tripwire_holds(Guards *g, Walk *w)
     return 1;
 }
 
+/* Fetches the value of a node. 0 if there is none, or the walk is unsure. */
+static inline int
+node_fetch(Guards *g, Walk *w, Node *n, const Node *parent)
+{
+    PyObject *value = fetch(w, n, parent == NULL ? NULL : parent->value);
+    if (value == NULL || w->unsure) {
+        g->failed_origin = n->origin;
+        g->failed_check = -1;
+        return 0;
+    }
+    if (value != n->value && n->related) {
+        g->related_hold = 0;
+        group_note(g, n, value, n->edge == EDGE_LOCAL && n->number == w->made);
+    }
+    n->value = value;
+    return 1;
+}
+
 /* Visits every node that must be. 1 if all hold so far. */
 static int
 visit(Guards *g, Walk *w)
 {
     Node *nodes = g->nodes;
-    for (int i = 0; i < g->node_count;) {
+    for (int i = 0, end = g->node_count; i < end;) {
         Node *n = &nodes[i];
-        int same = 0, stands = 0;
-        PyObject *value;
-        Node *parent = n->parent < 0 ? NULL : &nodes[n->parent];
-        if (parent == NULL) {
-            value = fetch(w, n, NULL);
-        }
-        else if ((n->edge == EDGE_KEY || n->edge == EDGE_MRO || n->edge == EDGE_SUPER) && parent->stands) {
-            value = n->value;
-            same = 1;
-        }
-        else {
-            value = fetch(w, n, parent->value);
-        }
-        if (value == NULL || w->unsure) {
-            g->failed_origin = n->origin;
-            g->failed_check = -1;
+        const Node *parent = n->parent < 0 ? NULL : &nodes[n->parent];
+        int stands = 0, same = n->is_entry && parent->stands; /* then it is what it was, and `value` is good */
+        if (!same && !node_fetch(g, w, n, parent)) {
             return 0;
         }
-        if (value != n->value && n->related) {
-            g->related_hold = 0;
-            group_note(g, n, value);
-        }
-        n->value = value;
         if (n->version != VERSION_NONE) {
-            uint64_t version = version_of(n, value);
+            uint64_t version = version_of(n, n->value, same);
             stands = version != 0 && version == n->seen;
             if (!stands) {
                 n->seen = version;
                 g->fresh[g->fresh_count++] = i;
             }
             n->stands = (unsigned char)stands;
+            same |= stands; /* no other dict or class has that version */
         }
-        if (!node_holds(g, w, n, same, stands) || w->unsure) {
+        if (!node_holds(g, w, n, n->value, same, stands) || w->unsure) {
             g->tripwire = i < LONG_WALK ? g->tripwire : i;
             return 0;
         }
@@ -609,9 +631,9 @@ ask(Guards *g, PyObject *asked, int in_doubt, PyObject *values)
 }
 
 int
-guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, PyObject **values)
+guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, PyObject **values)
 {
-    Walk w = {.slots = slots, .slot_count = count};
+    Walk w = {.slots = slots, .slot_count = count, .made = made};
     PyObject *asked = NULL;
     int outcome = FAILS;
     *values = NULL;
