@@ -50,7 +50,7 @@ class Without:
 def node(edge, parent, key=None, number=0, checks=(), version=n.VERSION_NONE, past=None, index=0):
     """One row; `past` counts the fixed children that follow."""
     rows = [(fact, lasting, 0, place, expected) for place, (fact, lasting, expected) in enumerate(checks)]
-    return (edge, parent, key, number, version, False, index + 1 + (past or 0), index, rows)
+    return (edge, parent, key, number, version, index + 1 + (past or 0), index, rows)
 
 
 def make(*rows, wanted=(0,), relations=(), groups=(), asked=(), always=-1, ask=None):

@@ -72,13 +72,14 @@ typedef struct {
 
 enum { HOOKS = 4 };
 extern PyObject *hook_names[HOOKS], *method_names[3]; /* interned; see guards_setup */
+enum { IN_RELATION = 1, IN_GROUP = 2 };
 enum { VERSION_NONE, VERSION_DICT, VERSION_TYPE };
 
 typedef struct {
     unsigned char edge;
     unsigned char version;  /* what kind of version the value has */
     unsigned char is_entry; /* of a dict or class: fixed by the version of that */
-    unsigned char related;  /* identity matters: see Relation and Group */
+    unsigned char related;  /* identity matters: IN_RELATION, IN_GROUP */
     unsigned char stands;   /* in this walk: the version of the value is the one that was seen */
     int parent;             /* before this node; -1 for none */
     int past_fixed;         /* the first child (or later node) that must be visited though our version stands */

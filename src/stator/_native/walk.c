@@ -520,7 +520,7 @@ node_fetch(Guards *g, Walk *w, Node *n, const Node *parent)
         return 0;
     }
     if (value != n->value && n->related) {
-        g->related_hold = 0;
+        g->related_hold &= !(n->related & IN_RELATION);
         group_note(g, n, value, n->edge == EDGE_LOCAL && n->number == w->made);
     }
     n->value = value;

@@ -318,7 +318,7 @@ class _Compiler:
         return [
             (
                 *(node.step[0], parents.get(id(node), -1), node.step[1], node.step[2]),
-                *(node.version, False, node.number + 1 + sum(child.is_fixed for child in node.children), node.origin),
+                *(node.version, node.number + 1 + sum(child.is_fixed for child in node.children), node.origin),
                 node.rows,
             )
             for node in self.order
