@@ -20,7 +20,7 @@ help:
 	@echo "make test    linters and the whole test suite"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make format  let ruff format the code"
-	@echo "make bench   time of capture against torch.compile, on eight models"
+	@echo "make bench   time of capture and of graph breaks against torch.compile"
 	@echo "make clean   remove .venv and what was built"
 
 setup: $(READY)
@@ -52,6 +52,7 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/capture.py
+	$(BIN)/python benchmarks/breaks.py
 
 clean:
 	rm -rf .venv build dist src/*.egg-info src/stator/*.so .pytest_cache .mypy_cache .ruff_cache

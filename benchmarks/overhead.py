@@ -67,7 +67,7 @@ def bert() -> Any:
     config = transformers.BertConfig(
         vocab_size=256, hidden_size=64, intermediate_size=128, num_attention_heads=4, num_hidden_layers=12
     )
-    return getattr(transformers, "BertModel")(config).eval()
+    return transformers.BertModel(config).eval()
 
 
 def total(tables: dict[str, dict[str, torch.Tensor]]) -> Any:

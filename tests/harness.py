@@ -2,8 +2,8 @@
 
 What enters: a *world* (a factory that builds a function and all the outside state it touches) and calls.
 What happens: the world is built twice; one runs plain, the other compiled with a backend that counts graphs.
-What must hold after every call: equal results or exceptions, equal effects on the world, equal torch state;
-and at the end the expected sequence of hits and misses and the expected number of graphs.
+What must hold after every call: equal results or exceptions, equal effects on the world, equal torch state, equal
+output; and at the end the expected sequence of hits and misses, the expected number of graphs and the expected breaks.
 
 Equality is that of *descriptions*: an object graph written out line by line, in which a second visit to an
 object, or a second tensor on one storage, names the first. So the texts of two worlds are equal only if
@@ -18,15 +18,17 @@ import difflib
 import enum
 import functools
 import hashlib
+import io
 import itertools
 import random
 import re
+import sys
 import traceback
 import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,7 @@ def check(
     *,
     expect: str | None,
     graphs: int | None = None,
+    breaks: Sequence[str] | None = None,
     observe: Callable[[World], Any] | None = None,
     raises: type[Exception] | tuple[type[Exception], ...] = (),
     backend: Callable[..., Any] | None = None,
@@ -76,9 +79,10 @@ def check(
     """Run `calls` in a plain and in a compiled world and compare them after each call.
 
     `expect` is the sequence of outcomes, as in "miss hit hit" (None: any); `graphs` the number of graphs that
-    the backend gets (None: one for every miss); `observe` looks up effects not reachable from the world;
-    `raises` names the exceptions that the plain program is meant to raise (any other is the test's mistake);
-    `tracebacks` is False where a replay raises from its graph and cannot be repeated as plain Python.
+    the backend gets (None: one for every miss); `breaks` the ids of all graph breaks, in order (None: any);
+    `observe` looks up effects not reachable from the world; `raises` names the exceptions that the plain program is
+    meant to raise (any other is the test's mistake); `tracebacks` is False where a replay raises from its graph and
+    cannot be repeated as plain Python.
     """
     assert len(calls) >= 3, "a test needs three calls to tell a replay from luck"
     counting = CountingBackend(backend)
@@ -90,6 +94,9 @@ def check(
         assert outcomes == expect, f"{outcomes}, expected {expect}\n{explanation(compiled)}"
         count, wanted = len(counting.graphs), compiled.outcomes.count("miss") if graphs is None else graphs
         assert count == wanted, f"{count} graphs, expected {wanted}\n{explanation(compiled)}"
+    if breaks is not None:
+        ids = [why.id for why in compiled.world.fn.stator.break_reasons]
+        assert ids == list(breaks), f"breaks {ids}, expected {list(breaks)}\n{explanation(compiled)}"
     return Checked(compiled.outcomes, counting.graphs, compiled.world)
 
 
@@ -179,19 +186,23 @@ def run(
             w.fn = stator.compile(w.fn, backend=compile_with)
         done = Run(w, [], [], [], [])
         results: list[Any] = []
+        output = io.StringIO()
         for call in calls:
             before = counters(w.fn)
             frames: list[tuple[str, int]] = []
+            written = output.tell()
             try:
-                results.append(call(w))
+                with redirect_stdout(output):
+                    results.append(call(w))
             except expected as error:
                 frames = user_frames(error)
                 results.append(Raised(error))
+            sys.stdout.write(output.getvalue()[written:])  # for whoever looks at it, pytest's report included
             done.outcomes.append(outcome(before, counters(w.fn)))
             done.misses.append(str(w.fn.stator.last_miss) if done.outcomes[-1] == "miss" else None)
             done.tracebacks.append(frames)
             state = {name: value for name, value in vars(w).items() if name != "fn"}
-            seen = {"results": results, "world": state, "torch": torch_state()}
+            seen = {"results": results, "world": state, "torch": torch_state(), "output": output.getvalue()}
             if observe is not None:
                 seen["observed"] = observe(w)
             done.descriptions.append(describe(seen))

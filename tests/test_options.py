@@ -26,6 +26,7 @@ DOCUMENTED = [
     "dynamic_shapes",
     "assume_static_by_default",
     "capture_scalar_outputs",
+    "reorder_print",
     "debug_dir",
     "verify",
     "check_guards",

@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": set(),
     "errors": set(),
     "events": {"errors"},
-    "recording": {"errors"},
+    "recording": {"errors", "_native"},  # origins are made in C
     "facts": {"recording"},
     # stages: their own room and the ground; C is mechanism for all of them
     "watch": GROUND | {"watch", "_native"},

@@ -162,7 +162,7 @@ def disable(fn: Any = None, *, reason: str = "") -> Any:
     """Run a function as plain Python, also inside compiled ones (it breaks the graph there)."""
     if fn is None:
         return functools.partial(disable, reason=reason)
-    return steering.disabled(fn)
+    return steering.disabled(fn, reason)
 
 
 def reset() -> None:

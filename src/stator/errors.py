@@ -26,6 +26,7 @@ class Reason:
     id: str
     reason: str
     hint: str
+    section: str = ""  # the part of the catalogue that it stands in
 
 
 _IN_GRAPH = "keep it a tensor (torch.where, a mask, index_select), or decide outside the compiled function"
@@ -33,158 +34,175 @@ _MOVE_OUT = "move it out of the compiled function"
 _AROUND = "do it before or after the compiled function"
 _UNLESS = f"{_AROUND}, or put it under `if not stator.is_compiling()`"
 
-# id, reason, hint
-_CATALOGUE: tuple[tuple[str, str, str], ...] = (
-    # Calls that reach the world outside.
-    ("call-print", "call to print (side effect)", f"{_AROUND}, or return what is to be printed"),
-    ("call-input", "call to {what} (waits for the user)", _AROUND),
-    ("call-open", "call to {what} (reads or writes a file)", _AROUND),
-    ("call-logging", "call to {what} (logging is a side effect)", _UNLESS),
-    ("call-warn", "call to {what} (a warning is a side effect)", _UNLESS),
-    (
-        "call-debugger",
-        "call to {what} (debugger)",
-        "debug with stator.set_stance('force_eager'), or take it out",
+# By section: id, reason, hint. `docs/graph-breaks.md` is written from this (`python -m stator.report.catalogue`).
+_CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "Calls that reach the world outside": (
+        ("call-print", "call to print (side effect)", f"{_AROUND}, or return what is to be printed"),
+        ("call-input", "call to {what} (waits for the user)", _AROUND),
+        ("call-open", "call to {what} (reads or writes a file)", _AROUND),
+        ("call-save", "call to {what} (reads or writes a file of tensors)", _AROUND),
+        ("call-socket", "call to {what} (talks over the network)", _AROUND),
+        ("call-process", "call to {what} (starts or signals a process)", _AROUND),
+        ("call-os", "call to {what} (asks the operating system)", f"pass the answer in, or {_MOVE_OUT}"),
+        (
+            "call-logging",
+            "call to {what} (a log message is a side effect)",
+            f"log at a level that is off while compiled code runs, or {_UNLESS}",
+        ),
+        ("call-warn", "call to {what} (a warning is a side effect)", _UNLESS),
+        (
+            "call-debugger",
+            "call to {what} (debugger)",
+            "debug with stator.set_stance('force_eager'), or take it out",
+        ),
+        ("time", "call to {what} (the time differs in every call)", "measure around the compiled function"),
+        ("random", "call to {what} (Python's random numbers)", "pass the number in, or draw it with torch"),
+        ("rng-state", "call to {what} (reads or sets torch's random state)", "seed before the compiled function"),
+        ("numpy", "call to {what} (numpy)", f"use torch's function of the same purpose, or {_MOVE_OUT}"),
+        ("pandas", "call to {what} (pandas)", f"take the values out as tensors first, or {_MOVE_OUT}"),
+        ("scipy", "call to {what} (scipy)", f"use torch's function of the same purpose, or {_MOVE_OUT}"),
+        ("import", "import of {what} (not loaded yet)", "import it at the top of the module"),
+        ("exec-eval", "call to {what} (code made at run time)", f"write it as a function, or {_MOVE_OUT}"),
+        ("build-class", "class statement ({what})", "define the class at the top of the module"),
+        ("frames", "call to {what} (looks at the frames of its callers)", _AROUND),
+        ("thread-local", "read of {what} (differs between threads or contexts)", "pass the value in"),
+        ("threads", "call to {what} (threads and locks)", "share nothing with other threads inside, or lock around it"),
     ),
-    ("time", "call to {what} (the time differs in every call)", "measure around the compiled function"),
-    ("random", "call to {what} (Python's random numbers)", "pass the number in, or draw it with torch"),
-    ("rng-state", "call to {what} (reads or sets torch's random state)", "seed before the compiled function"),
-    ("numpy", "call to {what} (numpy)", f"use torch's function of the same purpose, or {_MOVE_OUT}"),
-    ("import", "import of {what} (not loaded yet)", "import it at the top of the module"),
-    ("exec-eval", "call to {what} (code made at run time)", f"write it as a function, or {_MOVE_OUT}"),
-    ("build-class", "class statement ({what})", "define the class at the top of the module"),
-    ("frames", "call to {what} (looks at the frames of its callers)", _AROUND),
-    ("thread-local", "read of {what} (differs between threads or contexts)", "pass the value in"),
-    # Values of tensors that become values of Python.
-    ("tensor-item", "call to tensor.item() (data-dependent control flow)", _IN_GRAPH),
-    ("tensor-bool", "truth value of a tensor (data-dependent control flow)", _IN_GRAPH),
-    ("tensor-tolist", "call to tensor.tolist() (data-dependent values)", _IN_GRAPH),
-    ("tensor-scalar", "conversion of a tensor to {what} (data-dependent control flow)", _IN_GRAPH),
-    ("tensor-text", "text of a tensor (data-dependent values)", "format it after the compiled function"),
-    ("tensor-numpy", "conversion of a tensor to numpy (its memory is shared from then on)", _MOVE_OUT),
-    ("tensor-data-ptr", "read of a tensor's memory address or storage ({what})", _MOVE_OUT),
-    (
-        "dynamic-shape-op",
-        "call to {what} (the result's shape depends on the data)",
-        f"use a form of fixed size (torch.where with three arguments, a mask, topk), or {_MOVE_OUT}",
+    "Values of tensors that become values of Python": (
+        ("tensor-item", "call to tensor.item() (data-dependent control flow)", _IN_GRAPH),
+        ("tensor-bool", "truth value of a tensor (data-dependent control flow)", _IN_GRAPH),
+        ("tensor-tolist", "call to tensor.tolist() (data-dependent values)", _IN_GRAPH),
+        ("tensor-scalar", "conversion of a tensor to {what} (data-dependent control flow)", _IN_GRAPH),
+        ("tensor-text", "text of a tensor (data-dependent values)", "format it after the compiled function"),
+        ("tensor-numpy", "conversion of a tensor to numpy (its memory is shared from then on)", _MOVE_OUT),
+        ("tensor-data-ptr", "read of a tensor's memory address or storage ({what})", _MOVE_OUT),
+        (
+            "dynamic-shape-op",
+            "call to {what} (the result's shape depends on the data)",
+            f"use a form of fixed size (torch.where with three arguments, a mask, topk), or {_MOVE_OUT}",
+        ),
     ),
-    # Tensors that the graph cannot account for.
-    (
-        "unknown-tensor",
-        "a tensor from {what} (made where stator could not see it)",
-        "make tensors with torch's functions inside, or pass them in",
+    "Tensors that the graph cannot account for": (
+        (
+            "unknown-tensor",
+            "a tensor from {what} (made where stator could not see it)",
+            "make tensors with torch's functions inside, or pass them in",
+        ),
+        (
+            "tensor-changed",
+            "a tensor was changed where stator could not see it ({what})",
+            f"change tensors with torch's operations, or {_MOVE_OUT}",
+        ),
+        ("attribute-set-on-tensor", "attribute {what} set on a tensor", "return the value beside the tensor"),
+        (
+            "tensor-subclass",
+            "operation on a tensor of class {what} (runs Python of its own)",
+            f"use a plain tensor, or {_MOVE_OUT}",
+        ),
+        (
+            "backward",
+            "call to {what} (runs the backward pass)",
+            "compile forward and loss; call backward outside",
+        ),
+        ("backward-hooks", "backward hook ({what})", "register the hook outside the compiled function"),
+        (
+            "autograd-function",
+            "call to the autograd function {what} (its backward is Python)",
+            f"write it with torch's operations, or {_MOVE_OUT}",
+        ),
+        (
+            "functorch",
+            "call to {what} (transform of functions)",
+            f"transform the compiled function, or {_MOVE_OUT}",
+        ),
     ),
-    (
-        "tensor-changed",
-        "a tensor was changed where stator could not see it ({what})",
-        f"change tensors with torch's operations, or {_MOVE_OUT}",
+    "Calls and code that cannot be followed": (
+        (
+            "unknown-callable",
+            "call to {what} (stator does not know what it reads or changes)",
+            f"write it in Python, where it can be watched, or {_MOVE_OUT}",
+        ),
+        (
+            "cached-function",
+            "call to {what} (cached by functools, with arguments that are not constants)",
+            f"call the function behind the cache (`__wrapped__`), or {_MOVE_OUT}",
+        ),
+        (
+            "unsupported-argument",
+            "a tensor operation takes an argument of type {what} (a graph cannot hold it)",
+            f"pass numbers, strings, containers or tensors, or {_MOVE_OUT}",
+        ),
+        ("operation-raised", "a tensor operation raised ({what})", "avoid the exception, or catch it outside"),
+        ("unknown-function", "call to {what} (its code cannot be watched)", _MOVE_OUT),
+        ("unwatchable-code", "the code of {what} cannot be watched", "compile a Python function which calls it"),
+        ("generator-root", "{what} is a generator function", "compile the function which consumes it"),
+        ("coroutine-root", "{what} is a coroutine function", "compile the plain functions which it calls"),
+        (
+            "outside-iterator",
+            "use of an iterator made outside ({what})",
+            "pass the list and iterate over it inside",
+        ),
+        ("outside-generator", "use of a generator made outside ({what})", "pass a list, or make it inside"),
+        ("recursion", "recursion too deep to be watched ({what})", "use a loop, or compile the inner function"),
+        (
+            "foreign-frame",
+            "{what} ran in between and touched what was being recorded",
+            "share no mutable state with callbacks, hooks or signal handlers",
+        ),
+        ("finalizer", "a finalizer ran in between ({what})", "close resources explicitly rather than in __del__"),
+        ("tracer-active", "a tracing or profiling function is active ({what})", "take the debugger or tool off"),
+        (
+            "already-recording",
+            "{what} was called while a recording is on",
+            "nothing to do: that recording goes on",
+        ),
+        ("raises", "the call raised {what}", "nothing to do: calls that raise run as plain Python"),
     ),
-    ("attribute-set-on-tensor", "attribute {what} set on a tensor", "return the value beside the tensor"),
-    (
-        "tensor-subclass",
-        "operation on a tensor of class {what} (runs Python of its own)",
-        f"use a plain tensor, or {_MOVE_OUT}",
+    "State": (
+        (
+            "state-changed",
+            "torch's global state was changed where stator could not see it ({what})",
+            f"change it with torch's own context managers, or {_MOVE_OUT}",
+        ),
+        (
+            "outside-changed",
+            "an object from outside was changed where stator could not see it ({what})",
+            f"change it in Python code of the compiled function, or {_MOVE_OUT}",
+        ),
+        ("rebuild", "a result cannot be made again ({what})", "return tensors, containers and plain objects"),
+        (
+            "unguardable",
+            "a value from outside cannot be guarded ({what})",
+            "pass plain values, containers, tensors or objects with attributes",
+        ),
+        ("object-keys", "an outside dict or set with objects as keys ({what})", "use strings or numbers as keys"),
+        (
+            "identity",
+            "call to {what} (identities differ in every run)",
+            "compare with `is`, or use a key of your own",
+        ),
     ),
-    (
-        "backward",
-        "call to {what} (runs the backward pass)",
-        "compile forward and loss; call backward outside",
+    "The program's own wish, and faults of ours": (
+        ("user-graph-break", "call to stator.graph_break() ({what})", "take the call out to have one graph"),
+        (
+            "disabled-function",
+            "call to {what} (disabled with stator.disable)",
+            f"take the mark off, or {_MOVE_OUT}",
+        ),
+        (
+            "cache-limit",
+            "{what} has used up its recordings (options.cache_size_limit)",
+            "pass what keeps changing as a tensor, or raise the limit",
+        ),
+        (
+            "internal-error",
+            "failure inside stator ({what})",
+            "the result is eager's; please report the saved file",
+        ),
     ),
-    ("backward-hooks", "backward hook ({what})", "register the hook outside the compiled function"),
-    (
-        "autograd-function",
-        "call to the autograd function {what} (its backward is Python)",
-        f"write it with torch's operations, or {_MOVE_OUT}",
-    ),
-    (
-        "functorch",
-        "call to {what} (transform of functions)",
-        f"transform the compiled function, or {_MOVE_OUT}",
-    ),
-    # Calls and code that cannot be followed.
-    (
-        "unknown-callable",
-        "call to {what} (stator does not know what it reads or changes)",
-        f"write it in Python, where it can be watched, or {_MOVE_OUT}",
-    ),
-    (
-        "cached-function",
-        "call to {what} (cached by functools, with arguments that are not constants)",
-        f"call the function behind the cache (`__wrapped__`), or {_MOVE_OUT}",
-    ),
-    (
-        "unsupported-argument",
-        "a tensor operation takes an argument of type {what} (a graph cannot hold it)",
-        f"pass numbers, strings, containers or tensors, or {_MOVE_OUT}",
-    ),
-    ("operation-raised", "a tensor operation raised ({what})", "avoid the exception, or catch it outside"),
-    ("unknown-function", "call to {what} (its code cannot be watched)", _MOVE_OUT),
-    ("unwatchable-code", "the code of {what} cannot be watched", "compile a Python function which calls it"),
-    ("generator-root", "{what} is a generator function", "compile the function which consumes it"),
-    ("coroutine-root", "{what} is a coroutine function", "compile the plain functions which it calls"),
-    (
-        "outside-iterator",
-        "use of an iterator made outside ({what})",
-        "pass the list and iterate over it inside",
-    ),
-    ("outside-generator", "use of a generator made outside ({what})", "pass a list, or make it inside"),
-    ("recursion", "recursion too deep to be watched ({what})", "use a loop, or compile the inner function"),
-    (
-        "foreign-frame",
-        "{what} ran in between and touched what was being recorded",
-        "share no mutable state with callbacks, hooks or signal handlers",
-    ),
-    ("finalizer", "a finalizer ran in between ({what})", "close resources explicitly rather than in __del__"),
-    ("tracer-active", "a tracing or profiling function is active ({what})", "take the debugger or tool off"),
-    (
-        "already-recording",
-        "{what} was called while a recording is on",
-        "nothing to do: that recording goes on",
-    ),
-    ("raises", "the call raised {what}", "nothing to do: calls that raise run as plain Python"),
-    # State.
-    (
-        "state-changed",
-        "torch's global state was changed where stator could not see it ({what})",
-        f"change it with torch's own context managers, or {_MOVE_OUT}",
-    ),
-    (
-        "outside-changed",
-        "an object from outside was changed where stator could not see it ({what})",
-        f"change it in Python code of the compiled function, or {_MOVE_OUT}",
-    ),
-    ("rebuild", "a result cannot be made again ({what})", "return tensors, containers and plain objects"),
-    (
-        "unguardable",
-        "a value from outside cannot be guarded ({what})",
-        "pass plain values, containers, tensors or objects with attributes",
-    ),
-    ("object-keys", "an outside dict or set with objects as keys ({what})", "use strings or numbers as keys"),
-    (
-        "identity",
-        "call to {what} (identities differ in every run)",
-        "compare with `is`, or use a key of your own",
-    ),
-    # The user's wish, and our own faults.
-    ("user-graph-break", "call to stator.graph_break() ({what})", "take the call out to have one graph"),
-    (
-        "disabled-function",
-        "call to {what} (disabled with stator.disable)",
-        f"take the mark off, or {_MOVE_OUT}",
-    ),
-    (
-        "cache-limit",
-        "{what} has used up its recordings (options.cache_size_limit)",
-        "pass what keeps changing as a tensor, or raise the limit",
-    ),
-    (
-        "internal-error",
-        "failure inside stator ({what})",
-        "the result is eager's; please report the saved file",
-    ),
-)
+}
 
-REASONS: dict[str, Reason] = {row[0]: Reason(*row) for row in _CATALOGUE}
+REASONS: dict[str, Reason] = {row[0]: Reason(*row, section) for section, rows in _CATALOGUE.items() for row in rows}
 
 
 # ------------------------------------------------------------------------------------ one break, at one place

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -53,21 +54,24 @@ STATE_NAMES = (
 )
 
 MODE_COUNT = STATE_NAMES.index("number of torch function modes")
+FORWARD_LEVEL = STATE_NAMES.index("forward AD level")
 
 # -- tensors
 
 
 def tensor_facts(tensor: Any) -> TensorFacts:
     """Read with no torch function mode on (as it is inside of one)."""
-    return TensorFacts(
-        type(tensor),
-        tensor.dtype,
-        tensor.device,
-        tensor.shape,
-        tensor.stride() if tensor.layout is torch.strided else (),
-        tensor.requires_grad,
-        tensor.is_leaf,
-        _C._dispatch_keys(tensor).raw_repr(),
+    return TensorFacts._make(
+        (
+            type(tensor),
+            tensor.dtype,
+            tensor.device,
+            tensor.shape,
+            tensor.stride() if tensor.layout is torch.strided else (),
+            tensor.requires_grad,
+            tensor.is_leaf,
+            _C._dispatch_keys(tensor).raw_repr(),
+        )
     )
 
 
@@ -155,8 +159,16 @@ _KINDS: tuple[tuple[type, str], ...] = (
 )
 
 
+_EXACT_KINDS: dict[type, str | None] = {
+    **dict(_KINDS),
+    **dict.fromkeys((int, float, bool, str, bytes, type, type(None), FunctionType, torch.Tensor, torch.nn.Parameter)),
+}
+
+
 def container_kind(cls: type) -> str | None:
     """Which builtin container's layout a class has."""
+    if cls in _EXACT_KINDS:
+        return _EXACT_KINDS[cls]
     for base, kind in _KINDS:
         if issubclass(cls, base):
             return kind

@@ -145,6 +145,12 @@ class Settings:
         _flag,
         "Record `tensor.item()` and its kin as symbols in the graph. False: they break the graph.",
     )
+    reorder_print: bool = _option(
+        False,
+        _flag,
+        "Let `print` of what no tensor decides run after the graph around it. False: it breaks the graph, so that the "
+        "order of all output is kept.",
+    )
     debug_dir: str | None = _option(
         None,
         _folder,

@@ -13,6 +13,7 @@ import contextlib
 import gc
 import inspect
 import os
+import sys
 import tempfile
 import time
 import traceback
@@ -32,15 +33,16 @@ from .errors import BackendError, BreakReason, GraphBreakError, InternalError, b
 from .options import View, options
 from .recording import Recording, Way
 from .replay.cache import Cache, Entry
-from .replay.emit import Jump, emit, wanted_origins
+from .replay.emit import Jump, Leave, emit, wanted_origins
 from .replay.engine import compile_guards
 from .replay.graph import restoring
 from .replay.guards import Guards, Miss
 from .watch import policy
-from .watch.recorder import Recorder, Segment
+from .watch.recorder import Experience, Recorder, Segment
 
 Slots = tuple[Any, ...]
 _TRANSIENT_LIMIT = 3
+_OWN = (os.path.dirname(os.path.abspath(__file__)), "<stator")
 _stance = "default"
 
 
@@ -80,9 +82,32 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+def _warn(text: str) -> None:
+    """A warning at the line of the program that called us."""
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
+
+
 def _put_back(tensor: torch.Tensor, contents: torch.Tensor) -> None:
     with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
         tensor.copy_(contents)
+
+
+class Leaving:
+    """A replay has come to a break: `leave(*state)` makes the step, and says where the program goes on."""
+
+    __slots__ = ("leave", "state")
+
+    def __init__(self, leave: Leave, state: Slots) -> None:
+        self.leave = leave
+        self.state = state
+
+    def go(self) -> Jump:
+        state, self.state = self.state, ()
+        jump: Jump = self.leave(*state)
+        return jump
 
 
 @dataclass(slots=True)
@@ -167,24 +192,29 @@ class Program:
 
     def __call__(self, slots: Slots) -> Any:
         outcome = self._call(self.function, slots)
-        return self._follow(outcome) if type(outcome) is Jump else outcome
+        return self._follow(outcome) if type(outcome) is Leaving else outcome
 
-    def _follow(self, jump: Jump) -> Any:
-        """From break to break, up to the result."""
+    def _follow(self, outcome: Any) -> Any:
+        """From break to break, up to the result. Nothing here holds on to what a segment was given."""
         tally = self.tally
         before = (tally.recordings, tally.plain)
         try:
-            while True:
+            while type(outcome) is Leaving:
+                jump = outcome.go()
+                outcome = None
                 if jump.way.raises:  # a handler, or nothing but the way out
                     return jump.function(*jump.slots)
-                outcome = self.continuation(jump.way)._call(jump.function, jump.slots)
-                if type(outcome) is not Jump:
-                    return outcome
-                jump = outcome
+                outcome = self.continuation(jump.way)._go_on(jump)
+            return outcome
         finally:
             tally.count.value += (tally.recordings, tally.plain) == before
 
+    def _go_on(self, jump: Jump) -> Any:
+        slots, jump.slots = jump.slots, ()
+        return self._call(jump.function, slots)
+
     def _call(self, function: types.FunctionType, slots: Slots) -> Any:
+        """The result, or a `Leaving`: where a replay has come to a break."""
         if _stance == "force_eager" or self._unwatchable is not None:
             return self._run_plain(function, slots, self._unwatchable)
         if torch._C._len_torch_function_stack():
@@ -220,7 +250,7 @@ class Program:
                 error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
                 raise
         else:
-            return result if entry.leave is None else entry.leave(*result)
+            return result if entry.leave is None else Leaving(entry.leave, result)
         # The graph failed and what it changed is as before: the function itself raises what eager raises.
         return self.call_plain(function, slots)
 
@@ -228,7 +258,7 @@ class Program:
         """C code found that an entry's guards hold, and that there is more to do than to call its replay."""
         entry.count.value += 1
         outcome = self._replay(entry, values, self.function, slots)
-        return self._follow(outcome) if type(outcome) is Jump else outcome
+        return self._follow(outcome) if type(outcome) is Leaving else outcome
 
     def replay_failed(self, entry: Entry, error: BaseException, slots: Slots) -> Any:
         """A replay that C code called raised."""
@@ -250,6 +280,8 @@ class Program:
         miss = self._why(entries[0], inputs) if entries else None
         if entries:
             self.tally.last_miss = miss
+            if self.way is not None:
+                self.cache.note_change(entries[0].guards, inputs)
         events.emit(events.CacheMiss(self.name, miss))
         refused = self._refuse_to_record(miss)
         if refused is not None:
@@ -280,14 +312,14 @@ class Program:
         """Watch the call; its result is the call's result, whatever becomes of the recording."""
         start = time.perf_counter()
         try:
-            recorder = Recorder(self.name, self._is_recorded)
-            recorder.prepare(function, self.names, slots, self.way)
+            recorder = Recorder(self.name, self.start, self._ask)
+            recorder.prepare(function, self.names, slots, self.way, frozenset(self.cache.changing))
         except Exception as error:
             self._internal_failure("preparing to watch", error)
             return self.call_plain(function, slots)
         try:
             with _collector_paused():
-                result = recorder.run(slots)
+                result = recorder.run()
                 segments = self._finish(recorder, result)
         except _native.Unwatchable as why:
             self._unwatchable = self._break("unwatchable-code", str(why))
@@ -302,7 +334,7 @@ class Program:
         except BackendError as error:
             if not self.settings.suppress_errors:
                 raise
-            warnings.warn(f"{error}; {self.name} runs as plain Python", stacklevel=5)
+            _warn(f"{error}; {self.name} runs as plain Python")
             self._stop_trying()
         except Exception as error:
             self._internal_failure("making a replay", error)
@@ -319,11 +351,15 @@ class Program:
         finally:
             recorder.release()
 
-    def _is_recorded(self, segments: list[Segment], way: Way, inputs: Slots, state: tuple[Any, ...]) -> bool:
-        """Would a call that arrives at `way` with this find a recording?"""
-        guards = [entry.guards for entry in self.start.continuation(way).cache.entries]
-        guards += [Guards(s.recording, []) for s in segments if s.way is not None and s.way.key == way.key]
-        return any(guard.check(inputs, state) is not None for guard in guards)
+    def _ask(self, segments: list[Segment], way: Way, inputs: Slots, state: tuple[Any, ...]) -> Experience:
+        """What a call that arrives at `way` with this would find."""
+        program = self.start.continuation(way)
+        guards = [Guards(s.recording, []) for s in segments if s.way is not None and s.way.key == way.key]
+        guards = [*reversed(guards), *(entry.guards for entry in program.cache.entries)]
+        recorded = any(guard.check(inputs, state) is not None for guard in guards)
+        if not recorded and guards:
+            program.cache.note_change(guards[0], inputs)
+        return Experience(recorded, frozenset(program.cache.changing))
 
     def _keep(self, recorder: Recorder, segments: list[Segment], start: float) -> None:
         if recorder.failure is not None or not segments:
@@ -332,7 +368,7 @@ class Program:
         for segment in segments:
             program = self if segment.way is None else self.start.continuation(segment.way)
             program._keep_segment(segment, start)
-        if any(not segment.transient for segment in segments):
+        if any(not segment.transient and not segment.again for segment in segments):
             self.tally.recordings += 1
         reasons = [segment.recording.break_reason for segment in segments if segment.recording.break_reason]
         if self.fullgraph and reasons:
@@ -343,8 +379,8 @@ class Program:
         if recording.break_reason is not None:
             self.tally.break_reasons.append(recording.break_reason)
             events.emit(events.GraphBreak(recording.break_reason))
-        if segment.transient:
-            self._transient += 1
+        if segment.transient or segment.again:
+            self._transient += segment.transient
             self.tally.plain += 1
             return
         entry = self.build(recording)
@@ -435,7 +471,7 @@ class Program:
         )
         if not self._warned:
             self._warned = True
-            warnings.warn(text, stacklevel=6)
+            _warn(text)
         return text
 
     def give_up(self, reason_id: str) -> None:
@@ -455,7 +491,7 @@ class Program:
         events.emit(events.InternalFailure(where, error, path))
         if not self.settings.suppress_errors:
             raise InternalError(where, error, path) from error
-        warnings.warn(f"{InternalError(where, error, path)}; {self.name} runs as plain Python", stacklevel=6)
+        _warn(f"{InternalError(where, error, path)}; {self.name} runs as plain Python")
 
     def _save(self, text: str, kind: str) -> str | None:
         folder = self.settings.debug_dir or os.path.join(tempfile.gettempdir(), "stator")

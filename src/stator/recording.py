@@ -10,6 +10,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ._native import Origin as Origin  # how to reach an outside value again; in C, since a run makes thousands
+
 if TYPE_CHECKING:
     from types import CodeType
 
@@ -80,24 +82,6 @@ class TensorFacts(NamedTuple):
     requires_grad: bool
     is_leaf: bool
     keys: int  # raw dispatch key set: layout, conjugate and negative bits, inference, functorch wrappers
-
-
-class Origin:
-    """How to reach one outside value again. (Written by hand, since thousands are made in one recording.)"""
-
-    __slots__ = ("checks", "children", "edge", "index", "key", "parent", "place")
-
-    def __init__(self, index: int, edge: Edge, parent: Origin | None, key: Any, place: Place | None) -> None:
-        self.index = index
-        self.edge = edge
-        self.parent = parent
-        self.key = key
-        self.place = place
-        self.checks: list[Check] = []
-        self.children: dict[Any, Origin] | None = None
-
-    def __str__(self) -> str:
-        return describe(self)
 
 
 def describe_key(origin: Origin) -> str:

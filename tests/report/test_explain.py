@@ -90,3 +90,21 @@ def test_the_whole_text() -> None:
             "Times: watch 12.3 ms, backend 1.50 s",
         ]
     )
+
+
+def test_breaks_at_one_place_are_counted() -> None:
+    load = next(at.offset for at in dis.get_instructions(prints) if at.opname == "RETURN_VALUE")
+    elsewhere = break_reason("call-print", prints.__code__, load)
+    e = Explanation([], [a_break(), elsewhere, a_break(), a_break()])
+    assert e.graph_break_count == 4
+    assert [(why.lineno, times) for why, times in e.breaks_by_place] == [(a_break().lineno, 3), (elsewhere.lineno, 1)]
+    heads = [line for line in str(e).splitlines() if line.startswith("Graph break")]
+    assert heads == [
+        "Graph break 1 (3 times): call to print (side effect)  [call-print]",
+        "Graph break 2: call to print (side effect)  [call-print]",
+    ]
+
+
+def test_two_reasons_at_one_place_stay_apart() -> None:
+    e = Explanation([], [a_break(), break_reason("time", prints.__code__, None, what="time.time"), a_break()])
+    assert [(why.id, times) for why, times in e.breaks_by_place] == [("call-print", 2), ("time", 1)]

@@ -293,7 +293,7 @@ def while_loops(log: Any) -> Any:
 @case
 def silent_loops(log: Any) -> Any:
     """Loops in which no instruction has a probe."""
-    for x in (1, 2, 3):
+    for x in (1, 2, 3):  # noqa: B007
         pass
     for _ in [1, 2]:
         y = x
@@ -377,7 +377,7 @@ def raised_again(log: Any) -> Any:
 @case
 def handlers_in_handlers(log: Any) -> Any:
     try:
-        1 / 0  # noqa: B018
+        1 / 0
     except ZeroDivisionError:
         log.append(repr(sys.exc_info()[1]))
         try:
@@ -628,7 +628,7 @@ def displays(log: Any) -> Any:
 @case
 def conditions(log: Any) -> Any:
     a, b = 0, 5
-    r = helper(log, a and b or 7, (b if a else helper(log, 1)), k=(a or helper(log, 2)) if b else 0)
+    r = helper(log, (a and b) or 7, (b if a else helper(log, 1)), k=(a or helper(log, 2)) if b else 0)
     x = (a and fails(log, 9)) or (b and helper(log, b)) or None
     yes, no = Box(log, 3), Box(log, 1)
     y = (yes and no) or (no or yes), not yes, not no

@@ -14,7 +14,9 @@ import pytest
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1] / "src" / "stator"
-TESTS = ["test_hook", "test_probes", "test_instrument", "test_neighbour", "test_engine"]
+TESTS = ["test_hook", "test_probes", "test_ledger", "test_fingerprint", "test_instrument", "test_neighbour"]
+TESTS += ["test_continuation", "test_frames", "test_engine"]
+MODULES = ["__init__", "opcodes", "instrument", "flow", "assemble", "continuation", "step", "suspend"]
 ASK = "import sys; print(sys.implementation.name, *sys.version_info[:2])"
 
 
@@ -40,8 +42,8 @@ def assemble(python: Path, folder: Path) -> None:
     watch = folder / "stator" / "watch"
     watch.mkdir(parents=True)
     (folder / "stator" / "__init__.py").write_text('"""The native layer alone."""\n')
-    for name in ("__init__.py", "opcodes.py", "instrument.py"):
-        shutil.copy(PACKAGE / "watch" / name, watch)
+    for name in MODULES:
+        shutil.copy(PACKAGE / "watch" / f"{name}.py", watch)
     building.build(str(python), sorted((PACKAGE / "_native").glob("*.c")), folder / "stator", "_native")
 
 
@@ -62,7 +64,7 @@ def test_native_layer(version: tuple[int, int], tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=300,
         check=False,
     )
     print(done.stdout[-3000:], file=sys.stderr)

@@ -89,6 +89,29 @@ frame_is_start(Frame *f)
 #endif
 }
 
+/* How many digits an int has room for, and how many bytes it takes with so many. */
+static inline Py_ssize_t
+long_digits(PyLongObject *number)
+{
+#if PY312
+    Py_ssize_t digits = (Py_ssize_t)(number->long_value.lv_tag >> 3);
+#else
+    Py_ssize_t digits = Py_ABS(Py_SIZE(number));
+#endif
+    return digits > 0 ? digits : 1;
+}
+
+static inline size_t
+long_size(Py_ssize_t digits)
+{
+#if PY312
+    size_t header = offsetof(PyLongObject, long_value.ob_digit);
+#else
+    size_t header = offsetof(PyLongObject, ob_digit);
+#endif
+    return header + (size_t)digits * sizeof(digit);
+}
+
 /* 3.12+ puts frames of its own between those of the program where C code calls the evaluator. */
 static inline int
 frame_is_python(Frame *f)
@@ -99,6 +122,16 @@ frame_is_python(Frame *f)
     (void)f;
     return 1;
 #endif
+}
+
+/* The Python frame that called this one, or NULL. */
+static inline Frame *
+frame_caller(Frame *f)
+{
+    do {
+        f = f->previous;
+    } while (f != NULL && !frame_is_python(f));
+    return f;
 }
 
 /* The code unit of the instruction that a running frame executes. */

@@ -139,7 +139,7 @@ on_escape(Watcher *w, Probe *p, Operands *ops)
     if (x == NULL || !(PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x) || PyAnySet_Check(x))) {
         return 0;
     }
-    return known(w, x) && unseen(w, x, KIND_TAG(p));
+    return known(w, x) && !probe_returns_to_python(w, p) && unseen(w, x, KIND_TAG(p));
 }
 
 static int
@@ -350,6 +350,20 @@ on_call_ex(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
     return answer > 0;
 }
 
+/* Into a list goes anything; what goes into a set or a dict is hashed. */
+static int
+on_insert(Watcher *w, Probe *p, Operands *ops)
+{
+    PyObject *container = ops->slots[0];
+    if (known(w, container) || (container != NULL && PyList_CheckExact(container))) {
+        return known(w, container);
+    }
+    Operands item = *ops;
+    item.slots += item.step;
+    item.count = 1;
+    return on_deep(w, p, &item);
+}
+
 const Filter filters[KIND_COUNT] = {
     [KIND_ATTR] = on_attr,
     [KIND_SUPER_ATTR] = always,
@@ -370,6 +384,7 @@ const Filter filters[KIND_COUNT] = {
     [KIND_UNPACK] = on_one,
     [KIND_EXTEND] = on_operands,
     [KIND_HASH] = on_deep,
+    [KIND_INSERT] = on_insert,
     [KIND_WITH] = on_operands,
     [KIND_WITH_EXIT] = on_operands,
     [KIND_FORMAT] = on_deep,
@@ -395,4 +410,5 @@ const Filter filters[KIND_COUNT] = {
     [KIND_ESCAPE] = on_escape,
     [KIND_FUNCTION] = NULL, /* has no handler: probe.c notes the function */
     [KIND_RETURN] = always,
+    [KIND_PACK] = NULL, /* has no handler of its own: probe.c settles loose numbers */
 };

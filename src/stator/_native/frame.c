@@ -26,6 +26,17 @@ caller(Frame *f, Frame *root)
     return f;
 }
 
+/* The frame so many calls away from the innermost watched one, or NULL. */
+static Frame *
+frame_below(Thread *t, Py_ssize_t calls)
+{
+    Frame *root = root_frame(t), *f = t->level->frame;
+    for (; f != NULL && calls > 0; calls--) {
+        f = caller(f, root);
+    }
+    return f;
+}
+
 static PyObject *
 slot_list(PyObject **slots, Py_ssize_t n)
 {
@@ -36,18 +47,25 @@ slot_list(PyObject **slots, Py_ssize_t n)
     return list;
 }
 
-static int
-is_intact(Thread *t, Frame *f)
+static Level *
+level_of(Thread *t, Frame *f)
 {
-    for (Level *level = t->level; level != NULL; level = level->below) {
-        if (level->frame == f) {
-            return level->intact;
-        }
+    Level *level = t->level;
+    while (level != NULL && level->frame != f) {
+        level = level->below;
     }
-    return 0;
+    return level;
 }
 
-/* (kind, code, original, code unit, function, fast locals, intact) */
+Level *
+frames_level(Thread *t, Py_ssize_t calls)
+{
+    Frame *f = frame_below(t, calls);
+    return f == NULL ? NULL : level_of(t, f);
+}
+
+/* (kind, code, original, code unit, function, fast locals, intact, held, which operand that is,
+ * last probe or None) */
 static PyObject *
 describe(Thread *t, Frame *f)
 {
@@ -67,8 +85,13 @@ describe(Thread *t, Frame *f)
         Py_XDECREF(original);
         return NULL;
     }
-    return Py_BuildValue("(iONnONO)", kind, code, original, frame_unit(f), function, locals,
-                         is_intact(t, f) ? Py_True : Py_False);
+    Level *level = level_of(t, f);
+    PyObject *intact = level != NULL && level->intact ? Py_True : Py_False;
+    PyObject *held = level == NULL || level->held == NULL ? missing : level->held;
+    PyObject *probe = level == NULL || level->probe == NULL ? Py_None : (PyObject *)level->probe;
+    int held_at = level == NULL ? -1 : level->held_at;
+    return Py_BuildValue("(iONnONOOiO)", kind, code, original, frame_unit(f), function == NULL ? Py_None : function,
+                         locals, intact, held, held_at, probe);
 }
 
 static Thread *
@@ -115,6 +138,33 @@ frames_read(PyObject *watcher, PyObject *Py_UNUSED(none))
 }
 
 PyObject *
+frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
+{
+    Thread *t = running(watcher);
+    if (t == NULL) {
+        return NULL;
+    }
+    if (nargs != 3) {
+        PyErr_SetString(PyExc_TypeError, "put(calls, slot, value) takes two numbers and a value");
+        return NULL;
+    }
+    Py_ssize_t calls = PyLong_AsSsize_t(args[0]), slot = PyLong_AsSsize_t(args[1]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    Frame *f = calls < 0 ? NULL : frame_below(t, calls);
+    PyCodeObject *code = f == NULL ? NULL : frame_code(f);
+    if (f == NULL || slot < 0 || slot >= code->co_nlocalsplus + code->co_stacksize || f->localsplus[slot] == NULL) {
+        PyErr_SetString(PyExc_IndexError, "there is no such frame, or nothing in that slot");
+        return NULL;
+    }
+    PyObject *old = f->localsplus[slot];
+    f->localsplus[slot] = Py_NewRef(args[2]);
+    Py_DECREF(old);
+    Py_RETURN_NONE;
+}
+
+PyObject *
 frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
 {
     Thread *t = running(watcher);
@@ -129,11 +179,8 @@ frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
     if (PyErr_Occurred()) {
         return NULL;
     }
-    Frame *root = root_frame(t), *f = t->level->frame;
-    for (; f != NULL && calls > 0; calls--) {
-        f = caller(f, root);
-    }
-    if (f == NULL || calls < 0 || depth < 0 || depth > frame_code(f)->co_stacksize) {
+    Frame *f = calls < 0 ? NULL : frame_below(t, calls);
+    if (f == NULL || depth < 0 || depth > frame_code(f)->co_stacksize) {
         PyErr_SetString(PyExc_IndexError, "there is no such frame, or its stack is not as deep");
         return NULL;
     }

@@ -294,8 +294,13 @@ run_leaf(Thread *t, Watcher *w, PyThreadState *ts, Frame *f, PyObject *payload)
 static int
 transparent_noted(Watcher *w, Frame *f)
 {
-    int is_call = frame_code(f)->co_argcount == 1; /* self, *args, **kwargs */
-    if (is_call && f->localsplus[0] != NULL && filter_call_noted(w, f->localsplus[0], 0)) {
+    PyCodeObject *code = frame_code(f);
+    int is_call = code->co_argcount == 1; /* self, *args, **kwargs; else __getattr__(self, name) */
+    PyObject *owner = f->localsplus[0];
+    if (is_call && owner != NULL && (filter_call_noted(w, owner, 0) || watcher_call_module(w, owner))) {
+        return 1;
+    }
+    if (code->co_argcount == 2 && owner != NULL && watcher_read_registered(w, owner, f->localsplus[1])) {
         return 1;
     }
     PyObject *slots = frame_slots(f);
@@ -335,10 +340,15 @@ run_transparent(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
 static PyObject *
 run_level(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
 {
-    Level level = {t->level, f, 1};
+    Level level = {t->level, f, 1, NULL, NULL, -1};
     t->level = &level;
     PyObject *result = _PyEval_EvalFrameDefault(ts, f, throwflag);
     t->level = level.below;
+    if (level.held != NULL) { /* its death may run code of the program, which has an exception to be kept from it */
+        SavedError error = error_save();
+        Py_CLEAR(level.held);
+        error_restore(error);
+    }
     if (t->waiting == &level) {
         pending_left(t, result == NULL);
     }

@@ -1,6 +1,5 @@
 /* stator._native: the module object, its constants and the small functions that fit nowhere else. */
-#include "native.h"
-#include "guard.h"
+#include "ledger.h"
 
 #define AS_NAME(name) #name,
 const char *const kind_names[KIND_COUNT] = {PROBE_KINDS(AS_NAME)};
@@ -56,6 +55,29 @@ as_iterator(PyObject *Py_UNUSED(module), PyObject *object)
     return Py_NewRef(object);
 }
 
+/* Small ints and constants are shared, so their identity says nothing of where they came from; a copy's does. */
+static PyObject *
+distinct(PyObject *Py_UNUSED(module), PyObject *number)
+{
+    if (PyUnicode_CheckExact(number) && PyUnicode_GET_LENGTH(number) > 1) {
+        return PyUnicode_FromKindAndData(PyUnicode_KIND(number), PyUnicode_DATA(number), PyUnicode_GET_LENGTH(number));
+    }
+    if (PyFloat_CheckExact(number)) {
+        return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
+    }
+    if (!PyLong_CheckExact(number)) {
+        PyErr_SetString(PyExc_TypeError, "distinct(value) takes an int, a float or a text of several characters");
+        return NULL;
+    }
+    Py_ssize_t digits = long_digits((PyLongObject *)number);
+    PyLongObject *copy = _PyLong_New(digits);
+    if (copy == NULL) {
+        return NULL;
+    }
+    memcpy((char *)copy + sizeof(PyObject), (char *)number + sizeof(PyObject), long_size(digits) - sizeof(PyObject));
+    return (PyObject *)copy;
+}
+
 static PyMethodDef functions[] = {
     {"current", current, METH_NOARGS, "The watcher that runs in this thread, or None."},
     {"state", state, METH_NOARGS, "This thread's state: OFF, WATCHING or SENTINEL."},
@@ -63,7 +85,12 @@ static PyMethodDef functions[] = {
     {"type_version", type_version, METH_O, "The type's version tag, assigned if need be; 0 if there is none."},
     {"mro_lookup", (PyCFunction)(void (*)(void))mro_lookup, METH_FASTCALL,
      "What the type's MRO holds under a name, no descriptor invoked; MISSING if nothing."},
+    {"distinct", distinct, METH_O, "Another object that is the same int, float or text."},
     {"as_iterator", as_iterator, METH_O, "What GET_ITER makes of a result of __iter__: itself, if it is an iterator."},
+    {"tensor_version", tensor_version, METH_O, "A tensor's version counter; None if it has none."},
+    {"fingerprint", (PyCFunction)(void (*)(void))tensor_fingerprint, METH_FASTCALL,
+     "(version, address, dtype, shape, requires_grad) of a tensor; address 0 unless its layout is the one given."},
+    {"answers", call_each, METH_O, "What each function of a tuple answers, called without arguments."},
     {NULL},
 };
 
@@ -106,8 +133,10 @@ PyInit__native(void)
         return NULL;
     }
     if (PyModule_AddType(module, &ProbeType) < 0 || PyModule_AddType(module, &WatcherType) < 0 ||
-        codeinfo_setup(module) < 0 || tensor_setup(module) < 0 || state_setup(module) < 0 ||
-        guards_setup(module) < 0 || dispatch_setup(module) < 0 || add_constants(module) < 0 || add_missing(module) < 0) {
+        PyModule_AddType(module, &OriginType) < 0 || PyModule_AddType(module, &LedgerType) < 0 ||
+        shortcuts_setup() < 0 || fingerprint_setup() < 0 || codeinfo_setup(module) < 0 || tensor_setup(module) < 0 ||
+        state_setup(module) < 0 || guards_setup(module) < 0 || dispatch_setup(module) < 0 ||
+        add_constants(module) < 0 || add_missing(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -14,7 +14,8 @@
     X(CONTAINS) X(IS) X(UNARY) X(TRUTH) X(ITER) X(NEXT) X(UNPACK) X(EXTEND) X(HASH) X(WITH) X(WITH_EXIT)         \
     X(FORMAT) X(AWAIT) X(STORE_ATTR) X(DELETE_ATTR) X(STORE_SUBSCR) X(STORE_SLICE) X(DELETE_SUBSCR)              \
     X(STORE_GLOBAL) X(DELETE_GLOBAL) X(STORE_DEREF) X(DELETE_DEREF) X(IMPORT_NAME) X(IMPORT_FROM)                \
-    X(BUILD_CLASS) X(MATCH) X(MATCH_CLASS) X(MATCH_KEYS) X(RAISE) X(EXC_MATCH) X(INTRINSIC) X(ESCAPE) X(FUNCTION) X(RETURN)
+    X(BUILD_CLASS) X(MATCH) X(MATCH_CLASS) X(MATCH_KEYS) X(RAISE) X(EXC_MATCH) X(INTRINSIC) X(ESCAPE) X(FUNCTION)     \
+    X(RETURN) X(PACK) X(INSERT)
 
 #define AS_STATE(name) STATE_##name,
 enum { STATES(AS_STATE) };
@@ -96,6 +97,7 @@ typedef struct {
     PyObject *arg;
     PyObject *code; /* weak reference to the original code: the copy must not keep it alive (see codeinfo.c) */
     PyObject *stores;
+    PyObject *broken; /* what to tell `failed` instead of firing, or NULL */
 } Probe;
 
 typedef struct {
@@ -109,6 +111,7 @@ typedef struct {
 } Operands;
 
 struct Watcher;
+int probe_returns_to_python(struct Watcher *w, Probe *p); /* a return, and the caller is a watched frame */
 typedef int (*Filter)(struct Watcher *w, Probe *p, Operands *ops);
 extern const Filter filters[KIND_COUNT];
 extern const char *const kind_names[KIND_COUNT];
@@ -122,8 +125,10 @@ typedef struct Watcher {
     PyObject *enter, *classify, *leaf, *blind, *foreign, *failed, *transparent;
     PyObject *on_resume, *on_lost, *on_return; /* or None */
     PtrSet known, fresh, entered; /* addresses only */
+    PtrSet loose;                 /* likewise: known numbers that nothing has depended on yet */
     PtrSet approved, intercepted; /* owning */
-    PairSet seen;
+    PairSet seen, registered; /* registered: (module, name) whose lookup by `__getattr__` is noted */
+    PyObject *ledger;         /* a Ledger, or NULL: then there are no shortcuts */
     PyObject *last_probe;
     unsigned long long events, calls;
     struct Thread *thread; /* where it runs now, or NULL */
@@ -135,12 +140,18 @@ typedef struct Watcher {
 } Watcher;
 
 int filter_call_noted(Watcher *w, PyObject *owner, int note);
+int watcher_read_attribute(Watcher *w, Probe *p, PyObject *owner);
+int watcher_read_registered(Watcher *w, PyObject *owner, PyObject *name);
+int watcher_call_module(Watcher *w, PyObject *module);
 
 /* A copy's frame that runs, watched from its beginning (or since it was resumed). It lives on the C stack of the hook. */
 typedef struct Level {
     struct Level *below;
     Frame *frame;
-    int intact; /* the operands of the instruction in progress lie on the stack unchanged */
+    int intact;     /* the operands of the instruction in progress lie on the stack unchanged */
+    Probe *probe;   /* the last one that fired in it, or NULL; its code holds it */
+    PyObject *held; /* an operand whose slot the instruction uses for something else while it runs, owned. Or NULL */
+    int held_at;    /* which of the operands that is, or -1 */
 } Level;
 
 typedef struct Thread {
@@ -183,7 +194,7 @@ void watcher_stop(Watcher *w);
 
 int pending_over(Thread *t, Probe *p); /* does this probe end it? */
 void pending_left(Thread *t, int raised); /* the frame was left */
-PyObject *pending_pend(PyObject *watcher, PyObject *none);
+PyObject *pending_pend(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 PyObject *pending_hand_over(PyObject *watcher, PyObject *other);
 
 /* ---- code objects (codeinfo.c) ---- */
@@ -212,6 +223,13 @@ int codeinfo_setup(PyObject *module);
 
 extern PyObject *Unwatchable;
 
+/* ---- tensors (tensor.c) ---- */
+
+int fingerprint_setup(void);
+PyObject *tensor_version(PyObject *module, PyObject *tensor);
+PyObject *tensor_fingerprint(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *call_each(PyObject *module, PyObject *functions);
+
 /* ---- the hook (hook.c) ---- */
 
 void hook_acquire(void);
@@ -224,7 +242,16 @@ int hook_enter(Watcher *w, PyFunctionObject *func);
 /* ---- reading frames (frame.c) ---- */
 
 PyObject *frames_read(PyObject *watcher, PyObject *none);
+Level *frames_level(Thread *t, Py_ssize_t calls); /* NULL if that frame is not a watched one */
+PyObject *frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 PyObject *frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 extern PyObject *missing; /* module.c */
+
+/* ---- guards and dispatch (tensor.c, state.c, guard.c, dispatch.c) ---- */
+
+int tensor_setup(PyObject *module);
+int state_setup(PyObject *module);
+int guards_setup(PyObject *module);
+int dispatch_setup(PyObject *module);
 
 #endif

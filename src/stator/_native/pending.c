@@ -1,7 +1,8 @@
 /* Between a break and the next probe of the same frame.
  *
  * A handler that ends its recording at an instruction calls pend(): from there on everything runs as it would without
- * us (state PENDING), until a probe fires in the frame that was the innermost watched one then. This calls on_resume,
+ * us (state PENDING), until a probe fires in the frame that was the innermost watched one then (or, with a number of
+ * calls, in one that has called it). This calls on_resume,
  * which may hand the run over to another watcher, and watching goes on with that very probe. If the frame is left
  * before that, on_lost is called, which may call pend() once more, for the caller's frame; else watching is over.
  */
@@ -56,19 +57,27 @@ check_running(Watcher *w, Thread *t)
 }
 
 PyObject *
-pending_pend(PyObject *self, PyObject *Py_UNUSED(none))
+pending_pend(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Watcher *w = (Watcher *)self;
     Thread *t = &thread_here;
+    Py_ssize_t calls = nargs == 1 ? PyLong_AsSsize_t(args[0]) : 0;
+    if (nargs > 1 || calls < 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "pend(calls=0) takes a number of calls");
+        }
+        return NULL;
+    }
     if (check_running(w, t) < 0) {
         return NULL;
     }
-    if (t->level == NULL || w->on_resume == Py_None) {
-        PyErr_SetString(PyExc_RuntimeError, t->level == NULL ? "no watched frame is running"
-                                                             : "this watcher has no on_resume");
+    Level *level = t->level == NULL ? NULL : frames_level(t, calls);
+    if (level == NULL || w->on_resume == Py_None) {
+        PyErr_SetString(PyExc_RuntimeError, level == NULL ? "no such watched frame is running"
+                                                          : "this watcher has no on_resume");
         return NULL;
     }
-    t->waiting = t->level;
+    t->waiting = level;
     if (t->state == STATE_WATCHING) {
         t->state = STATE_PENDING;
     }
@@ -90,6 +99,10 @@ pending_hand_over(PyObject *self, PyObject *object)
     }
     if (other->thread != NULL || other->enter == NULL || other->successor != NULL) {
         PyErr_SetString(PyExc_RuntimeError, "the other watcher is running already, or was garbage");
+        return NULL;
+    }
+    if (t->waiting != NULL && other->on_resume == Py_None) {
+        PyErr_SetString(PyExc_RuntimeError, "the run is waiting, and the other watcher has no on_resume");
         return NULL;
     }
     other->stopped = 0;

@@ -11,13 +11,50 @@
 #include "native.h"
 #include <structmember.h>
 
-/* ---- delivering an event ---- */
+/* ---- where a value goes ---- */
 
 static inline PyObject **
 stack_at(Frame *f, int depth)
 {
     return f->localsplus + frame_code(f)->co_nlocalsplus + depth;
 }
+
+static int
+will_be_watched(Watcher *w, PyObject *function)
+{
+    Verdict v = codeinfo_classify(w, (PyCodeObject *)((PyFunctionObject *)function)->func_code);
+    Py_XDECREF(v.payload);
+    return v.kind == CODE_COPY;
+}
+
+/* Does this instruction call a function that is watched, without C code in between? */
+static int
+calls_watched_function(Watcher *w, Probe *p, PyObject **operands)
+{
+    PyObject *callable = p->kind == KIND_CALL ? *call_slots(operands, p->count).callable : NULL;
+    if (callable != NULL && PyMethod_Check(callable)) {
+        callable = PyMethod_GET_FUNCTION(callable);
+    }
+    return callable != NULL && PyFunction_Check(callable) && will_be_watched(w, callable);
+}
+
+int
+probe_returns_to_python(Watcher *w, Probe *p)
+{
+    Level *level = thread_here.level;
+    if (p->arg == Py_None || level == NULL || level->probe != p) {
+        return 0;
+    }
+    Level *caller = level->below;
+    if (caller == NULL) {
+        return 1; /* from the root: it is the result */
+    }
+    Probe *call = caller->probe;
+    return call != NULL && frame_caller(level->frame) == caller->frame &&
+           calls_watched_function(w, call, stack_at(caller->frame, call->depth - call->span));
+}
+
+/* ---- delivering an event ---- */
 
 static void
 find_call_operands(Probe *p, Operands *ops)
@@ -174,18 +211,104 @@ is_return(Probe *p)
     return p->kind == KIND_RETURN || (p->kind == KIND_ESCAPE && p->arg != Py_None);
 }
 
-/* CALL_FUNCTION_EX replaces operands that are no tuple and no dict while it runs. */
+/* Do the operands stay on the stack while the instruction runs? CALL_FUNCTION_EX replaces what is no tuple and no
+ * dict, BUILD_SET lets go of equal keys. */
 static inline int
-stays_intact(Operands *ops)
+stays_intact(Probe *p, Operands *ops)
 {
-    return ops->starargs != NULL && PyTuple_CheckExact(ops->starargs) &&
-           (ops->kwnames == NULL || PyDict_CheckExact(ops->kwnames));
+    if (p->kind == KIND_CALL_EX) {
+        return ops->starargs != NULL && PyTuple_CheckExact(ops->starargs) &&
+               (ops->kwnames == NULL || PyDict_CheckExact(ops->kwnames));
+    }
+    return p->kind != KIND_HASH;
+}
+
+/* Bound methods and the like put their own first argument into the slot before the arguments while they run. (A bound
+ * method alone is taken apart for good: function, self.) */
+static inline int
+calls_in_place(Probe *p, Operands *ops)
+{
+    PyObject *callable = *ops->call.callable;
+    if (callable != NULL && PyMethod_Check(callable)) {
+        return ops->call.nargs == p->count;
+    }
+    return callable == NULL || PyFunction_Check(callable) || PyCFunction_Check(callable) || PyType_Check(callable) ||
+           Py_IS_TYPE(callable, &PyMethodDescr_Type);
+}
+
+static inline void
+note_operands(Level *level, Probe *p, Operands *ops)
+{
+    level->intact = stays_intact(p, ops);
+    PyObject *held = level->held;
+    level->held = NULL;
+    level->held_at = -1;
+    if (p->kind == KIND_WITH) { /* replaced by its __exit__ */
+        level->held = Py_XNewRef(ops->slots[0]);
+        level->held_at = 0;
+    }
+    else if (p->kind == KIND_CALL && !calls_in_place(p, ops)) {
+        PyObject **slot = ops->call.args - 1;
+        level->held = Py_XNewRef(*slot);
+        level->held_at = (int)(slot - ops->slots);
+    }
+    Py_XDECREF(held);
 }
 
 static inline int
 at_its_place(Probe *p, Frame *f)
 {
     return f != NULL && frame_code(f) == p->home && frame_unit(f) == p->site;
+}
+
+static inline int
+noted_in_c(Watcher *w, Probe *p, Operands *ops)
+{
+    return p->kind == KIND_ATTR && w->ledger != NULL && watcher_read_attribute(w, p, ops->slots[0]);
+}
+
+static void
+tell(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
+{
+    w->calls++;
+    if (p->kind == KIND_CALL || p->kind == KIND_CALL_EX) {
+        deliver_call(w, handler, p, ops);
+        return;
+    }
+    if (p->kind == KIND_IS && p->count == 1) { /* POP_JUMP_IF_NONE compares with what is not on the stack */
+        ops->prefix[0] = ops->slots[0];
+        ops->prefix[1] = Py_None;
+        ops->nprefix = 2;
+        ops->count = 0;
+    }
+    Py_XDECREF(deliver(w, handler, p, ops));
+}
+
+/* Loose numbers: known objects whose value nothing has depended on so far. An instruction that is about to use one as
+ * more than something to be moved about settles it. What a watched function is given, and what is stored in a variable
+ * or put into a list or a dict by itself, is moved only. */
+static void
+settle_operands(Watcher *w, Probe *p, PyObject **operands)
+{
+    if (p->kind == KIND_STORE_DEREF || p->kind == KIND_STORE_GLOBAL) {
+        return;
+    }
+    PyObject *into = p->kind == KIND_STORE_SUBSCR ? operands[1] : NULL;
+    int first = into != NULL && (PyDict_CheckExact(into) || PyList_CheckExact(into));
+    if (calls_watched_function(w, p, operands) || (p->kind == KIND_ESCAPE && probe_returns_to_python(w, p))) {
+        return;
+    }
+    for (int i = first; i < p->span && thread_here.state == STATE_WATCHING; i++) {
+        PyObject *value = operands[i];
+        if (value != NULL && ptrset_remove(&w->loose, value)) {
+            PyObject *args[2] = {(PyObject *)p, value};
+            if (w->handlers[KIND_PACK] != NULL) {
+                Py_INCREF(value);
+                Py_XDECREF(watcher_call(w, w->handlers[KIND_PACK], args, 2));
+                Py_DECREF(value);
+            }
+        }
+    }
 }
 
 static void
@@ -206,7 +329,7 @@ fire(Thread *t, Probe *p)
         note_function(w, f, p);
         return;
     }
-    if (w->returns && is_return(p)) {
+    if (w->returns && w->on_return != Py_None && is_return(p)) {
         tell_return(w, f, p);
         if (t->state != STATE_WATCHING) {
             return;
@@ -216,27 +339,25 @@ fire(Thread *t, Probe *p)
     Operands ops;
     find_operands(p, f, &ops);
     if (t->level != NULL && t->level->frame == f) {
-        t->level->intact = p->kind != KIND_CALL_EX || stays_intact(&ops);
+        t->level->probe = p;
+        note_operands(t->level, p, &ops);
     }
-    PyObject *handler = w->handlers[p->kind];
-    if (handler == NULL) {
-        return;
-    }
-    if (!w->unfiltered && !filters[p->kind](w, p, &ops)) {
-        return;
-    }
-    w->calls++;
-    if (p->kind == KIND_CALL || p->kind == KIND_CALL_EX) {
-        deliver_call(w, handler, p, &ops);
-    }
-    else {
-        if (p->kind == KIND_IS && p->count == 1) { /* POP_JUMP_IF_NONE compares with what is not on the stack */
-            ops.prefix[0] = ops.slots[0];
-            ops.prefix[1] = Py_None;
-            ops.nprefix = 2;
-            ops.count = 0;
+    if (p->broken != NULL && p->broken != Py_None) {
+        PyObject *why = Py_NewRef(p->broken);
+        Py_XDECREF(watcher_call(w, w->failed, &why, 1));
+        Py_DECREF(why);
+        if (t->state != STATE_WATCHING) {
+            return;
         }
-        Py_XDECREF(deliver(w, handler, p, &ops));
+        w = t->watcher;
+    }
+    PyObject **operands = ops.slots;
+    PyObject *handler = p->kind == KIND_PACK ? NULL : w->handlers[p->kind];
+    if (handler != NULL && (w->unfiltered || (filters[p->kind](w, p, &ops) && !noted_in_c(w, p, &ops)))) {
+        tell(w, handler, p, &ops);
+    }
+    if (t->state == STATE_WATCHING && t->watcher->loose.used > 0) {
+        settle_operands(t->watcher, p, operands);
     }
 }
 
@@ -248,7 +369,7 @@ probe_fire(PyObject *self)
     if (t->state == STATE_WATCHING) {
         fire(t, p);
     }
-    else if (t->state == STATE_PENDING && p->kind != KIND_FUNCTION) {
+    else if (t->state == STATE_PENDING && t->waiting != NULL && p->kind != KIND_FUNCTION) {
         Frame *f = current_frame(PyThreadState_Get());
         if (f == t->waiting->frame && at_its_place(p, f) && pending_over(t, p)) {
             fire(t, p);
@@ -256,7 +377,6 @@ probe_fire(PyObject *self)
     }
     Py_RETURN_NONE;
 }
-
 /* ---- the type ---- */
 
 static PyObject *
@@ -307,6 +427,7 @@ probe_dealloc(PyObject *self)
     Probe *p = (Probe *)self;
     Py_XDECREF(p->arg);
     Py_XDECREF(p->stores);
+    Py_XDECREF(p->broken);
     Py_XDECREF(p->code);
     Py_TYPE(self)->tp_free(self);
 }
@@ -347,6 +468,7 @@ static PyMemberDef probe_members[] = {
     {"offset", T_INT, offsetof(Probe, offset), READONLY, NULL},
     {"arg", T_OBJECT, offsetof(Probe, arg), READONLY, NULL},
     {"stores", T_OBJECT, offsetof(Probe, stores), READONLY, NULL},
+    {"broken", T_OBJECT, offsetof(Probe, broken), 0, "Set: the graph breaks here; this is what `failed` is told."},
     {NULL},
 };
 

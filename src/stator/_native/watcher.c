@@ -197,7 +197,7 @@ watcher_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_RuntimeError, "this watcher was garbage already");
         return NULL;
     }
-    if (t->watcher != NULL || w->thread != NULL) {
+    if (t->watcher != NULL || w->thread != NULL || w->successor != NULL) {
         PyErr_SetString(PyExc_RuntimeError, w->thread != NULL ? "this watcher is running already"
                                                               : "this thread is being watched already");
         return NULL;
@@ -330,6 +330,12 @@ watcher_fresh(PyObject *self, PyObject *object)
 }
 
 static PyObject *
+watcher_loosen(PyObject *self, PyObject *object)
+{
+    return add_to(&((Watcher *)self)->loose, object);
+}
+
+static PyObject *
 watcher_approve(PyObject *self, PyObject *object)
 {
     return add_to(&((Watcher *)self)->approved, object);
@@ -423,8 +429,10 @@ watcher_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(w->on_return);
     Py_VISIT(w->successor);
     Py_VISIT(w->last_probe);
+    Py_VISIT(w->ledger);
     int stop = ptrset_traverse(&w->approved, visit, arg);
     stop = stop ? stop : ptrset_traverse(&w->intercepted, visit, arg);
+    stop = stop ? stop : pairset_traverse(&w->registered, visit, arg);
     return stop ? stop : pairset_traverse(&w->seen, visit, arg);
 }
 
@@ -447,12 +455,15 @@ watcher_clear(PyObject *self)
     Py_CLEAR(w->on_return);
     Py_CLEAR(w->successor);
     Py_CLEAR(w->last_probe);
+    Py_CLEAR(w->ledger);
     ptrset_clear(&w->known);
     ptrset_clear(&w->fresh);
     ptrset_clear(&w->entered);
+    ptrset_clear(&w->loose);
     ptrset_clear(&w->approved);
     ptrset_clear(&w->intercepted);
     pairset_clear(&w->seen);
+    pairset_clear(&w->registered);
     return 0;
 }
 
@@ -471,13 +482,15 @@ static PyMethodDef watcher_methods[] = {
     {"forget", watcher_forget, METH_O, "The opposite of know."},
     {"knows", watcher_knows, METH_O, "Is this a known outside object?"},
     {"fresh", watcher_fresh, METH_O, "Was this function made during the recording?"},
+    {"loosen", watcher_loosen, METH_O, "Tell of this number when something depends on it; the caller keeps it alive."},
     {"approve", watcher_approve, METH_O, "Calls of this object matter only with a known argument."},
     {"intercept", watcher_intercept, METH_O, "Report every call of a Python function with this code."},
     {"call_leaf", (PyCFunction)(void (*)(void))watcher_call_leaf, METH_FASTCALL, "Call in state SENTINEL."},
     {"paused", (PyCFunction)(void (*)(void))watcher_paused, METH_FASTCALL | METH_KEYWORDS, "Call in state OFF."},
-    {"pend", pending_pend, METH_NOARGS, "Watch nothing until the innermost watched frame comes to its next probe."},
+    {"pend", (PyCFunction)(void (*)(void))pending_pend, METH_FASTCALL, "Watch nothing until a frame's next probe."},
     {"hand_over", pending_hand_over, METH_O, "Let another watcher record the rest of this run."},
     {"frames", frames_read, METH_NOARGS, "The frames of the run, and the exception being handled."},
+    {"put", (PyCFunction)(void (*)(void))frames_put, METH_FASTCALL, "Set a slot of a frame that holds a value."},
     {"stack", (PyCFunction)(void (*)(void))frames_stack, METH_FASTCALL, "The lowest slots of a frame's value stack."},
     {NULL},
 };

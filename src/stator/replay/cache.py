@@ -49,12 +49,19 @@ class Cache:
         self._kept = kept  # what the cache was made for, kept alive so that its identity stays its own
         self.shelf = _native.Shelf()
         self.continuations: dict[tuple[int, ...], tuple[Way, Cache]] = {}  # where breaks lead
+        self.changing: set[int] = set()  # slots of a continuation whose numbers and texts were seen to change
         self._lock = threading.Lock()
         self.recording = threading.Lock()  # held by the thread that records
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         return self.shelf.entries
+
+    def note_change(self, guards: Guards, inputs: tuple[Any, ...]) -> None:
+        """These guards failed. If that was because of a number or a text in a slot, it is known to change now."""
+        slot = guards.changed_slot(inputs)
+        if slot is not None:
+            self.changing.add(slot)
 
     def add(self, entry: Entry) -> None:
         self.shelf.add(entry)

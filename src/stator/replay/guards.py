@@ -478,6 +478,14 @@ class Guards:
                     return Miss(*_say(check, origin, value), render_place(check.place))
         return self._why_together(values)
 
+    def changed_slot(self, slots: tuple[Any, ...]) -> int | None:
+        """The first argument slot that holds another number or text than the guards expect."""
+        for origin in self._origins:
+            value = slots[origin.key[0]] if origin.edge is Edge.LOCAL else None
+            if type(value) in (int, float, str) and not all(holds(check, value, []) for check in origin.checks):
+                return int(origin.key[0])
+        return None
+
     def _why_together(self, values: list[Any]) -> Miss | None:
         for group in self._distinct:
             if len({id(values[index]) for index in group}) != len(group):

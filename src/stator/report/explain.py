@@ -36,6 +36,17 @@ class Explanation:
         return len(self.break_reasons)
 
     @property
+    def breaks_by_place(self) -> list[tuple[BreakReason, int]]:
+        """Each break once per place in the program, and how often it happened there; in order of appearance."""
+        first: dict[tuple[str, str, str], BreakReason] = {}
+        count: dict[tuple[str, str, str], int] = {}
+        for why in self.break_reasons:
+            key = (why.place, why.id, why.reason)
+            first.setdefault(key, why)
+            count[key] = count.get(key, 0) + 1
+        return [(why, count[key]) for key, why in first.items()]
+
+    @property
     def op_count(self) -> int:
         """How many operations all graphs hold together."""
         return sum(len(ops(graph)) for graph in self.graphs)
@@ -51,8 +62,9 @@ class Explanation:
         for number, graph in enumerate(self.graphs, 1):
             yield f"\nGraph {number} ({_count(len(ops(graph)), 'op')}):"
             yield from (f"  {line}" for line in ops(graph))
-        for number, reason in enumerate(self.break_reasons, 1):
-            yield f"\nGraph break {number}: {render(reason)}"
+        for number, (why, times) in enumerate(self.breaks_by_place, 1):
+            often = f" ({times} times)" if times > 1 else ""
+            yield f"\nGraph break {number}{often}: {render(why)}"
         if self.compile_times:
             yield ""
             yield "Times: " + ", ".join(f"{step} {_duration(spent)}" for step, spent in self.compile_times.items())

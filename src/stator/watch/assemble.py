@@ -1,11 +1,12 @@
 """A small assembler: instructions with labels become bytecode, an exception table and a line table.
 
-Enters: instructions in order, each with the source position it is to be reported at. Leaves: the three byte strings of a
-code object. A jump's direction is that of its opcode; who emits it sees to it that the label lies there.
+Enters: instructions in order, each with the source position it is reported at. Leaves: three byte strings of a code
+object. A jump's direction is that of its opcode; who emits it sees to it that the label lies there.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from . import opcodes as o
@@ -13,6 +14,9 @@ from .flow import Position
 from .instrument import encode_exception_table, prefixes_of, unit
 
 _NOWHERE: Position = (None, None, None, None)
+
+
+_unit = functools.lru_cache(4096)(unit)
 
 
 class Guarded(NamedTuple):
@@ -68,8 +72,9 @@ class Assembler:
             self.guards.append(Guarded(start, end, label, depth, lasti))
 
     def assemble(self, first_line: int) -> Assembled:
-        self._settle([1 + prefixes_of(arg) + o.CACHES[op] for op, arg in zip(self.ops, self.args, strict=True)])
-        raw = b"".join(map(unit, self.ops, self.args))
+        caches = o.CACHES
+        self._settle([1 + prefixes_of(arg) + caches[op] for op, arg in zip(self.ops, self.args, strict=True)])
+        raw = b"".join(map(_unit, self.ops, self.args))
         return Assembled(raw, self._exception_table(), self._line_table(first_line))
 
     def _settle(self, sizes: list[int]) -> None:
@@ -121,6 +126,7 @@ class Assembler:
         return bytes(out)
 
 
+@functools.lru_cache(4096)
 def _location(position: Position, line: int) -> tuple[int, bytes]:
     """The form of an entry and what follows its first byte; `line` is that of the entry before."""
     start, end, column, end_column = position

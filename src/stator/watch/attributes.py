@@ -29,6 +29,8 @@ _MODULE_GETATTR = torch.nn.Module.__dict__["__getattr__"]
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _FRAMES_AND_OWNERS = (types.FrameType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _GENERIC_MODULES = frozenset({"builtins", "collections", "functools", "operator", "itertools", "types", "re"})
+_start_of_super: Callable[[Any], type] = super.__dict__["__thisclass__"].__get__  # past `super`'s own lookup
+_class_of_super: Callable[[Any], type | None] = super.__dict__["__self_class__"].__get__
 _OWN_LOOKUP = (type, super)  # builtin types whose attribute lookup is not the generic one
 
 # C attributes that are parts of the object, fixed or guarded as children: reading them runs nothing.
@@ -76,8 +78,11 @@ def has_method(cls: type, name: str) -> bool:
     return _native.mro_lookup(cls, name) is not MISSING
 
 
-class _Plan(enum.Enum):
-    """What a class with the generic lookup says of a name; the instance dict is asked first in all these cases."""
+class _Plan(enum.IntEnum):
+    """What a class with the generic lookup says of a name; the instance dict is asked first in all these cases.
+
+    `_native/shortcuts.c` reads by these plans.
+    """
 
     ABSENT = 0
     IN_CLASS = 1
@@ -88,8 +93,9 @@ class Attributes:
     def __init__(self, ledger: Ledger, classes: Classes) -> None:
         self._ledger = ledger
         self._classes = classes
-        self._plans: dict[tuple[type, str], _Plan] = {}
-        self._registered: set[tuple[int, str]] = set()  # (known module, name) that need not be noted again
+        self._plans: dict[type, dict[str, int]] = ledger.plans
+        self._plain: set[tuple[int, str]] = set()  # (origin, name) that `read_plain` has noted
+        self._supers: set[tuple[type, type, str]] = set()  # (class, class before, name) read through `super`
         self._tables: dict[int, list[tuple[Origin | None, dict[str, Any]]]] = {}
         self._spaces: dict[int, tuple[Origin, dict[str, Any]]] = {}  # by index of the owner's origin
 
@@ -97,42 +103,32 @@ class Attributes:
 
     def read(self, owner: Any, name: str) -> None:
         """`owner.name` is about to be evaluated."""
-        plan = self._plans.get((type(owner), name))
-        if plan is not None and self._read_quickly(owner, name, plan):
-            return
-        if issubclass(type(owner), type):
-            self._read_of_class(owner, name)
-        elif type(owner) is super:
+        if type(owner) is super:
             self._read_of_super(owner, name)
+        elif self._ledger.read_attribute(owner, name):
+            return
+        elif issubclass(type(owner), type):
+            self._read_of_class(owner, name)
         elif type(owner) is types.ModuleType:
             self._read_of_module(owner, name)
         else:
             self._read_of_instance(owner, name)
 
-    def _read_quickly(self, owner: Any, name: str, plan: _Plan) -> bool:
-        """The most frequent cases, once the class has been asked: instance attribute, method, registered module."""
-        ledger = self._ledger
-        origin = ledger.find(owner)
-        if origin is None:
-            return False
-        space = self._spaces.get(origin.index)
-        if space is None:
-            ledger.touch(origin, owner)
-            space = self.instance_dict(origin, owner)
-        if space is None or ledger.changed(space[1]) is not None:
-            return False
-        value = space[1].get(name, MISSING)
-        if value is not MISSING:
-            ledger.read(space[0], Edge.ITEM, name, value)
-            return True
-        if plan is _Plan.ABSENT:
-            return False
-        ledger.lacks(space[0], name)
-        return True
-
     def read_plain(self, owner: Any, name: str) -> None:
         """As `object.__getattribute__` does it, whatever the class says."""
-        self._read_generic(owner, name)
+        origin = self._ledger.find(owner)
+        if origin is None:
+            self._read_generic(owner, name)
+        elif (origin.index, name) not in self._plain or self._is_changed(origin, owner):
+            self._read_generic(owner, name)
+            self._plain.add((origin.index, name))
+
+    def _is_changed(self, origin: Origin, owner: Any) -> bool:
+        """Has the program written to this object?"""
+        space = self._spaces.get(origin.index)
+        return (space is not None and self._ledger.changed(space[1]) is not None) or (
+            self._ledger.changed(owner, slots=True) is not None
+        )
 
     def instance_dict(self, origin: Origin, owner: Any) -> tuple[Origin, dict[str, Any]] | None:
         """The instance dict of a known object, itself known."""
@@ -163,9 +159,12 @@ class Attributes:
         found = self._classes.entry(cls, name)
         if found is MISSING:
             registered = self._classes.entry(cls, "__getattr__") is _MODULE_GETATTR
-            self._plans[cls, name] = _Plan.REGISTERED if registered else _Plan.ABSENT
+            self._plan(cls, name, _Plan.REGISTERED if registered else _Plan.ABSENT)
         elif issubclass(type(found), types.FunctionType) or is_constant(found):
-            self._plans[cls, name] = _Plan.IN_CLASS
+            self._plan(cls, name, _Plan.IN_CLASS)
+
+    def _plan(self, cls: type, name: str, plan: _Plan) -> None:
+        self._plans.setdefault(cls, {})[name] = plan
 
     def _read_generic(self, owner: Any, name: str) -> None:
         cls = type(owner)
@@ -270,12 +269,10 @@ class Attributes:
 
     def read_registered(self, owner: Any, name: str) -> None:
         """`nn.Module.__getattr__` is entered: it finds a parameter, buffer or submodule. (Its frame is not watched.)"""
-        origin = self._ledger.find(owner)
-        if origin is not None:
-            if (id(owner), name) in self._registered:
-                return
-            self._registered.add((id(owner), name))
         ledger = self._ledger
+        if ledger.read_registered(owner, name):
+            return
+        origin = ledger.find(owner)
         for place, entries in self._tables_of(owner, origin):
             found = name in entries
             if place is not None:
@@ -351,10 +348,10 @@ class Attributes:
                 raise Drop("unguardable", f"{owner.__name__}.__getattr__ is C code")
 
     def _read_of_super(self, owner: Any, name: str) -> None:
-        start = super.__dict__["__thisclass__"].__get__(owner)
-        cls = super.__dict__["__self_class__"].__get__(owner)
-        if cls is None:
+        start, cls = _start_of_super(owner), _class_of_super(owner)
+        if cls is None or (cls, start, name) in self._supers:
             return
+        self._supers.add((cls, start, name))
         found = self._classes.entry_behind(cls, start, name)
         if found is MISSING:
             return
@@ -429,6 +426,8 @@ class Attributes:
         change.written[name] = None
         self._classes.forget(owner, name)
         self._plans.clear()
+        self._plain.clear()
+        self._supers.clear()
 
     def note_function(self, origin: Origin, function: types.FunctionType, *, bound: bool = False) -> None:
         """A known function is entered: its code, defaults (unless all arguments are given) and closure matter."""

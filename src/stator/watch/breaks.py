@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 # After these nothing recorded so far is to be believed: something happened that stator did not see, or failed itself.
 _UNTRUSTED = frozenset(
     {"tensor-changed", "state-changed", "outside-changed", "foreign-frame", "finalizer", "recursion", "internal-error"}
@@ -20,4 +23,6 @@ class Drop(Exception):
         self.detail = detail
         self.transient = transient
         self.untrusted = transient or reason in _UNTRUSTED
+        self.learned_by: weakref.WeakSet[Any] | None = None  # set: it counts for the recordings of these programs
+        self.again = False  # the next recording will break elsewhere
         self.inside = False  # raised while an instruction was at work, not before it

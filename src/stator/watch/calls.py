@@ -25,6 +25,7 @@ import torch
 
 from .. import _native
 from ..facts import is_open
+from . import logging_calls, steering
 from .breaks import Drop
 from .methods import change_first, dict_get, method_rule, object_method
 from .rules import (
@@ -33,6 +34,7 @@ from .rules import (
     Rule,
     advance,
     answer_overrides,
+    ask_for_break,
     cached,
     call_attrgetter,
     call_compiled,
@@ -54,6 +56,7 @@ from .rules import (
     nothing,
     own_globals,
     pure,
+    random_state,
     read_again,
     read_length,
     read_type,
@@ -63,6 +66,7 @@ from .rules import (
     state,
     type_call,
 )
+from .world import break_for, name_of
 
 if TYPE_CHECKING:
     from .handlers import Handlers
@@ -76,114 +80,116 @@ def _named(module: Any, names: str) -> list[Any]:
     return [getattr(module, name) for name in names.split() if hasattr(module, name)]
 
 
-_TABLE: list[tuple[Rule, Iterable[Any]]] = [
-    (calls_back, _named(builtins, "all any filter frozenset iter map max min set sorted sum")),
-    (shallow, _named(builtins, "list tuple enumerate reversed zip slice")),
-    (pure, _named(builtins, "abs bytearray bytes complex dict float int pow round chr ord bin hex oct divmod range")),
-    (pure, _named(builtins, "str repr format ascii")),
-    (read_type, [isinstance, issubclass, callable]),
-    (read_length, [len, bool]),
-    (nothing, [super, property, staticmethod, classmethod, object, locals]),
-    (own_globals, [globals]),
-    (type_call, [type]),
-    (get_attribute, [getattr, hasattr]),
-    (set_attribute, [setattr, delattr]),
-    (namespace_of, [vars]),
-    (advance, [next]),
-    (pure, _all_of(math)),
-    (compare_identity, [operator.is_, operator.is_not]),
-    (get_item, [operator.getitem]),
+_CONTEXT_OF_TORCH = (
+    _named(torch._C, "is_grad_enabled is_inference_mode_enabled get_default_dtype _get_tracing_state")
+    + _named(torch._C, "_len_torch_dispatch_stack")
+    + _named(torch._C, "_is_any_autocast_enabled is_any_autocast_enabled is_autocast_enabled")
+    + _named(torch, "is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled")
+    + _named(torch, "is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype")
+    + _named(torch, "is_autocast_cache_enabled _is_autocast_available")
+    + _named(torch._C, "_is_autocast_available _is_tracing")
+)
+_FUNCTIONS_OF_TORCH = [
+    getattr(torch._C._VariableFunctions, name)
+    for name in dir(torch._C._VariableFunctions)
+    if not name.startswith("__") and name not in ("from_numpy", "frombuffer", "_from_functional_tensor")
+]
+_FUNCTIONS_OF_TORCH += [
+    f for name in "_nn _linalg _fft _special _sparse _nested".split() for f in _all_of(getattr(torch._C, name))
+]
+_PURE_OPERATORS = [
+    f for f in _all_of(_operator) if f.__name__[0] != "_" and not f.__name__.startswith(("i", "set", "del"))
+]
+_CLASSES_OF_ITERTOOLS = [cls for cls in vars(itertools).values() if isinstance(cls, type)]
+
+# Rule, callables, and why that rule is right for them. What comes first counts.
+_TABLE: list[tuple[Rule, Iterable[Any], str]] = [
+    (
+        calls_back,
+        _named(builtins, "all any filter frozenset iter map max min set sorted sum"),
+        "compare, add, hash or call what they find in their arguments",
+    ),
+    (shallow, _named(builtins, "list tuple enumerate reversed zip slice"), "hold items without looking into them"),
     (
         pure,
-        [f for f in _all_of(_operator) if f.__name__[0] != "_" and not f.__name__.startswith(("i", "set", "del"))],
+        _named(builtins, "abs bytearray bytes complex dict float int pow round chr ord bin hex oct divmod range"),
+        "compute from their arguments alone",
     ),
-    (pure, [operator.index, operator.inv, operator.invert]),
-    (calls_back, [functools.reduce, functools.cmp_to_key]),
-    (pure, [functools.partial]),
-    (calls_back, [cls for cls in vars(itertools).values() if isinstance(cls, type)]),
-    (change_first, _all_of(_heapq)),
-    (change_first, [collections._count_elements]),  # type: ignore[attr-defined]
-    (hash_of, [hash]),
-    (identity_of, [id]),
-    (exception_info, [sys.exc_info]),
-    (read_again, [sys.getrecursionlimit]),
-    (nothing, [sys.intern]),
-    (pure, _named(collections, "deque OrderedDict")),
-    (calls_back, [collections.defaultdict]),
-    (pure, [types.SimpleNamespace, types.MappingProxyType, types.MethodType, types.GenericAlias, types.UnionType]),
-    (pure, [operator.itemgetter, operator.attrgetter, operator.methodcaller]),
-    (check_abstract, [_abc._abc_instancecheck, _abc._abc_subclasscheck]),
-    (read_type, [_abc.get_cache_token]),
-    (pure, [torch.Size, torch.device, torch.finfo, torch.iinfo]),
-    (nothing, [weakref.ref]),
-    (answer_overrides, _named(torch._C, "_has_torch_function _has_torch_function_unary _has_torch_function_variadic")),
-    (no_mode, _named(torch._C, "_is_torch_function_mode_enabled _is_torch_function_all_disabled")),
-    (nothing, _named(torch._C, "_log_api_usage_once _set_grad_enabled")),
+    (pure, _named(builtins, "str repr format ascii"), "read what they show, all the way down"),
+    (read_type, [isinstance, issubclass, callable], "look at classes only"),
+    (read_length, [len, bool], "a container's length is all they ask for"),
+    (nothing, [super, property, staticmethod, classmethod, object, locals], "keep what they get, and read nothing"),
+    (own_globals, [globals], "hands out the dict that the frame reads its globals from"),
+    (type_call, [type], "with one argument, reads its class"),
+    (get_attribute, [getattr, hasattr], "an attribute lookup like any other"),
+    (set_attribute, [setattr, delattr], "an attribute written like any other"),
+    (namespace_of, [vars], "hands out an object's dict"),
+    (advance, [next], "moves an iterator on"),
+    (pure, _all_of(math), "computes from numbers"),
+    (compare_identity, [operator.is_, operator.is_not], "which object it is matters, not what is in it"),
+    (get_item, [operator.getitem], "an item read like any other"),
+    (pure, _PURE_OPERATORS, "the operators that change nothing"),
+    (pure, [operator.index, operator.inv, operator.invert], "left out above for how their names begin"),
+    (calls_back, [functools.reduce, functools.cmp_to_key], "call their first argument"),
+    (pure, [functools.partial], "made here; calls of it have a rule of their own"),
+    (calls_back, _CLASSES_OF_ITERTOOLS, "call or compare what they find in their arguments"),
+    (change_first, _all_of(_heapq), "compare the items of a list and move them"),
+    (change_first, [collections._count_elements], "counts in the dict that it is given"),  # type: ignore[attr-defined]
+    (hash_of, [hash], "of values, not of identities"),
+    (identity_of, [id], "good as a key within one run"),
+    (exception_info, [sys.exc_info], "the exception being handled here is a fresh object"),
+    (read_again, [sys.getrecursionlimit], "a setting, which the guards read again"),
+    (nothing, [sys.intern], "gives back an equal string"),
+    (pure, _named(collections, "deque OrderedDict"), "hold what they find in their arguments"),
+    (calls_back, [collections.defaultdict], "keeps a factory to call"),
     (
-        state,
-        _named(torch._C, "is_grad_enabled is_inference_mode_enabled get_default_dtype _get_tracing_state")
-        + _named(torch._C, "_len_torch_dispatch_stack")
-        + _named(torch._C, "_is_any_autocast_enabled is_any_autocast_enabled is_autocast_enabled")
-        + _named(torch, "is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled")
-        + _named(torch, "is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype")
-        + _named(torch, "is_autocast_cache_enabled _is_autocast_available")
-        + _named(torch._C, "_is_autocast_available _is_tracing"),
+        pure,
+        [types.SimpleNamespace, types.MappingProxyType, types.MethodType, types.GenericAlias, types.UnionType],
+        "hold what they get",
+    ),
+    (pure, [operator.itemgetter, operator.attrgetter, operator.methodcaller], "made here; their calls have rules"),
+    (check_abstract, [_abc._abc_instancecheck, _abc._abc_subclasscheck], "answers change when a class is registered"),
+    (read_type, [_abc.get_cache_token], "counts registered classes, and `check_abstract` guards that"),
+    (pure, [torch.Size, torch.device, torch.finfo, torch.iinfo], "constants made from constants"),
+    (nothing, [weakref.ref], "following it has a rule of its own"),
+    (
+        answer_overrides,
+        _named(torch._C, "_has_torch_function _has_torch_function_unary _has_torch_function_variadic"),
+        "would report the mode that watches",
     ),
     (
-        nothing,
-        [
-            getattr(torch._C._VariableFunctions, name)
-            for name in dir(torch._C._VariableFunctions)
-            if not name.startswith("__") and name not in ("from_numpy", "frombuffer", "_from_functional_tensor")
-        ],
+        no_mode,
+        _named(torch._C, "_is_torch_function_mode_enabled _is_torch_function_all_disabled"),
+        "would report the mode that watches",
     ),
+    (nothing, _named(torch._C, "_log_api_usage_once _set_grad_enabled"), "the tensor mode sees what matters of them"),
+    (state, _CONTEXT_OF_TORCH, "every recording guards this state as a whole"),
+    (nothing, _FUNCTIONS_OF_TORCH, "operations: the tensor mode sees them"),
+    *logging_calls.TABLE,
     (
-        nothing,
-        [f for name in "_nn _linalg _fft _special _sparse _nested".split() for f in _all_of(getattr(torch._C, name))],
+        random_state,
+        _named(torch, "manual_seed seed initial_seed get_rng_state set_rng_state"),
+        "wrapped by torch's own compiler, and broken there otherwise",
     ),
+    (ask_for_break, [steering.graph_break], "the program asks for a break"),
 ]
 RULES: dict[int, Rule] = {}
 _ALIVE: list[Any] = []
-for _rule, _callables in _TABLE:
+for _rule, _callables, _why in _TABLE:
     for _callable in _callables:
         RULES.setdefault(id(_callable), _rule)
         _ALIVE.append(_callable)
+# torch wraps some of its functions so that its own compiler leaves them alone, once that compiler is loaded.
+_WRAPPER_OF_TORCH: types.CodeType = torch._compile._disable_dynamo(lambda: None).__code__
+# Python functions with a rule: their calls have to be reported, where otherwise the frame that follows is.
+INTERCEPTED: tuple[types.CodeType, ...] = (
+    *(f.__code__ for f in _ALIVE if isinstance(f, types.FunctionType)),
+    _WRAPPER_OF_TORCH,
+)
 
-# What must be told apart when nothing vouches for a callable: the id in the catalogue of reasons, by module and name.
-_BREAKS_BY_NAME = {
-    "print": "call-print",
-    "input": "call-input",
-    "open": "call-open",
-    "breakpoint": "call-debugger",
-    "exec": "exec-eval",
-    "eval": "exec-eval",
-    "compile": "exec-eval",
-    "id": "identity",
-    "__build_class__": "build-class",
-    "__import__": "import",
-}
-_BREAKS_BY_MODULE = {
-    "time": "time",
-    "random": "random",
-    "_random": "random",
-    "numpy": "numpy",
-    "_warnings": "call-warn",
-    "_thread": "thread-local",
-}
 _STATE_PREFIXES = ("_get_", "_is_", "is_", "get_", "_are_", "_has_", "has_")
 _SAFE_NEW: tuple[type, ...] = (object, list, dict, tuple, set, frozenset, str, int, float, bytes, collections.deque)
 _SAFE_NEW += (collections.OrderedDict, collections.defaultdict, types.SimpleNamespace, torch.device)
-
-
-def break_for(func: Any) -> str:
-    """Why a callable without a rule breaks the graph."""
-    module = (getattr(func, "__module__", None) or type(getattr(func, "__self__", None)).__module__ or "").split(".")[0]
-    name = getattr(func, "__name__", "")
-    if func in (sys._getframe, sys._current_frames):
-        return "frames"
-    if module in ("builtins", "io", "_io") and name in _BREAKS_BY_NAME:
-        return _BREAKS_BY_NAME[name]
-    return _BREAKS_BY_MODULE.get(module, "unknown-callable")
 
 
 def constructor_rule(r: Handlers, cls: type, args: Args, kwnames: tuple[str, ...]) -> None:
@@ -199,7 +205,7 @@ def constructor_rule(r: Handlers, cls: type, args: Args, kwnames: tuple[str, ...
     if issubclass(type(new), types.BuiltinFunctionType):
         base = new.__self__
         if not (base in _SAFE_NEW or (isinstance(base, type) and issubclass(base, BaseException))):
-            raise Drop("unknown-callable", f"{cls.__module__}.{cls.__qualname__}(…)")
+            raise Drop(break_for(cls), name_of(cls))
         if base is not object:
             pure(r, cls, args, kwnames)
     r.classes.note(cls)
@@ -224,6 +230,9 @@ _BY_TYPE: dict[type, Rule] = {
     operator.attrgetter: call_attrgetter,
     operator.methodcaller: call_methodcaller,
 }
+
+
+_WITHOUT_RULE = frozenset({types.FunctionType, types.MethodType, types.MethodWrapperType})
 
 
 # Rules that must be asked at every call, since what they note depends on more than which arguments are outside objects.
@@ -267,14 +276,16 @@ def reads_arguments_only(func: Any) -> bool:
 
 
 def rule_for(func: Any) -> Rule | None:
-    """The rule of a callable that is not a Python function, a class or an instance with a Python `__call__`."""
+    """The rule of a callable; None for a Python function that is to be watched, and for what nothing is known of."""
     rule = RULES.get(id(func))
     if rule is not None:
         return rule
-    if issubclass(
-        type(func), (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
-    ):
+    if issubclass(type(func), types.FunctionType):
+        return RULES.get(id(func.__wrapped__)) if func.__code__ is _WRAPPER_OF_TORCH else None
+    if issubclass(type(func), C_DESCRIPTORS):
         return method_rule(func)
+    if type(func) in _WITHOUT_RULE:
+        return None
     if issubclass(type(func), types.BuiltinFunctionType) and func.__name__ == "__new__" and func.__self__ in _SAFE_NEW:
         return pure
     if torch_state_reader(func):
@@ -289,6 +300,8 @@ def bound_parts(func: Any) -> tuple[Any, Any] | None:
     owner = func.__self__
     if owner is None or issubclass(type(owner), types.ModuleType) or type(owner).__module__ == "pybind11_builtins":
         return None
+    if type(func) is types.MethodWrapperType:
+        return vars(func.__objclass__)[func.__name__], owner
     classes = type(owner).__mro__ + (owner.__mro__ if issubclass(type(owner), type) else ())
     for cls in classes:  # the first C descriptor of that name: what stands before it in the MRO was passed by `super`
         found = vars(cls).get(func.__name__)

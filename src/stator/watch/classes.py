@@ -12,7 +12,7 @@ import torch
 
 from .. import _native
 from ..facts import is_open, special_methods
-from ..recording import Check, Edge, Fact, Origin
+from ..recording import Edge, Fact, Origin
 from .breaks import Drop
 from .constants import constant_fact
 from .ledger import Ledger
@@ -65,7 +65,7 @@ class Classes:
             elif constant_fact(found) is not None or _native.mro_lookup(type(found), "__get__") is not MISSING:
                 origin = self._ledger.read(place, Edge.MRO, name, found)
                 if not any(check.fact in (Fact.IS, Fact.EQUAL) for check in origin.checks):
-                    origin.checks.append(Check(Fact.IS, found, self._ledger.place))
+                    self._ledger.check(origin, Fact.IS, found)
             else:
                 self._ledger.touch(self._ledger.read(place, Edge.MRO, name, found), found)
         return found

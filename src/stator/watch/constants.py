@@ -57,6 +57,8 @@ _FIXED_TYPES: dict[type, Fact | None] = {
     **dict.fromkeys(IDENTITY_TYPES, Fact.IS),
     **dict.fromkeys(_OBJECT_TYPES, None),
 }
+# The same for the ledger, which asks `constant_fact` for types that are not in here: about every value of some types.
+KINDS: dict[type, Any] = {**_FIXED_TYPES, **dict.fromkeys(_BY_VALUE, NotImplemented)}
 
 
 def constant_fact(value: Any) -> Fact | None:

@@ -101,7 +101,7 @@ class Origin(NamedTuple):
 
     code: CodeType  # the original
     starts: list[int]  # instruction -> code unit in the continuation
-    sources: list[int]  # instruction -> instruction of the original, -1 in the prologue
+    body: int  # the instruction where the original's body begins
     call: int  # instruction that calls the inner function, or -1
     site: int  # the original's instruction in whose place it does
     finish: Finish | None
@@ -134,10 +134,10 @@ def find_site(code: CodeType, offset: int) -> Site:
     k = bisect_right(origin.starts, offset >> 1) - 1
     if k == origin.call:
         return Site(origin.code, origin.site, origin.finish, origin.stack)
-    source = origin.sources[k]
-    if source < 0:
+    if k < origin.body:
         raise NotResumable("a continuation is just beginning")
-    return Site(origin.code, flow_of(origin.code).heads[source], None, ())
+    flow = flow_of(origin.code)
+    return Site(origin.code, flow.heads[flow.entry + k - origin.body], None, ())
 
 
 # ---- building ----
@@ -154,7 +154,7 @@ class Builder:
         self.asm = Assembler()
         self.asm.labels = [-1] * len(self.flow.ops)  # the labels of the original's instructions are their numbers
         self.asm.position = self.flow.position(self.flow.lasts[k])
-        self.sources: list[int] = []
+        self.first = -1  # where the original's body begins
         self.lastis: list[tuple[int, int]] = []  # (constant, original instruction whose place it is)
         self.depth = code.co_stacksize + 4
         values = [f".s{i}" for i, slot in enumerate(stack) if slot in (Slot.VALUE, Slot.EXC)]
@@ -214,33 +214,22 @@ class Builder:
     def emit_original(self, k: int) -> None:
         """Instruction k of the original, with its slots where they are now. Jumps are the caller's."""
         op, arg = self.flow.ops[k], self.flow.args[k]
-        if op not in o.SLOTS:
-            self.asm.emit(op, arg)
-            return
-        indices = [self.moved[index] for _, index in o.slots(op, arg)]
-        for part, index in o.with_slots(op, indices):
-            self.asm.emit(part, index)
+        self.asm.emit(op, self.moved[arg] if op in o.SLOTS else arg)
 
     def emit_body(self) -> None:
         """The whole original, but for its beginning."""
-        asm, flow = self.asm, self.flow
-        self.sources += [-1] * (len(asm) - len(self.sources))
-        guarded, start = None, len(asm)
-        for k in range(flow.entry, len(flow.ops)):
-            asm.position = flow.position(k)
-            asm.place(k)
-            handler = flow.handlers[k]
-            if handler is not guarded:
-                if guarded is not None:
-                    asm.guard(start, len(asm), guarded.target, guarded.depth, guarded.lasti)
-                guarded, start = handler, len(asm)
-            if flow.targets[k] >= 0:
-                asm.jump(flow.ops[k], flow.targets[k])
-            else:
-                self.emit_original(k)
-            self.sources += [k] * (len(asm) - len(self.sources))
-        if guarded is not None:
-            asm.guard(start, len(asm), guarded.target, guarded.depth, guarded.lasti)
+        asm, flow, body = self.asm, self.flow, self.flow.body
+        self.first = first = len(asm)
+        args = list(body.args)
+        for i, index in body.slots:
+            args[i] = self.moved[index]
+        asm.ops += body.ops
+        asm.args += args
+        asm.positions += body.positions
+        asm.jumps += [(first + i, target) for i, target in body.jumps]
+        asm.labels[flow.entry : len(flow.ops)] = range(first, first + len(args))
+        for start, end, handler in body.guards:
+            asm.guard(first + start, first + end, handler.target, handler.depth, handler.lasti)
 
     def guard_as(self, k: int, start: int) -> None:
         """What was emitted since `start` goes where the original's instruction k goes when it raises."""
@@ -332,7 +321,7 @@ def _resume(
         call = _call_inner(builder, k, inner, finish)
     builder.emit_body()
     made = builder.finish()
-    _origins.put(made, Origin(code, builder.asm.starts, builder.sources, call, k, finish, stack))
+    _origins.put(made, Origin(code, builder.asm.starts, builder.first, call, k, finish, stack))
     return made
 
 
@@ -359,7 +348,7 @@ def raise_at(code: CodeType, offset: int, bound: Iterable[str], stack: Layout) -
         builder.guard_as(flow.lasts[k], start)
         builder.emit_body()
         made = flow.made[key] = builder.finish()
-        _origins.put(made, Origin(site.code, builder.asm.starts, builder.sources, -1, k, None, ()))
+        _origins.put(made, Origin(site.code, builder.asm.starts, builder.first, -1, k, None, ()))
     return made
 
 

@@ -14,10 +14,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from ..facts import container_kind, is_open, keys_of, shared_storages, tensor_facts
-from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Origin, Output, Outside, Recipe, Recording
+from ..facts import container_kind, is_open, keys_of, shared_storages
+from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Recipe, Recording
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
@@ -44,7 +42,8 @@ class Rebuilder:
 
     def recipe(self, value: Any) -> Recipe:
         if is_constant(value):
-            return Constant(value)
+            loose = self.ledger.find_loose(value)
+            return Constant(value) if loose is None else Outside(loose.index)
         origin = self._recorder.ledger.find(value)
         if is_tensor(value):
             if origin is None:
@@ -322,7 +321,8 @@ def conclude_at(recorder: Recorder, here: Break) -> Recording:
     """The recording of a run that is about to break."""
     rebuild = Rebuilder(recorder)
     recorder.tracer.close()
-    functions = [rebuild.recipe(frame.function) if frame.function.__closure__ else NOTHING for frame in here.frames]
+    owners = [recorder.known_function(frame.function) for frame in here.frames]
+    functions = [rebuild.recipe(function) if function.__closure__ else NOTHING for function in owners]
     states = [{name: rebuild.recipe(value) for name, value in state.items()} for state in here.states]
     grad_mode = recorder.tracer.balance()
     recording = _recording(recorder, rebuild, NOTHING)
@@ -343,7 +343,7 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
         state=tracer.state,
         graph=tracer.module(recorder.name),
         inputs=[origin.index for origin, _, _ in tracer.inputs],
-        example_inputs=[_example(tensor, facts) for _, tensor, facts in tracer.inputs],
+        example_inputs=tracer.example_inputs(),
         outputs=outputs,
         blueprints=rebuild.blueprints,
         effects=effects,
@@ -357,23 +357,15 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
     )
 
 
-def _example(tensor: Any, facts: Any) -> Any:
-    """A tensor as the graph got it: the real one unless the run changed what a backend would look at."""
-    if tensor_facts(tensor) == facts:
-        return tensor
-    example = torch.empty_strided(facts.size, facts.stride, dtype=facts.dtype, device=facts.device)
-    return example.requires_grad_(facts.requires_grad)
-
-
 def _distinct(recorder: Recorder) -> list[tuple[int, ...]]:
     """Groups of objects that were different ones, where that mattered: compared by identity, or one was changed."""
     groups: list[tuple[int, ...]] = []
     ledger = recorder.ledger
     if len(ledger.identity_used) > 1:
         groups.append(tuple(sorted(ledger.identity_used)))
-    changed = {type(change.target) for change in ledger.changes.values()}
-    for cls in changed:
-        members: list[Origin] = [origin for origin, value in ledger.known_objects() if type(value) is cls]
-        if len(members) > 1:
-            groups.append(tuple(origin.index for origin in members))
+    members: dict[type, list[int]] = {type(change.target): [] for change in ledger.changes.values()}
+    for origin, value in ledger.known_objects() if members else ():
+        if type(value) in members:
+            members[type(value)].append(origin.index)
+    groups += [tuple(group) for group in members.values() if len(group) > 1]
     return groups

@@ -8,7 +8,7 @@ What holds in between:
   `Probe.offset`; `find(offset)` takes any offset of an instruction, be it that of a prefix or a cache.
 - KW_NAMES, PRECALL and CALL are one: `find` gives the first of them, `offset` that of the CALL.
 - 3.13's COMPARE_OP that also asks for the truth of its result is two instructions here, as it is in instrumented
-  copies; the second has an odd offset.
+  copies; so are its pairs of LOAD_FAST and STORE_FAST. The second has an odd offset.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import inspect
 import weakref
 from types import CodeType
 from typing import Generic, NamedTuple, TypeVar
+
+from stator._native import Probe
 
 from . import opcodes as o
 from .instrument import Handler, decode, parse_exception_table
@@ -34,7 +36,15 @@ Position = tuple[int | None, int | None, int | None, int | None]
 
 
 class NotResumable(Exception):
-    """There is no continuation for this; the argument says why."""
+    """There is no continuation for this; the argument says why.
+
+    From `suspended`: `place` is the instruction, as (code, offset), that a run had better be broken off at instead,
+    `calls` says how far its frame is from the innermost, `probe` is the instruction's. None if there is no such place.
+    """
+
+    place: tuple[CodeType, int] | None = None
+    calls: int = 0
+    probe: Probe | None = None
 
 
 class Entry(NamedTuple):
@@ -43,6 +53,17 @@ class Entry(NamedTuple):
     target: int
     depth: int
     lasti: bool
+
+
+class Body(NamedTuple):
+    """The instructions after a frame's set-up, ready to be assembled; numbered from 0."""
+
+    ops: list[int]
+    args: list[int]  # 0 for jumps
+    jumps: list[tuple[int, int]]  # (number, the original's instruction that it jumps to)
+    slots: list[tuple[int, int]]  # (number, slot of the fast locals)
+    guards: list[tuple[int, int, Entry]]  # (first, end, handler)
+    positions: list[Position]
 
 
 class Flow:
@@ -60,6 +81,7 @@ class Flow:
         self.keep = _kept(code, self.free)
         self.stacks = self._run_stacks()
         self.live = self._run_liveness()
+        self.body = self._make_body()
         self.made: weakref.WeakValueDictionary[tuple[object, ...], CodeType] = weakref.WeakValueDictionary()
 
     # -- instructions
@@ -78,6 +100,10 @@ class Flow:
             if op == o.COMPARE_OP and arg & o.COMPARE_TO_BOOL:
                 self._append(op, arg & ~o.COMPARE_TO_BOOL, offset)
                 self._append(o.TO_BOOL, 0, offset + 1)
+            elif op in o.PAIRS:
+                first, second = o.PAIRS[op]
+                self._append(first, arg >> 4, offset)
+                self._append(second, arg & 15, offset + 1)
             else:
                 self._append(op, arg, offset)
         self.units.append(len(self.ops))
@@ -117,6 +143,27 @@ class Flow:
             entry = Entry(self.units[h.target], h.depth, h.lasti)
             for k in range(self.units[h.start], self.units[h.end]):
                 self.handlers[k] = entry
+
+    def _make_body(self) -> Body:
+        """What continuations have in common: everything after the frame's own set-up."""
+        first, count = self.entry, len(self.ops)
+        guards: list[tuple[int, int, Entry]] = []
+        start = first
+        for k in range(first, count + 1):
+            handler = self.handlers[k] if k < count else None
+            if k == start or handler is not self.handlers[start]:
+                entry = self.handlers[start]
+                if entry is not None and k > start:
+                    guards.append((start - first, k - first, entry))
+                start = k
+        return Body(
+            self.ops[first:],
+            [0 if self.targets[k] >= 0 else self.args[k] for k in range(first, count)],
+            [(k - first, self.targets[k]) for k in range(first, count) if self.targets[k] >= 0],
+            [(k - first, self.args[k]) for k in range(first, count) if self.ops[k] in o.SLOTS],
+            guards,
+            [self.position(k) for k in range(first, count)],
+        )
 
     def find(self, offset: int) -> int:
         """The instruction (the first of its group) at an offset of the original code."""
@@ -182,11 +229,11 @@ class Flow:
         count = len(self.ops)
         used, kept = [0] * count, [-1] * count
         for k, op in enumerate(self.ops):
-            for what, index in o.slots(op, self.args[k]):
-                if what == "store":
-                    kept[k] &= ~(1 << index)
-                elif kept[k] >> index & 1:
-                    used[k] |= 1 << index
+            what = o.SLOTS.get(op)
+            if what == "store":
+                kept[k] = ~(1 << self.args[k])
+            elif what is not None:
+                used[k] = 1 << self.args[k]
         after = [self.successors(k) for k in range(count)]
         live = [0] * (count + 1)
         changed = True

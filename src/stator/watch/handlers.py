@@ -21,7 +21,7 @@ from ..recording import Edge, Fact, Origin
 from . import policy
 from .attributes import Attributes
 from .breaks import Drop
-from .calls import bound_parts, break_for, constructor_rule, may_be_approved, reads_arguments_only, rule_for
+from .calls import bound_parts, constructor_rule, may_be_approved, reads_arguments_only, rule_for
 from .classes import Classes
 from .constants import is_constant
 from .containers import (
@@ -38,6 +38,7 @@ from .containers import (
 from .identity import Identity
 from .ledger import Ledger
 from .tensors import is_tensor
+from .world import break_for, break_for_type, name_of
 
 _WATCHED_CALLABLES = (types.FunctionType, type, operator.itemgetter)
 _KeyWrapper = type(functools.cmp_to_key(lambda a, b: 0))
@@ -107,7 +108,8 @@ class Handlers:
         if origin is not None:
             expose(self.ledger, origin, value)
             if not is_open(cls) and container_kind(cls) is None and not self._inert(value):
-                raise Drop("outside-iterator" if hasattr(cls, "__next__") else "unguardable", cls.__qualname__)
+                known = "outside-iterator" if hasattr(cls, "__next__") else "unguardable"
+                raise Drop(break_for_type(cls, known), cls.__qualname__)
         if is_open(cls):
             self.classes.note(cls)
             if origin is not None and not _is_plain_class(cls):
@@ -177,9 +179,7 @@ class Handlers:
         self.touch(iterator)
 
     def name_of(self, func: Any) -> str:
-        module = getattr(func, "__module__", None) or ""
-        name = getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
-        return f"{module}.{name}" if module and module != "builtins" else str(name)
+        return name_of(func)
 
     def in_library(self) -> bool:
         """Does the instruction about to run stand in torch or in the standard library?"""
@@ -323,10 +323,29 @@ class Handlers:
         for key in keys:
             self.hashed(key)
 
+    def on_insert(self, probe: Any, container: Any, item: Any) -> None:
+        """A display or a comprehension gets an item. It is an outside container if a break lies in between."""
+        self.ledger.place = probe
+        if type(container) is not list:
+            self.hashed(item)
+        self._grow(container)
+
+    def on_extend(self, probe: Any, container: Any, items: Any) -> None:
+        self.ledger.place = probe
+        self.consult(items)
+        self._grow(container)
+
+    def _grow(self, container: Any) -> None:
+        origin = self.ledger.find(container)
+        if origin is not None and type(container) is list:
+            append(self.ledger, origin, container)
+        elif origin is not None:
+            change_all(self.ledger, origin, container)
+
     def on_with(self, probe: Any, manager: Any) -> None:
         self.ledger.place = probe
         if not is_open(type(manager)):
-            raise Drop("unknown-callable", f"with {type(manager).__qualname__}")
+            raise Drop(break_for_type(type(manager), "unknown-callable"), f"with {type(manager).__qualname__}")
         self.touch(manager)
 
     def on_format(self, probe: Any, *operands: Any) -> None:
@@ -356,6 +375,10 @@ class Handlers:
         self.ledger.place = probe
         if probe.code is not self.root_code:
             self.consult_deep(value)
+
+    def on_settle(self, probe: Any, value: Any) -> None:
+        """A loose value is about to matter."""
+        raise NotImplementedError
 
     def on_await(self, probe: Any, *operands: Any) -> None:
         raise Drop("coroutine-root", "await")
@@ -392,6 +415,8 @@ class Handlers:
 
     def on_store_item(self, probe: Any, value: Any, container: Any, key: Any) -> None:
         self.ledger.place = probe
+        if type(key) is slice and not is_tensor(container):
+            self.consult(value)  # its items are going to be copied
         self._change_item(container, key)
 
     def on_delete_item(self, probe: Any, container: Any, key: Any) -> None:
@@ -486,8 +511,9 @@ class Handlers:
             if owner is not None:
                 self.ledger.touch(owner, func)
                 self.ledger.read(owner, Edge.ATTR, "__self__", parts[1])
-            if rule_for(parts[0]) is not None:
-                return self.call(None, parts[0], (parts[1], *args), kwnames)
+            rule = rule_for(parts[0])
+            if rule is not None:
+                return rule(self, parts[0], (parts[1], *args), kwnames)
         elif isinstance(_native.mro_lookup(type(func), "__call__"), (types.FunctionType, _native.Compiled)):
             self.touch(func)
             return None
@@ -513,7 +539,8 @@ HANDLERS = {
     _native.ITER: "on_operands",
     _native.NEXT: "on_next",
     _native.UNPACK: "on_operands",
-    _native.EXTEND: "on_operands",
+    _native.EXTEND: "on_extend",
+    _native.INSERT: "on_insert",
     _native.HASH: "on_hash",
     _native.WITH: "on_with",
     _native.FORMAT: "on_format",
@@ -537,4 +564,5 @@ HANDLERS = {
     _native.INTRINSIC: "on_operands",
     _native.BUILD_CLASS: "on_class",
     _native.ESCAPE: "on_escape",
+    _native.PACK: "on_settle",
 }

@@ -196,6 +196,8 @@ def _probe(rule: o.Rule, code: CodeType, ins: Instructions, k: int, depth: int) 
         what = code.co_consts[ins.args[k - 1]]
     follower = last + 1
     stores = None
+    if rule.kind == n.PACK and follower < len(ins.ops) and ins.ops[follower] == o.RETURN_VALUE:
+        what = "returned"
     if follower < len(ins.ops):
         stores = o.stored_name(code, ins.ops[follower], ins.args[follower])
     offset = (ins.starts[last] + ins.prefixes[last]) * _CODE_UNIT

@@ -14,8 +14,8 @@ from typing import Any
 
 from .. import _native
 from ..facts import VALUE_TYPES, plain_value
-from ..recording import Check, Edge, Fact, Origin, Place
-from .constants import constant_fact
+from ..recording import Check, Edge, Fact, Origin
+from .constants import KINDS, constant_fact
 
 _KEYED_FACTS = frozenset({Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fact.OTHER})
 
@@ -34,75 +34,45 @@ class Change:
     structure_noted: bool = False
 
 
-class Ledger:
+_EDGES = tuple(Edge)
+_FACTS = tuple(Fact(number) for number in range(len(Fact)))
+
+
+def _value_of(value: Any) -> tuple[type, Any]:
+    """What is expected of an instance of a subclass of `int`, `str`, …: the base, and the value as one of it."""
+    base = next(base for base in VALUE_TYPES if issubclass(type(value), base))
+    return base, plain_value(base, value)
+
+
+class Ledger(_native.Ledger):
+    """The table itself is in C: `find`, `local`, `constant`, `read`, `touch`, `lacks`."""
+
     def __init__(self, watcher: _native.Watcher) -> None:
         self._watcher = watcher
-        self.origins: list[Origin] = []
-        self._by_identity: dict[int, Origin] = {}
-        self._constants: dict[int, Origin] = {}
-        self._alive: list[Any] = []
+        super().__init__(watcher, Check, _EDGES, _FACTS, dict(KINDS), constant_fact, _value_of)
         self.changes: dict[tuple[int, bool], Change] = {}  # by identity; slots apart from contents
-        self.place: Place | None = None
         self.identity_used: dict[int, Origin] = {}
+        self._loose: dict[int, Origin] = {}  # numbers whose value nothing has depended on yet, by identity
         self._noted: set[tuple[int, Fact, Any]] = set()
-        self._touched: set[int] = set()
 
-    # -- origins
+    # -- numbers behind a break
 
-    def find(self, value: Any) -> Origin | None:
-        return self._by_identity.get(id(value))
+    def loose(self, index: int, name: str, number: Any) -> None:
+        """An argument slot holds a number which is guarded only once something depends on it. It must be an object
+        that is nowhere else, so that its identity tells where it came from.
+        """
+        origin = self.local(index, name, None)
+        origin.checks.clear()
+        self._loose[id(number)] = origin
+        self.alive.append(number)
+        self._watcher.loosen(number)
 
-    def local(self, index: int, name: str, value: Any) -> Origin:
-        origin = self._new(Edge.LOCAL, None, (index, name))
-        self._identify(origin, value)
-        return origin
+    def settle(self, number: Any) -> None:
+        """Something depends on a loose number: its value is guarded from here on."""
+        self.check(self._loose.pop(id(number)), Fact.EQUAL, number)
 
-    def constant(self, value: Any) -> Origin:
-        """The origin of an object that is its own guard: a class, a module's dict, a function of a class."""
-        origin = self._constants.get(id(value))
-        if origin is None:
-            origin = self._constants[id(value)] = self._new(Edge.CONST, None, value)
-            self._alive.append(value)
-            if id(value) not in self._by_identity:
-                self._know(origin, value)
-        return origin
-
-    def read(self, parent: Origin, edge: Edge, key: Any, value: Any) -> Origin:
-        """Note that `value` was found at `edge`, `key` of parent."""
-        children = parent.children
-        if children is None:
-            children = parent.children = {}
-        origin = children.get((edge, key))
-        if origin is None:
-            origin = children[edge, key] = self._new(edge, parent, key)
-            self._identify(origin, value)
-        return origin
-
-    def lacks(self, origin: Origin, key: str) -> None:
-        """A dict of names has no such name. (A repeated check does no harm.)"""
-        origin.checks.append(Check(Fact.LACKS, key, self.place))
-
-    def _new(self, edge: Edge, parent: Origin | None, key: Any) -> Origin:
-        origin = Origin(len(self.origins), edge, parent, key, self.place)
-        self.origins.append(origin)
-        return origin
-
-    def _identify(self, origin: Origin, value: Any) -> None:
-        fact = constant_fact(value)
-        if fact is not None:
-            origin.checks.append(Check(fact, value, self.place))
-            if fact is Fact.EQUAL:
-                return
-        first = self._by_identity.get(id(value))
-        if first is None:
-            self._know(origin, value)
-        elif fact is None:
-            origin.checks.append(Check(Fact.SAME, first.index, self.place))
-
-    def _know(self, origin: Origin, value: Any) -> None:
-        self._by_identity[id(value)] = origin
-        self._alive.append(value)
-        self._watcher.know(value)
+    def find_loose(self, value: Any) -> Origin | None:
+        return self._loose.get(id(value)) if self._loose else None
 
     # -- checks
 
@@ -111,17 +81,7 @@ class Ledger:
         noted = (origin.index, fact, expected if fact in _KEYED_FACTS else None)
         if noted not in self._noted:
             self._noted.add(noted)
-            origin.checks.append(Check(fact, expected, self.place))
-
-    def touch(self, origin: Origin, value: Any) -> None:
-        """The program's course depends on the type of this object."""
-        if origin.index not in self._touched:
-            self._touched.add(origin.index)
-            cls = type(value)
-            origin.checks.append(Check(Fact.TYPE, cls, self.place))
-            if issubclass(cls, VALUE_TYPES) and cls not in VALUE_TYPES:
-                base = next(base for base in VALUE_TYPES if issubclass(cls, base))
-                origin.checks.append(Check(Fact.VALUE, (base, plain_value(base, value)), self.place))
+            self.check(origin, fact, expected)
 
     def use_identity(self, value: Any) -> None:
         """The program's course depends on which object this is among the outside objects."""
@@ -135,6 +95,7 @@ class Ledger:
         change = self.changes.get((id(target), kind == "slot"))
         if change is None:
             change = self.changes[id(target), kind == "slot"] = Change(kind, origin, target)
+            self.note_change(target)
         return change
 
     def changed(self, target: Any, *, slots: bool = False) -> Change | None:
@@ -142,8 +103,8 @@ class Ledger:
 
     def known_objects(self) -> Iterator[tuple[Origin, Any]]:
         seen: set[int] = set()
-        for value in self._alive:
-            origin = self._by_identity.get(id(value))
+        for value in self.alive:
+            origin = self.find(value)
             if origin is not None and id(value) not in seen:
                 seen.add(id(value))
                 yield origin, value

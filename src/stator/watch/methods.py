@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import copyreg
+import functools
 import itertools
 import types
 from typing import TYPE_CHECKING, Any
@@ -196,6 +197,7 @@ def _reduce(r: Handlers, args: Args) -> None:
     read_key(r.ledger, r.ledger.constant(vars(copyreg)), vars(copyreg), "__newobj__")
 
 
+@functools.cache  # of descriptors of C types, which live as long as the process
 def method_rule(func: Any) -> Rule | None:
     """The rule of a method of a builtin type (an unbound C descriptor)."""
     cls, name = func.__objclass__, func.__name__

@@ -14,7 +14,7 @@ import torch.nn.modules.module as torch_module
 
 from .. import _native
 from ..facts import GLOBAL_HOOKS, is_unhooked
-from ..recording import Check, Fact
+from ..recording import Fact
 from .containers import measure, read_key
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ FRAMES: tuple[types.CodeType, ...] = (_Module.__call__.__code__, _Module._call_i
 class ModuleCalls:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._classes: dict[type, bool] = {}
+        self._classes = recorder.ledger.callable_modules
         self._noted: set[int] = set()
 
     def note(self, module: Any) -> bool:
@@ -49,7 +49,7 @@ class ModuleCalls:
             return False
         self._noted.add(id(module))
         ledger.touch(origin, module)
-        origin.checks.append(Check(Fact.UNHOOKED, None, ledger.place))
+        ledger.check(origin, Fact.UNHOOKED, None)
         return True
 
     def _note_class(self, cls: type) -> bool:

@@ -85,6 +85,11 @@ def _conversion(code: CodeType, arg: int) -> object:
     return _CONVERSIONS[arg & 3]
 
 
+def _into(kind: int, count: int) -> Rule:
+    """Puts the `count` values on top into a container which lies `arg` below them: the container and the lowest."""
+    return Rule(kind, lambda arg: (2, arg + count, arg))
+
+
 _TRUTH = _plain(n.TRUTH, 1)
 _IS_NONE = _plain(n.IS, 1)  # the probe adds the None
 
@@ -115,14 +120,19 @@ _COMMON: dict[str, Rule] = {
     "GET_AITER": _plain(n.AWAIT, 1),
     "UNPACK_SEQUENCE": _plain(n.UNPACK, 1, _number),
     "UNPACK_EX": _plain(n.UNPACK, 1, _before_after),
-    "LIST_EXTEND": _plain(n.EXTEND, 1),
-    "SET_UPDATE": _plain(n.EXTEND, 1),
-    "DICT_UPDATE": _plain(n.EXTEND, 1),
-    "DICT_MERGE": _plain(n.EXTEND, 1),
+    "LIST_EXTEND": _into(n.EXTEND, 1),
+    "SET_UPDATE": _into(n.EXTEND, 1),
+    "DICT_UPDATE": _into(n.EXTEND, 1),
+    "DICT_MERGE": _into(n.EXTEND, 1),
+    "LIST_APPEND": _into(n.INSERT, 1),
+    "SET_ADD": _into(n.INSERT, 1),
+    "MAP_ADD": _into(n.INSERT, 2),
+    "BUILD_TUPLE": Rule(n.PACK, lambda arg: _top(arg) if arg else None),
+    "BUILD_LIST": Rule(n.PACK, lambda arg: _top(arg) if arg else None),
+    "BUILD_CONST_KEY_MAP": Rule(n.PACK, lambda arg: _top(arg + 1)),
+    "BUILD_SLICE": Rule(n.PACK, lambda arg: _top(arg)),
     "BUILD_SET": Rule(n.HASH, lambda arg: _top(arg) if arg else None),
-    "SET_ADD": _plain(n.HASH, 1),
     "BUILD_MAP": Rule(n.HASH, lambda arg: (arg, 2 * arg, 2) if arg else None),
-    "MAP_ADD": Rule(n.HASH, (1, 2, 1)),
     "BEFORE_WITH": _plain(n.WITH, 1),
     "BEFORE_ASYNC_WITH": _plain(n.WITH, 1),
     "WITH_EXCEPT_START": Rule(n.WITH_EXIT, (1, 4, 1)),
@@ -312,47 +322,37 @@ def stack_effect(op: int, arg: int) -> tuple[int, int]:
 
 # ---- what continuations need to know ----
 
-# How an instruction treats slots of the fast locals: what it does, and where in its argument each index is.
-_SLOTS: dict[str, tuple[tuple[str, int, int], ...]] = {
-    "LOAD_FAST": (("load", 0, -1),),
-    "LOAD_FAST_CHECK": (("load", 0, -1),),
-    "LOAD_FAST_AND_CLEAR": (("clear", 0, -1),),
-    "STORE_FAST": (("store", 0, -1),),
-    "DELETE_FAST": (("delete", 0, -1),),
-    "LOAD_FAST_LOAD_FAST": (("load", 4, 15), ("load", 0, 15)),
-    "STORE_FAST_LOAD_FAST": (("store", 4, 15), ("load", 0, 15)),
-    "STORE_FAST_STORE_FAST": (("store", 4, 15), ("store", 0, 15)),
-    **{
-        name: (("cell", 0, -1),)
-        for name in ("LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL", "LOAD_CLASSDEREF")
-    },
-}
-SLOTS: dict[int, tuple[tuple[str, int, int], ...]] = {
-    dis.opmap[name]: uses for name, uses in _SLOTS.items() if dis.opmap.get(name, 256) < 256
-}
 LOAD_FAST: int = dis.opmap["LOAD_FAST"]
 STORE_FAST: int = dis.opmap["STORE_FAST"]
 DELETE_FAST: int = dis.opmap["DELETE_FAST"]
 LOAD_CHECKED: int = dis.opmap.get("LOAD_FAST_CHECK", LOAD_FAST)  # raises where the variable is not bound
-_SINGLE = {"load": LOAD_FAST, "store": STORE_FAST}
+
+# What an instruction does to the slot of the fast locals that its argument names: load, store, delete, clear (load what
+# may be unbound, and unbind) or cell (use the cell in it).
+SLOTS: dict[int, str] = {
+    dis.opmap[name]: what
+    for what, names in (
+        ("load", ("LOAD_FAST", "LOAD_FAST_CHECK")),
+        ("store", ("STORE_FAST",)),
+        ("delete", ("DELETE_FAST",)),
+        ("clear", ("LOAD_FAST_AND_CLEAR",)),
+        ("cell", ("LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL", "LOAD_CLASSDEREF")),
+    )
+    for name in names
+    if dis.opmap.get(name, 256) < 256
+}
+# Two such instructions in one (3.13), the slots in four bits each.
+PAIRS: dict[int, tuple[int, int]] = {
+    dis.opmap[name]: pair
+    for name, pair in (
+        ("LOAD_FAST_LOAD_FAST", (LOAD_FAST, LOAD_FAST)),
+        ("STORE_FAST_LOAD_FAST", (STORE_FAST, LOAD_FAST)),
+        ("STORE_FAST_STORE_FAST", (STORE_FAST, STORE_FAST)),
+    )
+    if name in dis.opmap
+}
 
 
-def slots(op: int, arg: int) -> list[tuple[str, int]]:
-    """What an instruction does to which slots of the fast locals, in order: load, store, delete, clear (load what
-    may be unbound, and unbind) or cell (use the cell in it)."""
-    return [(what, arg >> shift & mask) for what, shift, mask in SLOTS.get(op, ())]
-
-
-def with_slots(op: int, indices: list[int]) -> list[tuple[int, int]]:
-    """The instruction with other slots. One that has two becomes two where its argument has no room."""
-    if len(indices) == 1:
-        return [(op, indices[0])]
-    if max(indices) < 16:
-        return [(op, indices[0] << 4 | indices[1])]
-    return [(_SINGLE[what], index) for (what, _, _), index in zip(SLOTS[op], indices, strict=True)]
-
-
-NOP: int = dis.opmap["NOP"]
 COPY: int = dis.opmap["COPY"]
 SWAP: int = dis.opmap["SWAP"]
 RESUME: int = dis.opmap["RESUME"]
@@ -379,7 +379,6 @@ _LOAD_SUPER_ATTR: int = dis.opmap.get("LOAD_SUPER_ATTR", -1)
 
 RETURNS: frozenset[int] = _opcodes("RETURN_VALUE", "RETURN_CONST")
 PLAIN_JUMPS: frozenset[int] = _opcodes("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
-GENERATOR_ONLY: frozenset[int] = _opcodes("RETURN_GENERATOR", "YIELD_VALUE", "SEND")
 JUMP_IF_TRUE: int = dis.opmap["POP_JUMP_FORWARD_IF_TRUE" if VERSION == (3, 11) else "POP_JUMP_IF_TRUE"]
 JUMP_IF_FALSE: int = dis.opmap["POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE"]
 JUMP_IF_NONE: int = dis.opmap["POP_JUMP_FORWARD_IF_NONE" if VERSION == (3, 11) else "POP_JUMP_IF_NONE"]
@@ -403,7 +402,7 @@ SKIPPED_AT_LOOP_END: int = {11: 0, 12: 1, 13: 2}[VERSION[1]]  # instructions at 
 SILENT: frozenset[int] = _opcodes(
     *"NOP COPY SWAP POP_TOP PUSH_NULL LOAD_CONST STORE_FAST LOAD_CLOSURE MAKE_CELL JUMP_FORWARD JUMP_BACKWARD".split(),
     *"BUILD_TUPLE BUILD_LIST BUILD_STRING LIST_APPEND LIST_TO_TUPLE MAKE_FUNCTION SET_FUNCTION_ATTRIBUTE".split(),
-    *"POP_EXCEPT END_FOR LOAD_FAST_AND_CLEAR STORE_FAST_STORE_FAST IS_OP LOAD_ASSERTION_ERROR".split(),
+    *"POP_EXCEPT END_FOR LOAD_FAST_AND_CLEAR IS_OP LOAD_ASSERTION_ERROR".split(),
 )
 
 

@@ -19,7 +19,7 @@ import torch.autograd.grad_mode
 import torch.overrides
 
 from .. import _native
-from . import module_calls, steering
+from . import module_calls, steering, world
 
 _STATOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -100,6 +100,8 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
         return _native.LEAF, LEAVES[code], trusted
     if steering.breaks_at(code):
         return _native.BLIND, None, False
+    if world.break_in(code) is not None:
+        return _native.BLIND, None, trusted
     if code in module_calls.FRAMES or code is module_calls.GETATTR:
         return _native.TRANSPARENT, None, trusted
     if code in _CONSTANTS:

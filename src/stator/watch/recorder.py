@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from traceback import FrameSummary
 from typing import Any, NamedTuple
@@ -23,14 +24,15 @@ from ..recording import Recording, Way
 from . import effects, leaves, policy, steering
 from .attributes import Attributes
 from .breaks import Drop
+from .calls import INTERCEPTED
 from .classes import Classes
-from .exits import Break, NotResumable, arrive, break_here
+from .exits import Arrival, Break, NotResumable, arrive, break_here
 from .handlers import HANDLERS, Handlers
 from .ledger import Ledger
 from .module_calls import GETATTR, ModuleCalls
-from .tensors import TensorMode, Tracer
+from .tensors import TensorMode, Tracer, is_tensor
 
-
+_MOST_REPEATS = 100
 _LOOK_AT_CALLERS = frozenset({"frames", "call-warn"})
 
 
@@ -40,37 +42,63 @@ class Segment(NamedTuple):
     way: Way | None
     recording: Recording
     transient: bool = False  # it was given up, for a reason that may be gone in the next call
+    again: bool = False  # or that will be gone
 
 
-IsRecorded = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], bool]
+class Experience(NamedTuple):
+    """What is known of the program from a way on."""
+
+    recorded: bool  # is there a recording that fits what it arrives with?
+    changing: frozenset[int]  # slots whose numbers and texts have been seen to change
+
+
+Ask = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], Experience]
 
 
 class Recorder(Handlers):
-    def __init__(self, name: str, is_recorded: IsRecorded) -> None:
-        """`is_recorded(segments, way, inputs, state)`: is there a recording already, perhaps a segment of this run,
-        that fits the program as it arrives at a way?"""
+    def __init__(self, name: str, program: object, ask: Ask) -> None:
+        """`program`: who records; it learns from each recording where the next ones had better break.
+        `ask(segments, way, inputs, state)`: what is known of the program from a way on, the segments of this run
+        included, when it arrives there with these inputs?
+        """
         self.name = name
         self.failure: BaseException | None = None
         self.segments: list[Segment] = []
-        self._is_recorded = is_recorded
-        self._break: Break | None = None  # set between a break and the next segment
+        self._program = program
+        self._ask = ask
+        self._changing: set[int] = set()  # loose values, by identity, that are not worth a guard
+        self._hopeless: set[int] = set()  # those of them which have been seen to change
+        self._break: Break | None = None  # the last one, if the program was suspended there
+        self._waiting = False  # between a break and the next segment
         self._over = False
+        self._continued: dict[int, tuple[types.FunctionType, types.FunctionType]] = {}
+        self._repeated = 0  # segments in a row that were known already
         self.watcher = self._new_watcher()
         self._begin(torch_state())
 
     def _new_watcher(self) -> _native.Watcher:
-        return _native.Watcher(
-            {kind: getattr(self, handler) for kind, handler in HANDLERS.items()},
-            enter=self.enter,
-            classify=policy.classify,
-            leaf=self.leaf,
-            blind=self.blind,
-            foreign=self.foreign,
-            failed=self.failed,
-            transparent=self.transparent,
-            on_resume=self.resume,
-            on_lost=self.lost,
-        )
+        watcher = _native.Watcher(self.handlers(), **self.callbacks())
+        for code in INTERCEPTED:
+            watcher.intercept(code)
+        return watcher
+
+    def handlers(self) -> dict[int, Callable[..., Any]]:
+        """What probes call."""
+        return {kind: getattr(self, handler) for kind, handler in HANDLERS.items()}
+
+    def callbacks(self) -> dict[str, Callable[..., Any]]:
+        """What the frame hook calls."""
+        return {
+            "enter": self.enter,
+            "classify": policy.classify,
+            "leaf": self.leaf,
+            "blind": self.blind,
+            "foreign": self.foreign,
+            "failed": self.failed,
+            "transparent": self.transparent,
+            "on_resume": self.resume,
+            "on_lost": self.lost,
+        }
 
     def _begin(self, state: tuple[Any, ...]) -> None:
         """A segment starts: nothing is known, nothing recorded."""
@@ -86,32 +114,45 @@ class Recorder(Handlers):
     # -- the run
 
     def prepare(
-        self, function: types.FunctionType, names: tuple[str, ...], slots: tuple[Any, ...], way: Way | None
+        self,
+        function: types.FunctionType,
+        names: tuple[str, ...],
+        slots: tuple[Any, ...],
+        way: Way | None,
+        changing: frozenset[int],
     ) -> None:
         """Note what the run is given: the arguments, and the function itself."""
         self.root_code = function.__code__
         self._way = way
-        self._note_slots(function, names, slots)
+        self.slots = slots if way is None else tuple(map(_distinct, slots))
+        self._changing = self._hopeless = {id(self.slots[index]) for index in changing}
+        self._note_slots(function, names, self.slots)
 
-    def _note_slots(self, function: types.FunctionType, names: tuple[str, ...], slots: tuple[Any, ...]) -> None:
+    def _note_slots(self, function: types.FunctionType, names: Iterable[str], slots: tuple[Any, ...]) -> None:
+        """What a segment starts with. Behind a break numbers may be mere counters, texts mere messages: they are
+        guarded when something depends on them.
+        """
         self.root = function
         for index, (name, value) in enumerate(zip(names, slots, strict=True)):
-            self.ledger.local(index, name, value)
+            if self._way is not None and _is_loose(value):
+                self.ledger.loose(index, name, value)
+            else:
+                self.ledger.local(index, name, value)
         root = self.ledger.local(len(slots), function.__name__, function)
         self.attributes.note_function(root, function, bound=True)
 
-    def run(self, slots: tuple[Any, ...]) -> Any:
+    def run(self) -> Any:
         """Call the function watched. Exceptions are the program's own."""
         with TensorMode(self):
             self.tracer.begin()
             try:
-                return self.watcher.run(self.root, slots)
+                return self.watcher.run(self.root, self.slots)
             finally:
                 self.tracer.active = False
 
     def finish(self, result: Any) -> list[Segment]:
         """The recordings of a run that returned."""
-        if not self._over and self._break is None and not self._known_already:
+        if not self._over and not self._waiting and not self._known_already:
             try:
                 self.segments.append(Segment(self._way, effects.conclude(self, result)))
             except (Drop, RecursionError) as error:
@@ -142,76 +183,155 @@ class Recorder(Handlers):
     def release(self) -> None:
         """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
         self._let_go()
-        del self.watcher, self._is_recorded
+        del self.watcher, self._ask
 
     def _let_go(self) -> None:
-        for origin in self.ledger.origins:
-            origin.children = None
+        self.ledger.close()
+        self.tracer.release()
         del self.ledger, self.classes, self.attributes, self.tracer, self.leaves, self.module_calls
 
     # -- breaks
 
     def drop(self, drop: Drop) -> None:
         """The recording cannot go on here; the run does."""
-        if self._over or self._break is not None:
+        if self._over or self._waiting:
             return
         reason = self._reason(drop)
         self.tracer.active = False
         if drop.untrusted:
             self._give_up(drop, reason)
+            self.watcher.stop()
             return
         try:
             self._suspend(reason, inside=drop.inside)
-        except (Drop, NotResumable, RecursionError) as why:
+        except NotResumable as why:
+            drop.again = self._break_earlier(drop, why.probe)
+            self._give_up(drop, replace(reason, rest=str(why)))
+            if drop.again:
+                self._wait(None, why.calls)
+            else:
+                self.watcher.stop()
+        except (Drop, RecursionError) as why:
             self._give_up(drop, replace(reason, rest=_words(why)))
+            self.watcher.stop()
+
+    def _break_earlier(self, drop: Drop, probe: _native.Probe | None) -> bool:
+        """A break inside of what C code has called: the next recording is to break before that call."""
+        if probe is None:
+            return False
+        if probe.broken is None:
+            probe.broken = Drop(drop.reason, drop.detail)
+            probe.broken.learned_by = weakref.WeakSet()
+        if self._program in probe.broken.learned_by:
+            return False
+        probe.broken.learned_by.add(self._program)
+        return True
 
     def _give_up(self, drop: Drop, reason: BreakReason) -> None:
-        """Nothing is recorded from here on; the segment runs as plain Python under the guards noted so far."""
+        """The segment runs as plain Python under the guards noted so far."""
         self._over = True
-        self.watcher.stop()
         if not self._known_already:
-            self.segments.append(Segment(self._way, self.plain_recording(reason), drop.transient))
+            self.segments.append(Segment(self._way, self.plain_recording(reason), drop.transient, drop.again))
 
-    def _suspend(self, reason: BreakReason, *, inside: bool) -> None:
+    def _wait(self, broken: Break | None, calls: int = 0) -> None:
+        """The next segment is to start in the frame so many calls away, behind the instruction where it stands."""
+        self._break, self._waiting, self._over = broken, True, False
+        self.tracer.active = False
+        self.watcher.pend(calls)
+
+    def _suspend(self, reason: BreakReason | None, *, inside: bool) -> None:
         """End the segment before the instruction at which it breaks; the next one is to start behind it."""
         if self.tracer.last_effect == self.watcher.events:
             raise NotResumable("the instruction has changed something already")
         with torch._C.DisableTorchFunction():
             here = break_here(self.watcher, inside=inside)
-            if reason.id in _LOOK_AT_CALLERS and len(here.frames) > 1:
+            if reason is not None and reason.id in _LOOK_AT_CALLERS and len(here.frames) > 1:
                 raise NotResumable("the frames of its callers would not be there")
             if not self._known_already:
                 recording = effects.conclude_at(self, here)
-                recording.break_reason = reason
+                if reason is not None and not self._goes_on_in_a_loop(reason):
+                    recording.break_reason = reason
                 self.segments.append(Segment(self._way, recording))
-        self._break = here
-        self.watcher.pend()
+        self._wait(here)
+
+    def _goes_on_in_a_loop(self, reason: BreakReason) -> bool:
+        """Is this the next round of a loop with a break in it? Its iterator is outside now; that is no new break."""
+        probe = self.watcher.last_probe
+        assert probe is not None
+        return self._way is not None and reason.id == "outside-iterator" and probe.kind == _native.NEXT
 
     def resume(self, probe: Any) -> bool:
         """The instruction has run natively and the program goes on: a new segment. True: not yet."""
         if probe.kind == _native.NEXT:
             return True
-        assert self._break is not None
         with torch._C.DisableTorchFunction():
-            there = arrive(self.watcher, self._break)
-            self._break = None
-            if there is None:
+            try:
+                there = arrive(self.watcher, self._break)
+            except NotResumable:
+                there = None
+            if there is None or self._repeated > _MOST_REPEATS:
                 self.lost(False)
-                return False
-            state = self.tracer.state_outside_mode()
-            known = self._is_recorded(self.segments, there.way, (*there.slots, there.functions[0]), state)
-            self._let_go()
-            former, self.watcher = self.watcher, self._new_watcher()
-            former.hand_over(self.watcher)
-            self._begin(state)
-            self._way, self._known_already = there.way, known
-            self._note_slots(there.functions[0], there.way.names, there.slots)
-            for inner in there.functions[1:]:
-                origin = self.ledger.find(inner)
-                assert origin is not None
-                self.attributes.note_function(origin, inner, bound=True)
-        self.tracer.begin()
+            else:
+                self._start_segment(there)
         return False
+
+    def _start_segment(self, there: Arrival) -> None:
+        state = self.tracer.state_outside_mode()
+        known, changing = self._ask(self.segments, there.way, (*there.slots, there.functions[0]), state)
+        slots = self._make_distinct(there)
+        self._hopeless = {id(slots[index]) for index in changing}
+        before = self._break.states[-1].values() if self._break is not None else ()
+        carried = {id(value) for value in before}
+        made = {id(new) for old, new in zip(there.slots, slots, strict=True) if id(old) not in carried}
+        self._changing = self._hopeless | made
+        self._let_go()
+        former, self.watcher = self.watcher, self._new_watcher()
+        former.hand_over(self.watcher)
+        self._begin(state)
+        self._way, self._known_already, self._waiting = there.way, known, False
+        self._repeated = self._repeated + 1 if known else 0
+        self._continued = {id(a): (b, a) for a, b in zip(there.originals, there.functions, strict=True)}
+        self._note_slots(there.functions[0], there.names, slots)
+        for inner in there.functions[1:]:
+            origin = self.ledger.find(inner)
+            assert origin is not None
+            self.attributes.note_function(origin, inner, bound=True)
+        self.tracer.begin()
+
+    def _make_distinct(self, there: Arrival) -> tuple[Any, ...]:
+        """Numbers and texts in the frames become objects of their own."""
+        slots = list(there.slots)
+        for index, (calls, place) in enumerate(there.places):
+            if place >= 0 and _is_loose(slots[index]):
+                slots[index] = _distinct(slots[index])
+                self.watcher.put(calls, place, slots[index])
+        return tuple(slots)
+
+    def on_settle(self, probe: Any, value: Any) -> None:
+        """A loose value is about to matter: its value is guarded; or, where that would not hold for long (it has just
+        come from Python, or was seen to change), Python makes one more step.
+        """
+        self.ledger.place = probe
+        if probe.arg == "returned" and probe.kind == _native.PACK and probe.code is self.root_code:
+            return  # it is part of the result
+        if id(value) in self._changing and (id(value) in self._hopeless or not self._works_on_tensors(probe)):
+            try:
+                self._suspend(None, inside=False)
+            except NotResumable:
+                pass
+            else:
+                return
+        self.ledger.settle(value)
+
+    def _works_on_tensors(self, probe: Any) -> bool:
+        """A tensor operation makes a graph, if the value is guarded."""
+        return any(map(is_tensor, self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]))
+
+    def known_function(self, function: types.FunctionType) -> types.FunctionType:
+        """A function with the same closure that the segment knows. To it the frames that it started with are those of
+        their continuations.
+        """
+        return self._continued.get(id(function), (function, function))[0]
 
     def lost(self, raised: bool) -> None:
         """The program left the frame of the break by another way: by an exception, as a rule."""
@@ -286,16 +406,26 @@ class Recorder(Handlers):
     def failed(self, error: BaseException) -> None:
         """A handler raised: on purpose (Drop), or because something in stator is wrong."""
         if isinstance(error, Drop):
-            self.drop(error)
+            if error.learned_by is None or self._program in error.learned_by:
+                self.drop(error)
         else:
             self.failure = self.failure or error
             self.drop(Drop("internal-error", f"{type(error).__name__}: {error}", transient=True))
 
 
-def _words(why: Exception) -> str:
+def _is_loose(value: Any) -> bool:
+    """Can it be made an object of its own, and told by that wherever it goes?"""
+    return type(value) in (int, float) or (type(value) is str and len(value) > 1)
+
+
+def _distinct(value: Any) -> Any:
+    return _native.distinct(value) if _is_loose(value) else value
+
+
+def _words(why: Drop | RecursionError) -> str:
     if isinstance(why, Drop):
         return REASONS[why.reason].reason.replace("{what}", why.detail)
-    return str(why) or "the values at hand are nested too deep"
+    return "the values at hand are nested too deep"
 
 
 def _user_stack() -> tuple[FrameSummary, ...]:

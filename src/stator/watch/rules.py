@@ -294,3 +294,13 @@ def exception_info(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...])
     if r.handled_outside:
         raise Drop("unguardable", "the exception that the caller handles")
     r.ledger.read(r.ledger.constant(func), Edge.CALL, (), (None, None, None))
+
+
+def ask_for_break(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`stator.graph_break(reason)`."""
+    raise Drop("user-graph-break", str(args[0]) if args else "")
+
+
+def random_state(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`torch.manual_seed` and its kin: the generator's state is no tensor's."""
+    raise Drop("rng-state", f"torch.{func.__name__}")

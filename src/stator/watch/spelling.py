@@ -126,6 +126,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "positive": operator.pos,
 }
 _ITEMS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
+_SPELLED_OTHERWISE = frozenset({*_ITEMS, *_COMPARE, *_UNARY, *(name for _, name in _BINARY)})
 
 
 def name_of(func: Any) -> str:
@@ -179,6 +180,37 @@ def _depends_on_data(name: str) -> bool:
     return any(wanted & set(getattr(packet, overload).tags) for overload in packet.overloads())
 
 
+class Way:
+    """All about a torch function that does not depend on its arguments; found once per function."""
+
+    __slots__ = ("asks_data", "kind", "label", "method", "name", "reason", "spelled", "writes")
+
+    def __init__(self, func: Any) -> None:
+        self.kind, self.reason = treatment_of(func)
+        self.name = name_of(func)
+        self.label = self.name.strip("_")
+        self.writes = writes_in_place(self.name, {})
+        self.asks_data = self.kind is Treatment.OPERATION and _may_need_data(func, self.name)
+        self.method = _is_tensor_method(func)
+        # Is it written in the same way wherever it stands, and no operator's function?
+        self.spelled = not isinstance(func, types.MethodWrapperType) and self.name not in _SPELLED_OTHERWISE
+
+
+def _may_need_data(func: Any, name: str) -> bool:
+    """Are there arguments for which `needs_data` says yes?"""
+    if name in ("__getitem__", "where", "one_hot") or name in _SIZED_BY_DATA:
+        return True
+    packet = getattr(torch.ops.aten, name, None) if not name.startswith("__") else None
+    if packet is None or isinstance(func, types.FunctionType):
+        return False
+    kinds: dict[int | str, list[str]] = {}  # by position and by name
+    for overload in packet.overloads():
+        for position, argument in enumerate(getattr(packet, overload)._schema.arguments):
+            for place in (position, argument.name):
+                kinds.setdefault(place, []).append(str(argument.type))
+    return any(map(_is_number, kinds.values()))
+
+
 def needs_data(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Does the shape of the result depend on the contents of a tensor, for these arguments?"""
     if name == "__getitem__" or name == "__setitem__":
@@ -211,7 +243,12 @@ def _wants_number(name: str, index: int, keyword: str | None) -> bool:
         for position, argument in enumerate(arguments):
             if position == index or (keyword is not None and argument.name == keyword):
                 found.append(str(argument.type))
-    return bool(found) and not any("Tensor" in kind or "number" in kind for kind in found)
+    return bool(found) and _is_number(found)
+
+
+def _is_number(kinds: list[str]) -> bool:
+    """Can an argument of these types be no tensor?"""
+    return not any("Tensor" in kind or "number" in kind for kind in kinds)
 
 
 _NORMALISATIONS = frozenset({"batch_norm", "instance_norm", "native_batch_norm", "_native_batch_norm_legit"})

@@ -225,10 +225,8 @@ class _Step:
 
     def _may_raise(self, state: State) -> bool:
         op, arg = self.flow.ops[state.k], self.flow.args[state.k]
-        loads = [index for what, index in o.slots(op, arg) if what in ("load", "delete")]
-        if loads:
-            stored = {index for what, index in o.slots(op, arg) if what == "store"}
-            return not state.bound | stored >= set(loads)
+        if o.SLOTS.get(op) in ("load", "delete"):
+            return arg not in state.bound
         return op not in o.SILENT
 
     def _depth_if_raised(self, state: State) -> int:
@@ -323,22 +321,18 @@ def _effect(flow: Flow, k: int, bound: frozenset[int], stack: Layout, jump: bool
     return bound, after
 
 
-def _slot_effect(op: int, arg: int, bound: frozenset[int], stack: Layout) -> tuple[frozenset[int], Layout]:
-    """Instructions that name variables."""
-    for what, index in o.slots(op, arg):
-        if what == "load":
-            stack = (*stack, Slot.VALUE)
-        elif what == "clear":
-            stack = (*stack, Slot.VALUE if index in bound else Slot.NULL)
-            bound -= {index}
-        elif what == "delete":
-            bound -= {index}
-        elif what == "store":
-            bound = bound - {index} if stack[-1] is Slot.NULL else bound | {index}
-            stack = stack[:-1]
-        else:
-            effect = o.stack_effect(op, arg)[0]
-            if op == o.MAKE_CELL:
-                bound |= {index}
-            stack = (*stack, Slot.VALUE) if effect > 0 else stack[: len(stack) + effect]
-    return bound, stack
+def _slot_effect(op: int, slot: int, bound: frozenset[int], stack: Layout) -> tuple[frozenset[int], Layout]:
+    """Instructions that name a variable."""
+    what = o.SLOTS[op]
+    if what == "load":
+        return bound, (*stack, Slot.VALUE)
+    if what == "clear":
+        return bound - {slot}, (*stack, Slot.VALUE if slot in bound else Slot.NULL)
+    if what == "delete":
+        return bound - {slot}, stack
+    if what == "store":
+        return bound - {slot} if stack[-1] is Slot.NULL else bound | {slot}, stack[:-1]
+    if op == o.MAKE_CELL:
+        return bound | {slot}, stack
+    effect = o.stack_effect(op, slot)[0]
+    return bound, (*stack, Slot.VALUE) if effect > 0 else stack[: len(stack) + effect]

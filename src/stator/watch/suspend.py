@@ -39,20 +39,22 @@ class Suspended(NamedTuple):
     stack: Layout
     finish: Finish | None
     values: tuple[Any, ...]
+    places: tuple[int, ...]  # of the values among the frame's slots; -1 if that is not certain
+    labels: tuple[str, ...]  # what the values are called; a value on the stack may have the name of a variable
 
 
 class _Frame:
     """A frame as it was read."""
 
     def __init__(self, entry: tuple[Any, ...]) -> None:
-        kind, self.code, original, unit, self.function, self.slots, self.intact = entry
+        kind, self.code, original, unit, self.function, slots, self.intact, self.held, self.held_at, self.probe = entry
         if not isinstance(original, CodeType) or not isinstance(self.function, FunctionType):
             raise NotResumable("a frame's function is gone")
+        self.places: list[tuple[int, bool]] | None = None
         if kind == n.INSTRUMENTED:
             self.places = _places(self.code, original)
             offset, self.running = self.places[unit]
         elif kind == n.TRANSPARENT:
-            self.places = None
             offset, self.running = 2 * unit, True
         else:
             raise NotResumable(f"{original.co_qualname} runs unwatched")
@@ -61,8 +63,9 @@ class _Frame:
         self.flow: Flow = flow_of(self.site.code)
         if self.flow.refusal is not None:
             raise NotResumable(f"{original.co_qualname}: {self.flow.refusal}")
-        names = [*self.code.co_varnames, *(v for v in self.code.co_cellvars if v not in self.code.co_varnames)]
-        self.variables = dict(zip(names, self.slots, strict=False))
+        self.names = [*self.code.co_varnames, *(v for v in self.code.co_cellvars if v not in self.code.co_varnames)]
+        self.size = len(self.names) + len(self.code.co_freevars)
+        self.variables = dict(zip(self.names, slots, strict=False))
 
     def place_of(self, lasti: int) -> int:
         """The offset in the original of an instruction that raised."""
@@ -85,27 +88,48 @@ def _places(copy: CodeType, original: CodeType) -> list[tuple[int, bool]]:
 def suspended(watcher: n.Watcher) -> list[Suspended]:
     """The frames of the run, the root first. To be called by a handler, outside of its own except clauses."""
     entries, handled = watcher.frames()
-    frames = [_Frame(entry) for entry in entries]
+    frames: list[_Frame] = []
     stacks: list[list[Any]] = []
     finishes: list[Finish | None] = []
-    for i, frame in enumerate(frames):
-        calls = len(frames) - 1 - i
-        if calls == 0:
-            stack, finish = _innermost(watcher, frame), None
-        else:
-            stack, finish = _caller(watcher, calls, frame, frames[i + 1])
-        stacks.append(stack)
-        finishes.append(finish)
+    try:
+        for i, entry in enumerate(entries):
+            frame = _Frame(entry)
+            if frames:
+                stack, finish = _caller(watcher, len(entries) - i, frames[-1], frame)
+                stacks.append(stack)
+                finishes.append(finish)
+            frames.append(frame)
+        stacks.append(_innermost(watcher, frames[-1]))
+        finishes.append(None)
+    except NotResumable as error:
+        _say_where_instead(error, frames, len(entries))
+        raise
     _set_handled(frames, stacks, handled)
     return [_state(*parts) for parts in zip(frames, stacks, finishes, strict=True)]
 
 
+def _say_where_instead(error: NotResumable, frames: list[_Frame], count: int) -> None:
+    """These frames can be continued: the next one cannot. An instruction that calls it by way of C code is a good place
+    for a break."""
+    for i in range(len(frames) - 1, -1, -1):
+        frame = frames[i]
+        if frame.places is not None and frame.site.finish is None:
+            error.place = (frame.site.code, frame.flow.offset(frame.site.k))
+            error.calls = count - 1 - i
+            error.probe = frame.probe
+            return
+
+
 def _innermost(watcher: n.Watcher, frame: _Frame) -> list[Any]:
-    if frame.running and not frame.intact:
+    if frame.running and (not frame.intact or frame.flow.rule(frame.site.k) is None):
         raise NotResumable("the instruction has replaced its operands")
     if frame.site.finish is not None:
         raise NotResumable("a continuation is just beginning")
-    return watcher.stack(0, len(frame.flow.stack(frame.site.k)))
+    depth = len(frame.flow.stack(frame.site.k))
+    stack = watcher.stack(0, depth)
+    if frame.running and frame.held_at >= 0:
+        stack[depth - frame.probe.span + frame.held_at] = frame.held
+    return stack
 
 
 def _kinds(frame: _Frame, depth: int) -> bytes:
@@ -130,6 +154,7 @@ def _state(frame: _Frame, stack: list[Any], finish: Finish | None) -> Suspended:
     kinds = _kinds(frame, len(stack))
     layout: list[Slot | int] = []
     on_stack: list[Any] = []
+    places: list[int] = []
     for i, value in enumerate(stack):
         if kinds[i : i + 1] == LASTI:
             layout.append(frame.place_of(value))
@@ -138,6 +163,7 @@ def _state(frame: _Frame, stack: list[Any], finish: Finish | None) -> Suspended:
         else:
             layout.append(Slot.EXC if kinds[i : i + 1] == EXC else Slot.VALUE)
             on_stack.append(value)
+            places.append(frame.size + i if finish is None else -1)
     if finish is None:
         live = flow.live[k]
     else:
@@ -145,7 +171,11 @@ def _state(frame: _Frame, stack: list[Any], finish: Finish | None) -> Suspended:
     bound = frozenset(name for name, value in frame.variables.items() if value is not n.MISSING)
     names = tuple(flow.names[i] for i in flow.parameters(live, bound))
     values = (*(frame.variables[name] for name in names), *on_stack)
-    return Suspended(frame.function, frame.site.code, flow.offset(k), names, tuple(layout), finish, values)
+    where = (*map(frame.names.index, names), *places)
+    named = {id(value): name for name, value in frame.variables.items()}
+    labels = (*names, *(named.get(id(value), "value") for value in on_stack))
+    place = (frame.site.code, flow.offset(k), names, tuple(layout))
+    return Suspended(frame.function, *place, finish, values, where, labels)
 
 
 def rest(frames: Sequence[Suspended], innermost: CodeType | None = None) -> tuple[FunctionType, tuple[Any, ...]]:
@@ -168,15 +198,12 @@ def rest(frames: Sequence[Suspended], innermost: CodeType | None = None) -> tupl
 
 def handled_around(frames: Sequence[Suspended]) -> BaseException | None:
     """The exception that a caller of the innermost frame is handling: a step of that frame needs it."""
-    for frame in reversed(frames[:-1]):
-        on_stack = iter(frame.values[len(frame.bound) :])
-        handled = [value for slot in frame.stack if slot in _PASSED for value in [next(on_stack)] if slot is Slot.EXC]
-        if handled:
-            return handled[-1]
-    return None
-
-
-_PASSED = (Slot.VALUE, Slot.EXC)
+    handled: BaseException | None = None
+    for frame in frames[:-1]:
+        passed = [slot for slot in frame.stack if slot in (Slot.VALUE, Slot.EXC)]
+        for slot, value in zip(passed, frame.values[len(frame.bound) :], strict=True):
+            handled = value if slot is Slot.EXC else handled
+    return handled
 
 
 def made_function(code: CodeType, function: FunctionType) -> FunctionType:
@@ -203,7 +230,7 @@ def _caller(watcher: n.Watcher, calls: int, frame: _Frame, callee: _Frame) -> tu
     stack = watcher.stack(calls, below + readable)
     last = flow.lasts[site.k]
     what = None if rule.arg is None else rule.arg(site.code, flow.args[last])
-    call = _Call(stack[below:], callee, what, default_finish(site.code, flow.offset(site.k)))
+    call = _Call(stack[below:], frame, callee, what, default_finish(site.code, flow.offset(site.k)))
     if o.is_method_form(flow.ops[last], flow.args[last]) and not o.NULL_ABOVE:
         call.leaves = [n.MISSING]
     if not check(call):
@@ -213,16 +240,17 @@ def _caller(watcher: n.Watcher, calls: int, frame: _Frame, callee: _Frame) -> tu
     return stack[:below] + call.leaves, call.finish
 
 
-_READABLE = {n.CALL: 2, n.CALL_EX: 2, n.SLICE: 1, n.STORE_SLICE: 2, n.FORMAT: 1}
+# How many operands, the lowest, an instruction that is running has not used up.
+_READABLE = {n.CALL: 2, n.CALL_EX: 2, n.SLICE: 1, n.STORE_SLICE: 2, n.FORMAT: 1, n.WITH: int(o.EXIT_ON_STACK)}
 _KEEPS_OPERANDS = frozenset((n.NEXT, n.WITH_EXIT))
 
 
 class _Call:
     """An instruction that called a function. The checks say whether it did so by itself, and complete what is known."""
 
-    def __init__(self, operands: list[Any], callee: _Frame, what: object, finish: Finish) -> None:
+    def __init__(self, operands: list[Any], caller: _Frame, callee: _Frame, what: object, finish: Finish) -> None:
         self.operands = operands
-        self.callee = callee
+        self.caller, self.callee = caller, callee
         self.function = callee.function
         self.what = what
         self.finish = finish
@@ -237,8 +265,7 @@ class _Call:
         code = original_of(self.callee.made_from)
         flow = flow_of(code)
         for op, arg in zip(flow.ops, flow.args, strict=True):
-            writes = op in o.WRITES_CELL or any(what != "load" and what != "cell" for what, _ in o.slots(op, arg))
-            if writes and any(index == 0 for _, index in o.slots(op, arg)):
+            if arg == 0 and (op in o.WRITES_CELL or o.SLOTS.get(op) in ("store", "delete", "clear")):
                 raise NotResumable("a first argument may have been changed")
         if code.co_argcount == 0:
             raise NotResumable("a function has no first argument")
@@ -262,10 +289,6 @@ def _check_call(call: _Call) -> bool:
     call.finish = Finish.DROP
     call.leaves = [call.first_argument()]
     return True
-
-
-def _check_call_ex(call: _Call) -> bool:
-    return _check_call(call)
 
 
 def _check_attribute(call: _Call) -> bool:
@@ -334,14 +357,12 @@ def _check_unary(call: _Call) -> bool:
 
 
 def _check_with(call: _Call) -> bool:
+    manager = call.caller.held
     if o.EXIT_ON_STACK:
-        leave = call.operands[0]
-        manager = getattr(leave, "__self__", None)
+        call.leaves = [call.operands[0]]
     else:
-        manager = call.first_argument()
         leave = n.mro_lookup(type(manager), "__exit__")
-        leave = MethodType(leave, manager) if isinstance(leave, FunctionType) else getattr(manager, "__exit__", None)
-    call.leaves = [leave]
+        call.leaves = [leave.__get__(manager, type(manager))]
     return call.special(manager, "__enter__")
 
 
@@ -353,12 +374,12 @@ def _check_with_exit(call: _Call) -> bool:
 def _check_format(call: _Call) -> bool:
     """With a conversion and a format, what is formatted is no longer the operand."""
     names = {None: ("__format__", "__str__", "__repr__"), "s": ("__str__", "__repr__"), "r": ("__repr__",)}
-    return call.what in names and call.special(call.operands[0], *names[call.what])  # type: ignore[index]
+    return call.what in names and call.special(call.operands[0], *names[call.what])
 
 
 _CHECKS: dict[int, Callable[[_Call], bool]] = {
     n.CALL: _check_call,
-    n.CALL_EX: _check_call_ex,
+    n.CALL_EX: _check_call,
     n.ATTR: _check_attribute,
     n.STORE_ATTR: _check_store_attribute,
     n.DELETE_ATTR: _check_delete_attribute,

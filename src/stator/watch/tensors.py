@@ -7,35 +7,48 @@ changed without a node, and global state that changed without a node end the rec
 
 from __future__ import annotations
 
+import functools
 import operator
-import re
-import sys
-import types
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
+from torch.autograd import forward_ad
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.overrides import TorchFunctionMode
 
-from ..facts import MODE_COUNT, container_kind, is_random, tensor_facts, torch_state
-from ..recording import Check, Edge, Fact, Origin, TensorFacts, describe_key
+from .. import _native
+from ..facts import FORWARD_LEVEL, MODE_COUNT, container_kind, is_random, tensor_facts, torch_state
+from ..recording import Edge, Fact, Origin, TensorFacts
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
-from .spelling import Treatment, may_fail, name_of, needs_data, spell, treatment_of, writes_in_place
+from .nodes import Nodes
+from .spelling import Treatment, Way, may_fail, needs_data, spell, writes_in_place
 
 if TYPE_CHECKING:
     from .recorder import Recorder
 
 _TensorBase = torch._C.TensorBase
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_TREATMENTS: dict[Any, tuple[Treatment, str, str]] = {}
+_WAYS: dict[Any, Way] = {}
 _KINDS_OF_ARGUMENT = (tuple, list, dict, slice)
-_UNNAMED_STEPS = ("__dict__", "_modules", "_parameters", "_buffers")
-_NOT_A_NAME = re.compile(r"\W+")
-_OWN_FOLDERS: tuple[str, ...] = (torch.__path__[0], __file__.rsplit("watch", 1)[0])
+_SIMPLE_ARGUMENTS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+_STRIDED = torch.strided
+_C: Any = torch._C
+# The parts of `torch_state` that can be asked for alone and answer with the same object as long as nothing changes.
+_STATE_READERS: tuple[Any, ...] = (
+    _C.is_grad_enabled,
+    _C._get_tracing_state,
+    _C.is_inference_mode_enabled,
+    _C.get_default_dtype,
+    _C._len_torch_function_stack,
+    _C._len_torch_dispatch_stack,
+    _C._functorch.maybe_current_level,
+    functools.partial(_C._autograd._top_saved_tensors_default_hooks, False),
+    _C._is_any_autocast_enabled,
+)
 
 
 def is_tensor(value: Any) -> bool:
@@ -58,7 +71,7 @@ class Known:
 
     __slots__ = ("epoch", "family", "index", "node", "print", "reference")
 
-    def __init__(self, node: Any, index: tuple[int, ...], family: Family, fingerprint: tuple[Any, ...]) -> None:
+    def __init__(self, node: Any, index: tuple[int, ...], family: Family, fingerprint: Print) -> None:
         self.node: fx.Node = node  # of the operation; `index` says which of its results, () if it has one
         self.index = index
         self.family = family
@@ -67,17 +80,15 @@ class Known:
         self.reference: Any = None
 
 
-def _fingerprint(tensor: Any) -> tuple[Any, ...]:
-    return (
-        tensor.data_ptr() if tensor.layout is torch.strided else 0,
-        tensor.dtype,
-        tensor.shape,
-        tensor.requires_grad,
-    )
+Print = tuple[int | None, int, Any, tuple[int, ...], bool]
 
 
-def _version(tensor: Any) -> int | None:
-    return None if tensor.is_inference() else tensor._version
+def _fingerprint(tensor: Any) -> Print:
+    """(version, address, dtype, shape, requires_grad)"""
+    return _native.fingerprint(tensor, _STRIDED)
+
+
+_version = _native.tensor_version
 
 
 class Step(NamedTuple):
@@ -107,12 +118,10 @@ class Tracer:
     def __init__(self, recorder: Recorder, state: tuple[Any, ...]) -> None:
         self._recorder = recorder
         self._ledger = recorder.ledger
-        self.graph = fx.Graph()
-        self._first: fx.Node | None = None
+        self._nodes = Nodes()
         self._known: dict[int, Known] = {}
         self._outside_families: dict[int, Family] = {}  # by identity of the base
         self.inputs: list[tuple[Origin, Any, TensorFacts]] = []
-        self._names: dict[int, str] = {}
         self.outputs: list[fx.Node] = []
         self._output_index: dict[fx.Node, int] = {}
         self.mutates = False
@@ -121,16 +130,13 @@ class Tracer:
         self.last_effect = -1  # number of the probe behind which something was written or a random number drawn
         self.state = state
         self._expected = self.state
+        self._answers: tuple[Any, ...] | None = None  # of the readers, while the state is as expected
         self.active = False
 
     def begin(self) -> None:
         """The mode has been pushed: from here on the state changes only through nodes."""
         self.active = True
-        self._expected = self._read_state()
-
-    @staticmethod
-    def _read_state() -> tuple[Any, ...]:
-        return torch_state()
+        self.expect_state()
 
     # -- one torch function
 
@@ -138,10 +144,8 @@ class Tracer:
         """Run a torch function and record it. Only its own exceptions come out of here."""
         if not self.active:
             return func(*args, **kwargs)
-        try:
-            step = self._before(func, args, kwargs)
-        except Exception as error:
-            self._recorder.failed_inside(error)
+        step = self._prepared(func, args, kwargs)
+        if step is None:
             return func(*args, **kwargs)
         try:
             result = self._recorder.watcher.call_leaf(func, args, kwargs)
@@ -155,14 +159,24 @@ class Tracer:
                 self._recorder.failed_inside(error)
         return result
 
+    def _prepared(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
+        """`_before`; None if it failed. Told and left outside of a handler: the program must not see our exception as
+        one that is being handled."""
+        try:
+            return self._before(func, args, kwargs)
+        except Exception as error:
+            failure = error
+        self._recorder.failed_inside(failure)
+        return None
+
     def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
         """What is about to run, spelled as a node; its tensors are looked up, outside ones become inputs."""
-        treatment = _TREATMENTS.get(func)
-        if treatment is None:
-            treatment = _TREATMENTS[func] = (*treatment_of(func), name_of(func))
-        kind, reason, name = treatment
+        way = _WAYS.get(func)
+        if way is None:
+            way = _WAYS[func] = Way(func)
+        kind, name = way.kind, way.name
         if kind is Treatment.BREAK:
-            raise Drop(reason, name)
+            raise Drop(way.reason, name.removeprefix("__").removesuffix("__"))
         tensors: list[tuple[Any, Known]] = []
         if kind is not Treatment.OPERATION:
             if kind is Treatment.STATE:
@@ -170,15 +184,21 @@ class Tracer:
             for arg in args:
                 if is_tensor(arg):
                     tensors.append((arg, self._lookup(arg)))
-            return Step(kind, name, tensors, False, ("call_function", func, args, kwargs, name.strip("_")))
+            return Step(kind, name, tensors, False, ("call_function", func, args, kwargs, way.label))
         self._check_state()
-        if needs_data(func, name, args, kwargs):
+        if way.asks_data and needs_data(func, name, args, kwargs):
             raise Drop("dynamic-shape-op", name)
         self.risky = self.risky or (self.mutates and may_fail(name, args))
-        op, target, node_args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
-        node_args = tuple([self._argument(arg, tensors) for arg in node_args])
-        node_kwargs = {key: self._argument(arg, tensors) for key, arg in kwargs.items()}
-        return Step(kind, name, tensors, writes_in_place(name, kwargs), (op, target, node_args, node_kwargs, label))
+        op, target, label = "call_function", func, way.label
+        if not way.spelled:
+            op, target, args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
+        elif way.method and args and isinstance(args[0], torch.Tensor):
+            op, target = "call_method", name
+        argument = self._argument
+        node_args = tuple([argument(arg, tensors) for arg in args])
+        node_kwargs = {key: argument(arg, tensors) for key, arg in kwargs.items()} if kwargs else kwargs
+        in_place = writes_in_place(name, kwargs) if kwargs else way.writes
+        return Step(kind, name, tensors, in_place, (op, target, node_args, node_kwargs, label))
 
     def _after(self, step: Step, result: Any) -> None:
         """It has run: the node, and what is known of the tensors now."""
@@ -188,7 +208,7 @@ class Tracer:
             self._attribute(step.name, step.tensors[0][0], result)
         elif step.kind is Treatment.STATE:
             self._node(*step.node)
-            self._expected = self._read_state_under_mode()
+            self._expected, self._answers = self._read_state_under_mode(), None
             self.last_effect = self._recorder.watcher.events
         else:
             wrote = self._refresh(step.tensors, step.in_place) or self._switched_grad(step.name, step.tensors)
@@ -256,7 +276,7 @@ class Tracer:
             known = self._lookup(value)
             tensors.append((value, known))
             return self._node_of(known)
-        if cls in (int, float, bool, str, type(None), torch.dtype, torch.device):
+        if cls in _SIMPLE_ARGUMENTS:
             return value
         if issubclass(cls, _KINDS_OF_ARGUMENT):
             return self._aggregate(value, tensors)
@@ -281,11 +301,11 @@ class Tracer:
         if known is None:
             return self._input(tensor)
         family = known.family
-        if _version(tensor) != family.version:
+        found = _native.fingerprint(tensor, _STRIDED)
+        if found[0] != family.version:
             raise Drop("tensor-changed", "version")
-        found = _fingerprint(tensor)
         if found != known.print:
-            if known.epoch == family.epoch:
+            if known.epoch == family.epoch and found[1:] != known.print[1:]:
                 raise Drop("tensor-changed", "metadata")
             known.print = found
         known.epoch = family.epoch
@@ -298,43 +318,25 @@ class Tracer:
         if type(tensor) not in _PLAIN_TENSORS:
             raise Drop("tensor-subclass", type(tensor).__name__)
         facts = tensor_facts(tensor)
-        origin.checks.append(Check(Fact.TENSOR, facts, self._ledger.place))
-        name = f"l_{self._name_of(origin)}_"
-        if self._first is not None:
-            with self.graph.inserting_before(self._first):
-                node = self.graph.create_node("placeholder", name, name=name, type_expr=torch.Tensor)
-        else:
-            node = self.graph.create_node("placeholder", name, name=name, type_expr=torch.Tensor)
+        self._ledger.check(origin, Fact.TENSOR, facts)
         self.inputs.append((origin, tensor, facts))
-        return self._remember(tensor, node, (), self._family_of_input(tensor), keep=True)
-
-    def _name_of(self, origin: Origin) -> str:
-        """The origin as part of an identifier: `self_encoder_linear_weight`."""
-        name = self._names.get(origin.index)
-        if name is None:
-            own = "" if origin.key in _UNNAMED_STEPS else _NOT_A_NAME.sub("_", describe_key(origin)).strip("_")
-            above = self._name_of(origin.parent) if origin.parent is not None else ""
-            name = self._names[origin.index] = f"{above}_{own}" if above and own else above or own
-        return name
+        found = _fingerprint(tensor)
+        known = Known(self._nodes.input(origin), (), self._family_of_input(tensor, found[0]), found)
+        self._known[id(tensor)] = known
+        return known
 
     # -- nodes and results
 
     def _node(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
         probe = self._recorder.watcher.last_probe
-        node = self.graph.create_node(kind, target, name=(probe.stores if probe else None) or name)
-        node.args, node.kwargs = (
-            args,
-            kwargs,
-        )  # set apart: `create_node` would look through them for symbolic numbers
-        node.meta["stack_trace"] = _user_line()
-        if self._first is None:
-            self._first = node
+        node = self._nodes.operation(kind, target, args, kwargs, (probe.stores if probe else None) or name)
+        node.meta["stack_trace"] = self._nodes.user_line()
         return node
 
     def _node_of(self, known: Known) -> fx.Node:
         """The node that is this tensor; items of a tuple result get theirs when first used."""
         for index in known.index:
-            known.node = self.graph.call_function(operator.getitem, (known.node, index))
+            known.node = self._nodes.operation("call_function", operator.getitem, (known.node, index), {}, "getitem")
         known.index = ()
         return known.node
 
@@ -345,31 +347,32 @@ class Tracer:
             if id(result) not in self._known:
                 if type(result) not in _PLAIN_TENSORS:
                     raise Drop("tensor-subclass", type(result).__name__)
-                self._remember(result, node, path, self._family_of(result, operands))
+                found = _fingerprint(result)
+                known = self._known[id(result)] = Known(node, path, self._family_of(result, found, operands), found)
+                # Called with the reference, which `pop` takes for the answer if there is nothing to pop.
+                known.reference = weakref.ref(result, functools.partial(self._known.pop, id(result)))
         elif isinstance(result, (tuple, list)):
             for index, item in enumerate(result):
                 self._register(item, node, operands, (*path, index))
         elif result is not None and not path:
             raise Drop("tensor-scalar", f"result of type {type(result).__name__}")
 
-    def _family_of(self, tensor: Any, operands: list[tuple[Any, Known]]) -> Family:
+    def _family_of(self, tensor: Any, found: Print, operands: list[tuple[Any, Known]]) -> Family:
         """The family of a fresh result: its base's, or that of an operand whose memory and counter it shares."""
         base = tensor._base
         known = self._known.get(id(base)) if base is not None else None
         if known is not None:
             return known.family
-        version = _version(tensor)
-        pointer = tensor.data_ptr() if tensor.layout is torch.strided else 0
+        version, pointer = found[:2]
         outside = False
-        for operand, known in operands:
-            if pointer and operand.layout is torch.strided and operand.data_ptr() == pointer:
+        for _, known in operands:
+            if pointer and known.print[1] == pointer:
                 if known.family.version == version:
                     return known.family
                 outside = outside or known.family.outside  # shares memory but not the counter, as `.data` does
         return Family(version, outside=outside)
 
-    def _family_of_input(self, tensor: Any) -> Family:
-        version = _version(tensor)
+    def _family_of_input(self, tensor: Any, version: int | None) -> Family:
         base = tensor._base
         key = id(tensor if base is None else base)
         family = self._outside_families.get(key)
@@ -377,20 +380,15 @@ class Tracer:
             family = self._outside_families[key] = Family(version, outside=True)
         return family
 
-    def _remember(
-        self, tensor: Any, node: fx.Node, index: tuple[int, ...], family: Family, *, keep: bool = False
-    ) -> Known:
-        known = self._known[id(tensor)] = Known(node, index, family, _fingerprint(tensor))
-        if not keep:
-            key, table = id(tensor), self._known
-            known.reference = weakref.ref(tensor, lambda _: table.pop(key, None))
-        return known
-
     # -- state
 
     def _check_state(self) -> None:
+        found = _native.answers(_STATE_READERS)
+        if found == self._answers and forward_ad._current_level == self._expected[FORWARD_LEVEL]:
+            return
         if self._read_state_under_mode() != self._expected:
             raise Drop("state-changed")
+        self._answers = None if found[-1] else found  # autocast has settings of its own
 
     def _read_state_under_mode(self) -> tuple[Any, ...]:
         """Inside `__torch_function__` the mode itself is off the stack: count it in."""
@@ -404,8 +402,8 @@ class Tracer:
         return (*state[:MODE_COUNT], state[MODE_COUNT] - 1, *state[MODE_COUNT + 1 :])
 
     def expect_state(self) -> None:
-        """A leaf that changed the state on purpose has been recorded."""
-        self._expected = self._read_state()
+        """The state is as it should be: at the beginning, or after a leaf that changed it on purpose."""
+        self._expected, self._answers = torch_state(), None
 
     def leaf(self, target: Any, args: tuple[Any, ...], name: str) -> fx.Node:
         """Record a call that is not a torch function (entering autocast, say)."""
@@ -418,6 +416,14 @@ class Tracer:
         """The origins of inputs that the graph writes to."""
         known = self._known
         return [o.index for o, t, _ in self.inputs if known[id(t)].family.epoch or known[id(t)].family.version is None]
+
+    def example_inputs(self) -> list[Any]:
+        """The inputs as the graph got them: the real ones, unless the run changed what a backend would look at.
+
+        (A tensor that nothing was written to is as it was: `close` has compared what can be changed without that.)
+        """
+        written = set(self.written_inputs())
+        return [_example(t, facts) if origin.index in written else t for origin, t, facts in self.inputs]
 
     def output(self, tensor: Any) -> int:
         """The number of the graph output which is this tensor."""
@@ -450,25 +456,23 @@ class Tracer:
             raise Drop("state-changed", "a mode of torch is on")
         if now is before:
             return None
-        node = self.graph.call_function(torch._C._set_grad_enabled, (before,))
-        self._first = self._first or node
+        self._nodes.operation("call_function", torch._C._set_grad_enabled, (before,), {}, "_set_grad_enabled")
         return bool(now)
 
     def module(self, name: str) -> fx.GraphModule | None:
         """The graph as a module; None if nothing was computed."""
-        if self.operations == 0 and not self.outputs and self._first is None:
+        if self.operations == 0 and not self.outputs and not self._nodes.computes:
             return None
-        self.graph.output(tuple(self.outputs))
         # Lazy: the graph's Python is written when somebody runs or reads it.
-        return _LazyGraphModule(torch.nn.Module(), self.graph, class_name=name)
+        return _LazyGraphModule(torch.nn.Module(), self._nodes.close(self.outputs), class_name=name)
+
+    def release(self) -> None:
+        """Weak references in the table know the table."""
+        self._known.clear()
 
 
-def _user_line() -> str:
-    """Where in the user's program the operation stands, innermost frame outside of torch and of stator."""
-    frame: types.FrameType | None = sys._getframe(4)
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(_OWN_FOLDERS):
-            code = frame.f_code
-            return f'File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}'
-        frame = frame.f_back
-    return ""
+def _example(tensor: Any, facts: TensorFacts) -> Any:
+    if tensor_facts(tensor) == facts:
+        return tensor
+    example = torch.empty_strided(facts.size, facts.stride, dtype=facts.dtype, device=facts.device)
+    return example.requires_grad_(facts.requires_grad)

@@ -1,0 +1,62 @@
+/* The ledger, as the shortcuts see it. What it is for: watch/ledger.py. */
+#ifndef STATOR_LEDGER_H
+#define STATOR_LEDGER_H
+
+#include "native.h"
+
+/* As in recording.py; a test compares them. */
+enum { EDGE_LOCAL, EDGE_CONST, EDGE_ATTR, EDGE_ITEM, EDGE_COUNT = 8 };
+enum { FACT_TYPE, FACT_EQUAL, FACT_IS, FACT_LACKS = 7, FACT_SAME = 9, FACT_UNHOOKED = 15, FACT_VALUE, FACT_COUNT };
+
+typedef struct Origin {
+    PyObject_HEAD
+    Py_ssize_t index;
+    PyObject *edge, *parent, *key, *place;
+    PyObject *checks; /* a list */
+    PyObject *items;  /* dict of children by ITEM, or NULL */
+    PyObject *others; /* dict of the other children, by (edge, key), or NULL */
+    struct Origin *space; /* of the instance dict, once it was read; one of `others` */
+    PyObject *namespace;  /* the instance dict itself */
+    int touched;
+} Origin;
+
+typedef struct {
+    uintptr_t key;
+    Origin *origin; /* owned by the list of origins */
+} Place;
+
+typedef struct {
+    Place *places;
+    size_t mask, used;
+} PlaceMap;
+
+typedef struct Ledger {
+    PyObject_HEAD
+    Watcher *watcher;
+    PyObject *origins, *alive;
+    PyObject *place; /* the probe that the next entries are due to, or None */
+    PyObject *check; /* the class of checks, a kind of tuple */
+    PyObject *edges[EDGE_COUNT], *facts[FACT_COUNT];
+    PyObject *kinds;     /* {type: how a constant of it is checked, None for objects, NotImplemented: ask} */
+    PyObject *ask_kind;  /* the same as a function of the value */
+    PyObject *ask_value; /* what is expected of an instance of a subclass of `int`, `str`, ... */
+    PyObject *plans;     /* {type: {name: plan}}, see shortcuts.c */
+    PyObject *callable_modules; /* {type: whether calls come to `forward` unless there are hooks} */
+    PlaceMap known, constants;
+    PtrSet changed; /* what the program changed of outside objects; kept alive by `alive` */
+    int busy;       /* depth of functions that hold borrowed origins: it must not be closed now */
+} Ledger;
+
+extern PyTypeObject LedgerType, OriginType;
+
+Origin *ledger_find(const Ledger *l, const void *value); /* borrowed, or NULL */
+Origin *ledger_read(Ledger *l, Origin *parent, int edge, PyObject *key, PyObject *value); /* borrowed, NULL: error */
+int ledger_touch(Ledger *l, Origin *origin, PyObject *value);
+int ledger_check(Ledger *l, Origin *origin, PyObject *fact, PyObject *expected);
+
+int shortcut_attribute(Ledger *l, PyObject *owner, PyObject *name);
+int shortcut_registered(Ledger *l, PyObject *owner, PyObject *name);
+int shortcut_module_call(Ledger *l, PyObject *module);
+int shortcuts_setup(void);
+
+#endif

@@ -1,0 +1,142 @@
+"""Calls of the `logging` module: a break only where a handler would emit.
+
+Whether one would is a question that the guards can ask again. So a message below the level costs one guard, as does
+`isEnabledFor`, and the locks and caches behind them are nobody's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import types
+from typing import TYPE_CHECKING, Any
+
+from ..recording import Edge, Fact
+from .breaks import Drop
+from .rules import Args, Rule
+
+if TYPE_CHECKING:
+    from .handlers import Handlers
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "exception": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "fatal": logging.CRITICAL,
+}
+
+
+_PARTS = ("isEnabledFor", "getEffectiveLevel", "_log", "makeRecord", "handle", "filter", "callHandlers")
+
+
+def _is_plain(logger: Any) -> bool:
+    """Does `logging` itself decide what becomes of this logger's messages?"""
+    cls = type(logger)
+    return issubclass(cls, logging.Logger) and all(
+        getattr(cls, name) is getattr(logging.Logger, name) and name not in vars(logger) for name in _PARTS
+    )
+
+
+def emits(logger: logging.Logger, level: int) -> bool:
+    """Would a message of this level be seen by anybody?"""
+    if not _is_plain(logger):
+        return True
+    if not logger.isEnabledFor(level):
+        return False
+    if logger.filters or logging.getLogRecordFactory() is not logging.LogRecord:
+        return True  # Python of the program's
+    current: logging.Logger | None = logger
+    handlers: list[logging.Handler] = []
+    while current is not None:
+        handlers += current.handlers
+        current = current.parent if current.propagate else None
+    if handlers:
+        return any(level >= handler.level and type(handler) is not logging.NullHandler for handler in handlers)
+    return logging.lastResort is None or level >= logging.lastResort.level
+
+
+def enabled(logger: logging.Logger, level: int) -> bool:
+    """`Logger.isEnabledFor`, as the guards ask it."""
+    return logging.Logger.isEnabledFor(logger, level)
+
+
+def _ask(r: Handlers, question: types.FunctionType, logger: Any, level: Any) -> bool:
+    """The answer of a question about a logger from outside, which the guards ask again."""
+    origin = r.ledger.find(logger)
+    if origin is None or not _is_plain(logger) or type(level) is not int:
+        raise Drop("call-logging", "logging")
+    r.ledger.require(origin, Fact.IS, logger)
+    answer = bool(r.paused(question, logger, level))
+    r.ledger.read(r.ledger.constant(question), Edge.CALL, (logger, level), answer)
+    return answer
+
+
+def _message(r: Handlers, func: Any, kwnames: tuple[str, ...], level: Any, logger: Any) -> Any:
+    if _ask(r, emits, logger, level):  # type: ignore[arg-type]
+        looks_around = {"stacklevel", "stack_info"} & set(kwnames)
+        raise Drop("frames" if looks_around else "call-logging", f"logging.{func.__qualname__}")
+    return _no_message
+
+
+def _no_message(*args: Any, **kwargs: Any) -> None:
+    """In the place of a call that nobody would hear."""
+
+
+def log_at_own_level(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`logger.debug(…)` and its kin."""
+    return _message(r, func, kwnames, _LEVELS[func.__name__], args[0]) if len(args) - len(kwnames) > 1 else None
+
+
+def log_at_level(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`logger.log(level, …)`."""
+    return _message(r, func, kwnames, args[1], args[0]) if len(args) - len(kwnames) > 2 else None
+
+
+def log_to_root(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`logging.debug(…)` and its kin, which set up the root logger if it has no handler."""
+    raise Drop("call-logging", f"logging.{func.__qualname__}")
+
+
+def is_enabled(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`logger.isEnabledFor(level)`."""
+    if len(args) != 2 or kwnames:
+        return None
+    return _yes if _ask(r, enabled, *args) else _no  # type: ignore[arg-type]
+
+
+def _yes(*args: Any) -> bool:
+    return True
+
+
+def _no(*args: Any) -> bool:
+    return False
+
+
+def get_logger(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`logging.getLogger(name)`: one that is there already is always the same."""
+    name = args[0] if args else None
+    known = logging.Logger.manager.loggerDict.get(name) if type(name) is str else None
+    if kwnames or len(args) > 1 or not isinstance(known, logging.Logger):
+        raise Drop("call-logging", "logging.getLogger")
+    r.ledger.read(r.ledger.constant(existing_logger), Edge.CALL, (name,), known)
+    return existing_logger
+
+
+def existing_logger(name: str) -> Any:
+    """The logger of this name, if it has been made."""
+    return logging.Logger.manager.loggerDict.get(name)
+
+
+_METHODS = [getattr(logging.Logger, name) for name in _LEVELS if hasattr(logging.Logger, name)]
+_FUNCTIONS = [getattr(logging, name) for name in (*_LEVELS, "log") if hasattr(logging, name)]
+
+TABLE: tuple[tuple[Rule, list[Any], str], ...] = (
+    (log_at_own_level, _METHODS, "a message that no handler emits changes nothing"),
+    (log_at_level, [logging.Logger.log], "a message that no handler emits changes nothing"),
+    (log_to_root, _FUNCTIONS, "may set up the root logger first"),
+    (is_enabled, [logging.Logger.isEnabledFor], "reads levels of loggers, which the guards ask for again"),
+    (get_logger, [logging.getLogger], "finds a logger by name, or makes one"),
+)

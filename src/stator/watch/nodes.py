@@ -1,0 +1,96 @@
+"""The graph of a recording: loose nodes while the run goes on, a `torch.fx.Graph` at its end.
+
+Enters: operations and inputs, as the tensor mode sees them. Leaves: a graph like any other, inputs first. In between,
+nodes know their arguments but have no unique name and stand in no list: what `Graph.create_node` does for each of them
+is done for all at once, which takes a third of the time.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.immutable_collections import immutable_dict
+
+from ..recording import Origin, describe_key
+
+_UNNAMED_STEPS = ("__dict__", "_modules", "_parameters", "_buffers")
+_NOT_A_NAME = re.compile(r"\W+")
+_OWN_FOLDERS: tuple[str, ...] = (torch.__path__[0], __file__.rsplit("watch", 1)[0])
+_NOTHING: Any = immutable_dict()
+_set = object.__setattr__  # past `Node.__setattr__`, which looks after nodes that stand in a graph
+
+
+class Nodes:
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self._inputs: list[tuple[fx.Node, Origin]] = []
+        self._operations: list[fx.Node] = []
+        self._names: dict[int, str] = {}
+        self._own: dict[int, tuple[bool, types.CodeType]] = {}  # by identity of a code object, which is kept alive
+        self._lines: dict[tuple[int, int], str] = {}
+
+    @property
+    def computes(self) -> bool:
+        return bool(self._operations)
+
+    def input(self, origin: Origin) -> fx.Node:
+        node = fx.Node(self.graph, "", "placeholder", "", (), _NOTHING, torch.Tensor)
+        self._inputs.append((node, origin))
+        return node
+
+    def operation(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
+        node = fx.Node(self.graph, name, kind, target, args, kwargs)
+        self._operations.append(node)
+        return node
+
+    def close(self, outputs: list[fx.Node]) -> fx.Graph:
+        """All nodes in their order, with names that tell them apart."""
+        for node, origin in self._inputs:
+            _set(node, "target", self._add(node, f"l_{self._name_of(origin)}_"))
+        for node in self._operations:
+            self._add(node, node.name)
+        self.graph.output(tuple(outputs))
+        return self.graph
+
+    def _add(self, node: fx.Node, candidate: str) -> str:
+        graph = self.graph
+        names = graph._graph_namespace
+        name = names.create_name(candidate, None)
+        _set(node, "name", name)
+        names.associate_name_with_obj(name, node)
+        graph._insert(node)
+        graph._find_nodes_lookup_table.insert(node)
+        graph._len += 1
+        return name
+
+    def _name_of(self, origin: Origin) -> str:
+        """The origin as part of an identifier: `self_encoder_linear_weight`."""
+        name = self._names.get(origin.index)
+        if name is None:
+            own = "" if origin.key in _UNNAMED_STEPS else _NOT_A_NAME.sub("_", describe_key(origin)).strip("_")
+            above = self._name_of(origin.parent) if origin.parent is not None else ""
+            name = self._names[origin.index] = f"{above}_{own}" if above and own else above or own
+        return name
+
+    def user_line(self) -> str:
+        """Where in the user's program the operation stands: the innermost frame outside of torch and of stator."""
+        frame: types.FrameType | None = sys._getframe(2)
+        while frame is not None:
+            code = frame.f_code
+            known = self._own.get(id(code))
+            if known is None:
+                known = self._own[id(code)] = code.co_filename.startswith(_OWN_FOLDERS), code
+            if not known[0]:
+                place = id(code), frame.f_lasti
+                line = self._lines.get(place)
+                if line is None:
+                    line = f'File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}'
+                    self._lines[place] = line
+                return line
+            frame = frame.f_back
+        return ""
