@@ -3,211 +3,11 @@
  * `Compiled` stands before a Python callable, its *fallback*, which does all that in full generality. It takes over only what
  * is certain: arguments that bind without a question, a recording whose guards hold, a replay that needs nothing
  * around it. In every other case, and while this thread records, the fallback is called with the arguments as they came.
- *
- * A `Shelf` holds the recordings of one code object, most recently used first. Python code puts them there and
- * *arms* those that C code may use.
  */
 #include "native.h"
 #include "guard.h"
 
 enum { MAX_SLOTS = 32 };
-
-/* ---- counting ---- */
-
-typedef struct {
-    PyObject_HEAD
-    unsigned long long value;
-} Count;
-
-static PyMemberDef count_members[] = {
-    {"value", T_ULONGLONG, offsetof(Count, value), 0, "How often it happened."},
-    {NULL},
-};
-
-static PyTypeObject CountType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "stator._native.Count",
-    .tp_doc = "A number that C and Python code count up together.",
-    .tp_basicsize = sizeof(Count),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
-    .tp_members = count_members,
-};
-
-/* ---- the recordings of one code object ---- */
-
-typedef struct {
-    PyObject *entry;
-    Guards *guards;   /* NULL: not armed, only Python code may use it */
-    PyObject *replay; /* NULL: the entry is handed to `resume` when its guards hold */
-    Count *hits;
-} Row;
-
-typedef struct {
-    PyObject_HEAD
-    Row *rows;
-    Py_ssize_t count;
-    unsigned long long changes; /* counts everything but a change of order */
-} Shelf;
-
-static void
-row_clear(Row *row)
-{
-    Py_CLEAR(row->entry);
-    Py_CLEAR(row->guards);
-    Py_CLEAR(row->replay);
-    Py_CLEAR(row->hits);
-}
-
-static Py_ssize_t
-shelf_find(Shelf *s, PyObject *entry)
-{
-    for (Py_ssize_t i = 0; i < s->count; i++) {
-        if (s->rows[i].entry == entry) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-static void
-shelf_to_front(Shelf *s, Py_ssize_t i)
-{
-    Row row = s->rows[i];
-    memmove(s->rows + 1, s->rows, (size_t)i * sizeof(Row));
-    s->rows[0] = row;
-}
-
-static PyObject *
-shelf_add(Shelf *s, PyObject *entry)
-{
-    Row *rows = PyMem_Realloc(s->rows, (size_t)(s->count + 1) * sizeof(Row));
-    if (rows == NULL) {
-        return PyErr_NoMemory();
-    }
-    s->rows = rows;
-    memmove(rows + 1, rows, (size_t)s->count * sizeof(Row));
-    rows[0] = (Row){.entry = Py_NewRef(entry)};
-    s->count++;
-    s->changes++;
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-shelf_used(Shelf *s, PyObject *entry)
-{
-    Py_ssize_t i = shelf_find(s, entry);
-    if (i > 0) {
-        shelf_to_front(s, i);
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-shelf_arm(Shelf *s, PyObject *args)
-{
-    PyObject *entry, *guards, *replay, *hits;
-    if (!PyArg_ParseTuple(args, "OO!OO!", &entry, &GuardsType, &guards, &replay, &CountType, &hits)) {
-        return NULL;
-    }
-    Py_ssize_t i = shelf_find(s, entry);
-    if (i >= 0) {
-        Row former = s->rows[i];
-        s->rows[i].guards = (Guards *)Py_NewRef(guards);
-        s->rows[i].replay = replay == Py_None ? NULL : Py_NewRef(replay);
-        s->rows[i].hits = (Count *)Py_NewRef(hits);
-        s->changes++;
-        former.entry = NULL;
-        row_clear(&former);
-    }
-    Py_RETURN_NONE;
-}
-
-static int
-shelf_tp_clear(Shelf *s)
-{
-    Row *rows = s->rows;
-    Py_ssize_t count = s->count;
-    s->rows = NULL;
-    s->count = 0;
-    s->changes++;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        row_clear(&rows[i]);
-    }
-    PyMem_Free(rows);
-    return 0;
-}
-
-static PyObject *
-shelf_clear(Shelf *s, PyObject *Py_UNUSED(none))
-{
-    shelf_tp_clear(s);
-    Py_RETURN_NONE;
-}
-
-static int
-shelf_traverse(Shelf *s, visitproc visit, void *arg)
-{
-    for (Py_ssize_t i = 0; i < s->count; i++) {
-        Py_VISIT(s->rows[i].entry);
-        Py_VISIT(s->rows[i].guards);
-        Py_VISIT(s->rows[i].replay);
-        Py_VISIT(s->rows[i].hits);
-    }
-    return 0;
-}
-
-static void
-shelf_dealloc(Shelf *s)
-{
-    PyObject_GC_UnTrack(s);
-    shelf_tp_clear(s);
-    Py_TYPE(s)->tp_free(s);
-}
-
-static PyObject *
-shelf_entries(Shelf *s, void *Py_UNUSED(closure))
-{
-    for (;;) { /* a new tuple may start a collection, and that may change the shelf */
-        unsigned long long changes = s->changes;
-        PyObject *entries = PyTuple_New(s->count);
-        if (entries == NULL || changes == s->changes) {
-            for (Py_ssize_t i = 0; entries != NULL && i < s->count; i++) {
-                PyTuple_SET_ITEM(entries, i, Py_NewRef(s->rows[i].entry));
-            }
-            return entries;
-        }
-        Py_DECREF(entries);
-    }
-}
-
-static PyMethodDef shelf_methods[] = {
-    {"add", (PyCFunction)shelf_add, METH_O, "Put an entry before all others."},
-    {"used", (PyCFunction)shelf_used, METH_O, "Move an entry to the front."},
-    {"arm", (PyCFunction)shelf_arm, METH_VARARGS,
-     "arm(entry, guards, replay or None, hits): C code may use this entry; without a replay it hands it to `resume`."},
-    {"clear", (PyCFunction)shelf_clear, METH_NOARGS, "Forget all entries."},
-    {NULL},
-};
-
-static PyGetSetDef shelf_getset[] = {
-    {"entries", (getter)shelf_entries, NULL, "All entries, most recently used first.", NULL},
-    {NULL},
-};
-
-static PyTypeObject ShelfType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "stator._native.Shelf",
-    .tp_doc = "The recordings of one code object, most recently used first.",
-    .tp_basicsize = sizeof(Shelf),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = PyType_GenericNew,
-    .tp_dealloc = (destructor)shelf_dealloc,
-    .tp_traverse = (traverseproc)shelf_traverse,
-    .tp_clear = (inquiry)shelf_tp_clear,
-    .tp_methods = shelf_methods,
-    .tp_getset = shelf_getset,
-};
 
 /* ---- the callable ---- */
 
@@ -245,6 +45,7 @@ is_heard(void)
 typedef struct {
     PyObject *values[MAX_SLOTS + 1]; /* owned, NULL if not bound */
     Py_ssize_t count;
+    Py_ssize_t made; /* the slot of **kwargs, which is a new dict in each call; or -1 */
 } Slots;
 
 static void
@@ -317,6 +118,7 @@ bind(Compiled *c, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, Sl
         return 0;
     }
     s->count = named + star + stars + 1;
+    s->made = stars ? named + star : -1;
     memset(s->values, 0, (size_t)s->count * sizeof(PyObject *));
     Py_ssize_t positional = nargs < code->co_argcount ? nargs : code->co_argcount;
     for (Py_ssize_t i = 0; i < positional; i++) {
@@ -422,7 +224,7 @@ use_recording(Compiled *c, const Slots *s, PyObject **result)
         Py_XINCREF(row.replay);
         Py_INCREF(row.hits);
         PyObject *values;
-        int outcome = guards_walk(row.guards, s->values, s->count, &values);
+        int outcome = guards_walk(row.guards, s->values, s->count, s->made, &values);
         if (outcome == HOLDS) {
             Py_ssize_t at = i < shelf->count && shelf->rows[i].entry == row.entry ? i : shelf_find(shelf, row.entry);
             if (at > 0) {
