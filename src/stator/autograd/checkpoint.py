@@ -93,7 +93,8 @@ def _policy_of(context_fn: Callable[[], tuple[Any, Any]]) -> Policy:
     def policy(op: Any, args: Any, kwargs: Any, result: Any) -> Any:
         if not isinstance(op, OpOverload) or op in torchs.SAC_IGNORED_OPS:
             return None
-        context = torchs.SelectiveCheckpointContext(is_recompute=False, op_output=result)
+        context = torchs.SelectiveCheckpointContext(is_recompute=False)
+        context.op_output = result  # torch 2.13 takes it as an argument, 2.11 does not know it
         return choose(context, op, *args, **kwargs)
 
     return policy
