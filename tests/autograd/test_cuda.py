@@ -12,7 +12,7 @@ from torch import nn
 
 import stator
 from stator import events
-from stator.autograd import aot_function
+from stator.autograd import aot_function, aot_module
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -46,6 +46,19 @@ def test_convolution_and_norms() -> None:
         return F.group_norm(F.conv2d(a, w, padding=1), 2, scale).relu_()
 
     compare(fn, x(2, 3, 8, 8), x(4, 3, 3, 3), x(4))
+
+
+def test_batch_norm_counts() -> None:
+    ends = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).cuda()
+        call = aot_module(model, as_it_is) if compiled else model
+        for _ in range(2):
+            call(torch.randn(2, 3, 8, 8, device="cuda")).pow(2).mean().backward()
+        ends.append([*model.state_dict().values(), *(p.grad for p in model.parameters())])
+    for one, other in zip(*ends, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_tensors_made_inside_and_numbers_from_the_cpu() -> None:
