@@ -42,7 +42,8 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+# For writes through views, autograd's formula takes the views again for fake tensors and `as_strided` for meta tensors.
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "writes"])
 def test_both_kinds_of_stand_ins_give_the_same_graph(name: str) -> None:
     fn, args = FUNCTIONS[name]
     joints = [trace(fn, args, stand_ins=kind()) for kind in (MetaStandIns, FakeStandIns)]
