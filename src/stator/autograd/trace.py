@@ -24,7 +24,7 @@ from .checkpoint import honoured
 from .choices import Choices, DeviceWanted
 from .functional import Value, View
 from .record import Decompositions, Recorder
-from .standins import FakeStandIns, StandIns, stand_ins_for
+from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
 
 aten = torch.ops.aten
 Function = Callable[..., Sequence[Any]]
@@ -137,9 +137,11 @@ def trace(
         stand_ins = FakeStandIns()
     numbers = torch.get_rng_state()  # some stand-ins draw numbers
     try:
-        return _Trace(function, inputs, decompositions, stand_ins or stand_ins_for(inputs)).run()
+        with without_cudnn():
+            return _Trace(function, inputs, decompositions, stand_ins or stand_ins_for(inputs)).run()
     except DeviceWanted:
-        return _Trace(function, inputs, decompositions, FakeStandIns()).run()
+        with without_cudnn():
+            return _Trace(function, inputs, decompositions, FakeStandIns()).run()
     finally:
         torch.set_rng_state(numbers)
 
@@ -320,8 +322,11 @@ class _Trace:
             node = recorder.placeholder(f"tangents_{count}", tangent)
             recorder.values.new(tangent, node)
         recorder.line, recorder.policy = "", None
-        with recorder, _no_autocast():
-            found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
+        try:
+            with recorder, _no_autocast():
+                found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
+        except (RuntimeError, NotImplementedError) as error:  # so would eager, but only when its backward is called
+            raise CannotDerive(f"the backward fails: {error}") from error
         gradients = iter(found)
         return tangents, [next(gradients) if leaf.requires_grad else None for leaf in self._leaves]
 
