@@ -17,6 +17,8 @@ from stator.autograd.standins import FakeStandIns, MetaStandIns
 from stator.autograd.trace import trace
 from stator.errors import CannotDerive
 
+GENERATOR = torch.Generator()
+
 
 def x(*size: int, grad: bool = True) -> torch.Tensor:
     torch.manual_seed(0)
@@ -128,6 +130,40 @@ def test_a_graph_that_is_refused_runs_as_it_was_captured() -> None:
         assert torch.equal(one, other)
     end()
     assert len(refused) == 1
+
+
+def state() -> tuple[Any, ...]:
+    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
+
+
+def test_modes_of_captured_graphs() -> None:
+    """A trace that is given up inside a mode leaves it."""
+
+    def cast(a: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = a @ a
+        return y.float() * a
+
+    def refused(a: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            return (a @ a).float() + torch.rand(4, generator=GENERATOR)
+
+    compiled = stator.compile(cast, backend="aot_eager")
+    for _ in range(3):
+        one, other = x(4, 4), x(4, 4)
+        found, expected = compiled(one), cast(other)
+        assert torch.equal(found, expected)
+        found.sum().backward()
+        expected.sum().backward()
+        assert torch.equal(one.grad, other.grad)
+        assert state() == (True, False, False)
+    compiled = stator.compile(refused, backend="aot_eager")
+    for _ in range(3):
+        compiled(x(4, 4))
+        assert state() == (True, False, False)
+    with torch.autocast("cpu", torch.bfloat16):
+        compiled = stator.compile(lambda a: a @ a, backend="aot_eager")
+        assert [compiled(x(4, 4)).dtype for _ in range(3)] == [torch.bfloat16] * 3
 
 
 def test_printed_graphs_are_programs() -> None:

@@ -22,6 +22,7 @@ from .standins import CPU, MetaStandIns
 
 aten = torch.ops.aten
 _choose: Any = torch._fused_sdp_choice
+_leave_autocast = torch.amp.autocast_mode._exit_autocast
 _FLASH = 1  # SDPBackend::flash_attention
 _OWN_FOLDERS = (torch.__path__[0], __file__.rsplit("autograd", 1)[0])
 
@@ -42,7 +43,7 @@ class Choices(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self._deviceless and torch._C._is_any_autocast_enabled():
+        if self._deviceless and torch._C._is_any_autocast_enabled() and func is not _leave_autocast:
             raise DeviceWanted
         if self._lines:
             self._recorder.at_line(_user_line())
