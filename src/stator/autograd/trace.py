@@ -170,6 +170,8 @@ class _Trace:
         outputs = self._call()
         self._find_writes()
         self._plan_outputs(outputs)
+        if self._plan.differentiable and not torch.is_grad_enabled():
+            raise CannotDerive("gradients of a part of a graph that runs without them")
         tangents, gradients = self._differentiate()
         with torch.no_grad():
             nodes = [recorder.node_of(tensor) for tensor in self._results]
@@ -190,13 +192,21 @@ class _Trace:
         if not isinstance(self._function, fx.GraphModule):
             with recorder, Choices(recorder, lines=True), honoured(recorder):
                 return list(self._function(*self._given))
+        if any(node.op == "call_method" and node.target == "requires_grad_" for node in self._function.graph.nodes):
+            raise CannotDerive("a tensor made inside begins to require gradients")
+        before = torch.is_grad_enabled()
         try:
             with recorder, Choices(recorder, lines=False):
-                return list(_LineByLine(self._function, recorder).run(*self._given))
+                outputs = list(_LineByLine(self._function, recorder).run(*self._given))
+            if torch.is_grad_enabled() is not before:
+                raise CannotDerive("the graph leaves another grad mode than it found")
+            return outputs
         except (CannotDerive, DeviceWanted):
             raise
         except Exception as error:  # the graph ran on real tensors; here it needs something that stand-ins do not have
             raise CannotDerive(f"{type(error).__name__} on tensors without data: {error}") from error
+        finally:
+            torch._C._set_grad_enabled(before)
 
     # -- inputs
 
@@ -293,7 +303,8 @@ class _Trace:
                 return source
         else:
             return Result(self._position(output))
-        return Seen(source, views, root.tensor.requires_grad and not output.requires_grad)
+        detached = not output.requires_grad and (root.tensor.requires_grad or not views)
+        return Seen(source, views, detached)
 
     def _apart(self, nodes: list[fx.Node]) -> list[fx.Node]:
         """Results are tensors of their own: no input itself, no node twice."""
