@@ -321,11 +321,11 @@ class Recorder(Handlers):
         come from Python, or was seen to change), Python makes one more step.
         """
         self.ledger.place = probe
+        if probe.arg == "returned" and probe.kind == _native.PACK and self._in_root(probe):
+            return  # it is part of the result
         if self.tracer.is_scalar(value):
             self._use_scalar(probe, value)
             return
-        if probe.arg == "returned" and probe.kind == _native.PACK and self._in_root(probe):
-            return  # it is part of the result
         if id(value) in self._changing and (id(value) in self._hopeless or not self._works_on_tensors(probe)):
             try:
                 self._suspend(None, inside=False)
@@ -375,7 +375,7 @@ class Recorder(Handlers):
 
     def _use_scalar(self, probe: Any, value: Any) -> None:
         """A number that a node of the graph computes: tensor operations take it as such, Python has to wait for it."""
-        if self._works_on_tensors(probe):
+        if self._is_tensor_operation(probe):
             self.watcher.loosen(value)
         else:
             self.drop(Drop("tensor-item", "tensor.item()"))
@@ -383,6 +383,22 @@ class Recorder(Handlers):
     def _works_on_tensors(self, probe: Any) -> bool:
         """A tensor operation makes a graph, if the value is guarded."""
         return any(map(is_tensor, self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]))
+
+    def _is_tensor_operation(self, probe: Any) -> bool:
+        """Does the instruction do nothing but what the tensor mode sees?"""
+        operands = self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
+        if probe.kind in (_native.BINARY, _native.COMPARE):
+            return any(map(is_tensor, operands))
+        if probe.kind in (_native.SUBSCR, _native.STORE_SUBSCR):
+            return is_tensor(operands[probe.kind == _native.STORE_SUBSCR])
+        if probe.kind != _native.CALL or not any(map(is_tensor, operands)):
+            return False
+        func = operands[0] if operands[0] is not _native.MISSING else operands[1]
+        if isinstance(func, types.MethodDescriptorType):
+            return issubclass(torch.Tensor, func.__objclass__) and func.__objclass__ is not object
+        if not isinstance(func, types.BuiltinFunctionType):
+            return False
+        return is_tensor(func.__self__) or func.__self__ is torch._C._nn or getattr(torch, func.__name__, None) is func
 
     def captures_scalars(self) -> bool:
         return self._settings.capture_scalar_outputs

@@ -253,3 +253,27 @@ def test_what_was_detached_is_another_tensor_behind_the_break():
         return x * 2, y, d
 
     ahead_of_time(fn)
+
+
+# ---- a number that the graph computes stays in it only where a tensor operation takes it ---------------------
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, k: x * sum((x, k)[1:]),
+        lambda x, k: (x, f"{[x, k][1:]}"),
+        lambda x, k: 2 in {k: x},
+        lambda x, k: (a := [1, 2, 3, 4]).insert(k, x) or a,
+        lambda x, k: {2: x + 1, 3: x + 2}.get(k, x),
+        lambda x, k: x * sum(given(x, k)[0][1:]),
+        lambda x, k: [torch.mul(x, k), x.add(k), x + k, k - x, x < k],
+    ],
+)
+def test_a_number_of_the_graph_next_to_a_tensor(use):
+    def fn(x):
+        return use(x, x.int()[0].item())
+
+    with stator.options.patch(capture_scalar_outputs=True):
+        calls = [lambda w, n=n: w.fn(torch.full((4,), float(n))) for n in (2, 3, 2, 4)]
+        check(lambda: World(fn=fn), calls, expect=None)
