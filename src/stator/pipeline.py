@@ -321,6 +321,7 @@ class Program:
             with _collector_paused():
                 result = recorder.run()
                 segments = self._finish(recorder, result)
+                result = recorder.original(result)
         except _native.Unwatchable as why:
             self._unwatchable = self._break("unwatchable-code", str(why))
             return self._run_plain(function, slots, self._unwatchable)
@@ -411,7 +412,8 @@ class Program:
         assert recording.graph is not None
         start = time.perf_counter()
         try:
-            compiled = self._backend(recording.graph, recording.example_inputs)
+            with torch.set_grad_enabled(recording.state[0]):  # as it is where the graph will run
+                compiled = self._backend(recording.graph, recording.example_inputs)
             if not callable(compiled):
                 raise TypeError(f"the backend gave back {compiled!r}, which is not callable")
         except Exception as error:

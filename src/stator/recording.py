@@ -161,6 +161,7 @@ class Blueprint:
     parts: list[Any]
     attributes: list[tuple[str, Recipe]] = field(default_factory=list)  # instance dict
     slots: list[tuple[Any, Recipe]] = field(default_factory=list)  # member descriptor, value
+    late: bool = False  # it is made behind the effects
 
 
 class Effect(NamedTuple):

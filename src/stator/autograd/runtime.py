@@ -66,6 +66,8 @@ def wrap(
     plan = joint.plan
     if backward is None:
         plain = _without_autocast(forward)
+        if any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
+            plain = torch.no_grad()(plain)  # nothing that comes out has a gradient
 
         def run(*primals: Any) -> Sequence[Any]:
             return plain(list(primals))

@@ -135,7 +135,10 @@ class _LineByLine(fx.Interpreter):
         """Run; whatever happens, torch's modes are afterwards what they were."""
         grad = torch.is_grad_enabled()
         try:
-            return list(self.run(*inputs))
+            outputs = list(self.run(*inputs))
+            if torch.is_grad_enabled() is not grad:
+                raise CannotDerive("the graph leaves another grad mode than it found")
+            return outputs
         finally:
             for leave, entered in reversed(self._entered):
                 leave(entered)
@@ -196,6 +199,8 @@ class _Trace:
         outputs = self._call()
         self._find_writes()
         self._plan_outputs(outputs)
+        if self._plan.differentiable and not torch.is_grad_enabled():
+            raise CannotDerive("gradients of a part of a graph that runs without them")
         tangents, gradients = self._differentiate()
         with torch.no_grad():
             nodes = [recorder.node_of(tensor) for tensor in self._results]
@@ -216,6 +221,8 @@ class _Trace:
         if not isinstance(self._function, fx.GraphModule):
             with recorder, Choices(recorder, lines=True), honoured(recorder):
                 return list(self._function(*self._given))
+        if any(node.op == "call_method" and node.target == "requires_grad_" for node in self._function.graph.nodes):
+            raise CannotDerive("a tensor made inside begins to require gradients")
         try:
             with recorder, Choices(recorder, lines=False):
                 return _LineByLine(self._function, recorder).run_and_leave(*self._given)
@@ -319,7 +326,8 @@ class _Trace:
                 return source
         else:
             return Result(self._position(output))
-        return Seen(source, views, root.tensor.requires_grad and not output.requires_grad)
+        detached = not output.requires_grad and (root.tensor.requires_grad or not views)
+        return Seen(source, views, detached)
 
     def _apart(self, nodes: list[fx.Node]) -> list[fx.Node]:
         """Results are tensors of their own: no input itself, no node twice."""

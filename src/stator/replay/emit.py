@@ -22,7 +22,7 @@ from ..recording import Blueprint, Constant, Continuation, Effect, Exit, Fact, O
 
 Replay = Callable[[tuple[Any, ...]], Any]
 Leave = Callable[..., Any]
-_LITERALS = (int, str, bool, type(None), bytes)
+_LITERALS = (bool, type(None))
 
 
 class Jump:
@@ -67,6 +67,14 @@ def refill(mapping: dict[Any, Any], contents: dict[Any, Any]) -> None:
     base.clear(mapping)
     for key, value in contents.items():
         base.__setitem__(mapping, key, value)
+
+
+def walk(begin: Callable[[Any], Any], walked: Any, passed: int) -> Any:
+    """An iterator of a dict or a set that has passed so many entries."""
+    iterator = begin(walked)
+    for _ in range(passed):
+        next(iterator)
+    return iterator
 
 
 @functools.cache
@@ -129,14 +137,16 @@ class _Emitter:
             "namespace": namespace,
             "refill": refill,
             "traceback_of": traceback_of,
+            "walk": walk,
         }
         self.create: list[str] = []
         self.fill: list[str] = []
         self.apply: list[str] = []
+        self.late: list[str] = []
         self._made: set[int] = set()
 
     def constant(self, value: Any) -> str:
-        if type(value) in _LITERALS and not (type(value) is int and value.bit_length() > 64):
+        if type(value) in _LITERALS or (type(value) is int and -5 <= value <= 256):  # else `is` could tell it
             return repr(value)
         name = f"c{len(self.names)}"
         self.names[name] = value
@@ -248,9 +258,13 @@ class _Emitter:
 
     def _reduced(self, name: str, b: Blueprint) -> None:
         make, args, state = b.parts
-        self.create.append(f"{name} = {self.expression(make)}({self.items(args)})")
+        create, fill = (self.late, self.late) if b.late else (self.create, self.fill)
+        create.append(f"{name} = {self.expression(make)}({self.items(args)})")
         if state:  # a position, say, which what it points into must have first
-            self.fill.append(f"{name}.__setstate__({self.items(state)})")
+            fill.append(f"{name}.__setstate__({self.items(state)})")
+
+    def _walker(self, name: str, b: Blueprint) -> None:
+        self.late.append(f"{name} = walk({self.items(b.parts)})")
 
     def _exception(self, name: str, b: Blueprint) -> None:
         args, lines, members = b.parts
@@ -295,6 +309,7 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
     "function": _Emitter._function,
     "exception": _Emitter._exception,
     "reduced": _Emitter._reduced,
+    "walker": _Emitter._walker,
 }
 _APPLY: dict[str, Callable[[_Emitter, str, Effect], str]] = {
     "set item": _Emitter._set_item,
@@ -332,7 +347,7 @@ def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str
     if recording.graph is not None:
         inputs = _first_values(len(recording.inputs), len(wanted))
         lines.append(f"out = graph({inputs})" if recording.outputs else f"graph({inputs})")
-    lines += [*emitter.create, *emitter.fill, *emitter.apply]
+    lines += [*emitter.create, *emitter.fill, *emitter.apply, *emitter.late]
     for arguments, keywords in recording.prints:
         lines.append(f"print({emitter.items(arguments)}**{keywords!r})")
     if recording.grad_mode is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from traceback import FrameSummary
 from typing import Any, NamedTuple
@@ -70,6 +70,7 @@ class Recorder(Handlers):
         self._ask = ask
         self._changing: set[int] = set()  # loose values, by identity, that are not worth a guard
         self._hopeless: set[int] = set()  # those of them which have been seen to change
+        self._originals: dict[int, tuple[Any, Any]] = {}  # of loose values: (the object of its own, what it stands for)
         self._break: Break | None = None  # the last one, if the program was suspended there
         self._waiting = False  # between a break and the next segment
         self._over = False
@@ -128,8 +129,9 @@ class Recorder(Handlers):
         """Note what the run is given: the arguments, and the function itself."""
         self.root_code = function.__code__
         self._way = way
-        self.slots = slots if way is None else tuple(map(_distinct, slots))
+        self.slots = slots if way is None else tuple(map(self.own_object, slots))
         self._changing = self._hopeless = {id(self.slots[index]) for index in changing}
+        self._callers = {id(value) for value in slots} if way is None else set()
         self._note_slots(function, names, self.slots)
 
     def _note_slots(self, function: types.FunctionType, names: Iterable[str], slots: tuple[Any, ...]) -> None:
@@ -204,6 +206,7 @@ class Recorder(Handlers):
         self.tracer.active = False
         if drop.untrusted:
             self._give_up(drop, reason)
+            self._give_back(loose=True, inside=drop.inside)
             self.watcher.stop()
             return
         try:
@@ -211,12 +214,14 @@ class Recorder(Handlers):
         except NotResumable as why:
             drop.again = self._break_earlier(drop, why.probe)
             self._give_up(drop, replace(reason, rest=str(why)))
+            self._give_back(loose=True, inside=drop.inside)
             if drop.again:
                 self._wait(None, why.calls)
             else:
                 self.watcher.stop()
         except (Drop, RecursionError) as why:
             self._give_up(drop, replace(reason, rest=_words(why)))
+            self._give_back(loose=True, inside=drop.inside)
             self.watcher.stop()
 
     def _break_earlier(self, drop: Drop, probe: _native.Probe | None) -> bool:
@@ -262,6 +267,7 @@ class Recorder(Handlers):
                 if reason is not None and not self._goes_on_in_a_loop(reason):
                     recording.break_reason = reason
                 self.segments.append(Segment(self._way, recording))
+            self._give_back(loose=True, inside=inside)
         self._wait(here)
 
     def _goes_on_in_a_loop(self, reason: BreakReason) -> bool:
@@ -291,7 +297,7 @@ class Recorder(Handlers):
         slots = self._make_distinct(there)
         self._hopeless = {id(slots[index]) for index in changing}
         before = self._break.states[-1].values() if self._break is not None else ()
-        carried = {id(value) for value in before}
+        carried = {id(self.original(value)) for value in before}
         made = {id(new) for old, new in zip(there.slots, slots, strict=True) if id(old) not in carried}
         self._changing = self._hopeless | made
         self._let_go()
@@ -313,7 +319,7 @@ class Recorder(Handlers):
         slots = list(there.slots)
         for index, (calls, place) in enumerate(there.places):
             if place >= 0 and _is_loose(slots[index]):
-                slots[index] = _distinct(slots[index])
+                slots[index] = self.own_object(slots[index])
                 self.watcher.put(calls, place, slots[index])
         return tuple(slots)
 
@@ -322,11 +328,11 @@ class Recorder(Handlers):
         come from Python, or was seen to change), Python makes one more step.
         """
         self.ledger.place = probe
+        if probe.arg == "returned" and probe.kind == _native.PACK and self._in_root(probe):
+            return  # it is part of the result
         if self.tracer.is_scalar(value):
             self._use_scalar(probe, value)
             return
-        if probe.arg == "returned" and probe.kind == _native.PACK and probe.code is self.root_code:
-            return  # it is part of the result
         if id(value) in self._changing and (id(value) in self._hopeless or not self._works_on_tensors(probe)):
             try:
                 self._suspend(None, inside=False)
@@ -335,10 +341,48 @@ class Recorder(Handlers):
             else:
                 return
         self.ledger.settle(value)
+        self._give_back()
+
+    def held(self) -> Iterator[Any]:
+        """What the frames' variables hold and nobody else may: made inside, or by Python at an earlier break."""
+        for entry in self.watcher.frames()[0]:
+            for value in entry[5]:
+                if id(value) not in self._callers and (self._way is not None or self.ledger.find(value) is None):
+                    yield value
+
+    def _in_root(self, probe: Any) -> bool:
+        return probe.code is self.root_code and len(self.watcher.frames()[0]) == 1
+
+    def own_object(self, value: Any) -> Any:
+        if not _is_loose(value):
+            return value
+        own = _native.distinct(value)
+        self._originals[id(own)] = (own, self.original(value))
+        return own
+
+    def original(self, value: Any) -> Any:
+        """What the program knows a number or a text as: `is` tells it from a copy."""
+        _own, original = self._originals.get(id(value), (value, value))
+        return original
+
+    def _give_back(self, *, loose: bool = False, inside: bool = False) -> None:
+        """The frames get back the numbers and texts that were theirs; with `loose`, those too that nothing depends on
+        yet. (`inside`: what lies on the stack is in use.)
+        """
+        if not self._originals:
+            return
+        entries, _ = self.watcher.frames()
+        for calls, entry in enumerate(reversed(entries)):
+            values, probe = list(entry[5]), entry[-1]
+            if calls == 0 and not inside and probe is not None:
+                values += self.watcher.stack(0, probe.depth)
+            for place, value in enumerate(values):
+                if id(value) in self._originals and (loose or self.ledger.find_loose(value) is None):
+                    self.watcher.put(calls, place, self.original(value))
 
     def _use_scalar(self, probe: Any, value: Any) -> None:
         """A number that a node of the graph computes: tensor operations take it as such, Python has to wait for it."""
-        if self._works_on_tensors(probe):
+        if self._is_tensor_operation(probe):
             self.watcher.loosen(value)
         else:
             self.drop(Drop("tensor-item", "tensor.item()"))
@@ -346,6 +390,22 @@ class Recorder(Handlers):
     def _works_on_tensors(self, probe: Any) -> bool:
         """A tensor operation makes a graph, if the value is guarded."""
         return any(map(is_tensor, self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]))
+
+    def _is_tensor_operation(self, probe: Any) -> bool:
+        """Does the instruction do nothing but what the tensor mode sees?"""
+        operands = self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
+        if probe.kind in (_native.BINARY, _native.COMPARE):
+            return any(map(is_tensor, operands))
+        if probe.kind in (_native.SUBSCR, _native.STORE_SUBSCR):
+            return is_tensor(operands[probe.kind == _native.STORE_SUBSCR])
+        if probe.kind != _native.CALL or not any(map(is_tensor, operands)):
+            return False
+        func = operands[0] if operands[0] is not _native.MISSING else operands[1]
+        if isinstance(func, types.MethodDescriptorType):
+            return issubclass(torch.Tensor, func.__objclass__) and func.__objclass__ is not object
+        if not isinstance(func, types.BuiltinFunctionType):
+            return False
+        return is_tensor(func.__self__) or func.__self__ is torch._C._nn or getattr(torch, func.__name__, None) is func
 
     def captures_scalars(self) -> bool:
         return self._settings.capture_scalar_outputs
@@ -449,10 +509,6 @@ class Recorder(Handlers):
 def _is_loose(value: Any) -> bool:
     """Can it be made an object of its own, and told by that wherever it goes?"""
     return type(value) in (int, float) or (type(value) is str and len(value) > 1)
-
-
-def _distinct(value: Any) -> Any:
-    return _native.distinct(value) if _is_loose(value) else value
 
 
 def _words(why: Drop | RecursionError) -> str:

@@ -229,7 +229,7 @@ class Tracer:
         if type(number) not in (int, float):
             raise Drop("tensor-item", f"a {type(number).__name__}")
         self.operations += 1
-        own = _native.distinct(number)
+        own = self._recorder.own_object(number)
         self._scalars[id(own)] = (own, self._node(*step.node))
         self._recorder.watcher.loosen(own)
         return own
