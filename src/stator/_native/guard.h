@@ -1,4 +1,4 @@
-/* Guards: what state.c, guard.c and dispatch.c share. */
+/* Guards: what state.c, guard.c, walk.c and shelf.c share. */
 #ifndef STATOR_GUARD_H
 #define STATOR_GUARD_H
 
@@ -136,9 +136,5 @@ enum { HOLDS, FAILS, UNSURE };
  * number that says which check failed (origin * 65536 + check). */
 int guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, PyObject **values);
 int guards_setup(PyObject *module);
-
-/* ---- the compiled callable (dispatch.c) ---- */
-
-int dispatch_setup(PyObject *module);
 
 #endif

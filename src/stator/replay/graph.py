@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,26 @@ from ..facts import is_random
 _STATE_NODES = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_enter_autocast"})
 
 
-def _settled(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
+class Unsettled:
     """A graph whose code is not made yet has a `forward` for the first run only; the real one is found anew."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        self._graph = graph
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._graph.forward(*inputs)
+
+    def settled(self) -> Callable[..., Any]:
+        """The real one, if the code can be made now."""
+        with contextlib.suppress(Exception):
+            self._graph.real_recompile()
+            return self._graph.forward
+        return self
+
+
+def _settled(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
     if getattr(compiled, "__func__", None) is getattr(type(graph), "_lazy_forward", None) is not None:
-        return lambda *inputs: graph.forward(*inputs)
+        return Unsettled(graph)
     return compiled
 
 
