@@ -23,6 +23,8 @@ typedef struct {
     Count *hits;
     PyObject *resume; /* resume(entry, values, slots): what follows when an entry's guards hold */
     PyObject *failed; /* failed(entry, exception, function, slots): what follows when a replay raised */
+    PyObject *bound;  /* a dict: steps and continuations that were given the closure of `function` */
+    unsigned long long bound_at; /* `changes` of the shelf when it was last emptied */
     PyObject *go_on;  /* go_on(jump): what follows a step when C code has no recording */
     PyObject *self_is, *self_becomes; /* of a compiled module: its own object stands for another; or NULL */
     PyTypeObject *self_type;
@@ -231,7 +233,7 @@ follow(Compiled *c, Row *row, PyObject *function, PyObject *state)
     for (int goes_on = 1; goes_on;) {
         Landing *landing;
         PyObject *inputs, *values;
-        int stepped = leave_step(row->leave, function, state, &landing, &inputs);
+        int stepped = leave_step(row->leave, function, c->bound, state, &landing, &inputs);
         Py_CLEAR(function);
         Py_CLEAR(state);
         row_clear(row);
@@ -282,6 +284,10 @@ use_recording(Compiled *c, Slots *s, PyObject **result)
     else if (replay(c, &row, values, s->values, s->count, result)) {
         PyObject *function = Py_NewRef(s->values[s->count - 1]);
         slots_clear(s);
+        if (c->bound_at != c->shelf->changes) {
+            c->bound_at = c->shelf->changes;
+            PyDict_Clear(c->bound);
+        }
         *result = follow(c, &row, function, *result);
         return 1;
     }
@@ -348,6 +354,10 @@ compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         c->resume = Py_NewRef(resume);
         c->failed = Py_NewRef(failed);
         c->go_on = Py_NewRef(go_on);
+        c->bound = PyDict_New();
+        if (c->bound == NULL) {
+            Py_CLEAR(c);
+        }
     }
     return (PyObject *)c;
 }
@@ -364,6 +374,7 @@ compiled_traverse(Compiled *c, visitproc visit, void *arg)
     Py_VISIT(c->resume);
     Py_VISIT(c->failed);
     Py_VISIT(c->go_on);
+    Py_VISIT(c->bound);
     Py_VISIT(c->self_is);
     Py_VISIT(c->self_becomes);
     Py_VISIT(c->self_type);
@@ -382,6 +393,7 @@ compiled_clear(Compiled *c)
     Py_CLEAR(c->resume);
     Py_CLEAR(c->failed);
     Py_CLEAR(c->go_on);
+    Py_CLEAR(c->bound);
     Py_CLEAR(c->self_is);
     Py_CLEAR(c->self_becomes);
     Py_CLEAR(c->self_type);

@@ -15,13 +15,21 @@ unbound(PyObject *code, PyObject *namespace)
     return PyFunction_New(code, namespace);
 }
 
-/* The function itself, or one with the same code and the closure of `original`. */
+/* The function itself, or one with the same code and the closure of `original`. `known` (or NULL) holds those that were made
+ * for this closure before. */
 static PyObject *
-bound(PyObject *function, PyObject *original)
+bound(PyObject *function, PyObject *original, PyObject *known)
 {
     PyObject *code = PyFunction_GET_CODE(function);
-    if (((PyCodeObject *)code)->co_nfreevars == 0 || PyFunction_GET_CLOSURE(function) != NULL) {
+    if (((PyCodeObject *)code)->co_nfreevars == 0) {
         return Py_NewRef(function);
+    }
+    PyObject *found = known == NULL ? NULL : PyDict_GetItemWithError(known, function);
+    if (found != NULL) {
+        return Py_NewRef(found);
+    }
+    if (PyErr_Occurred()) {
+        return NULL;
     }
     PyObject *closure = PyFunction_Check(original) ? PyFunction_GET_CLOSURE(original) : NULL;
     if (closure == NULL || PyTuple_GET_SIZE(closure) != ((PyCodeObject *)code)->co_nfreevars) {
@@ -29,7 +37,8 @@ bound(PyObject *function, PyObject *original)
         return NULL;
     }
     PyObject *made = PyFunction_New(code, PyFunction_GET_GLOBALS(function));
-    if (made != NULL && PyFunction_SetClosure(made, closure) < 0) {
+    if (made != NULL &&
+        (PyFunction_SetClosure(made, closure) < 0 || (known != NULL && PyDict_SetItem(known, function, made) < 0))) {
         Py_CLEAR(made);
     }
     return made;
@@ -303,20 +312,20 @@ as_inputs(PyObject *moved, PyObject *function)
 }
 
 int
-leave_step(Leave *l, PyObject *function, PyObject *state, Landing **landing, PyObject **inputs)
+leave_step(Leave *l, PyObject *function, PyObject *known, PyObject *state, Landing **landing, PyObject **inputs)
 {
     if (l->call == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "this step was taken apart by the garbage collector");
         return -1;
     }
-    PyObject *step = bound(l->call, function);
+    PyObject *step = bound(l->call, function, known);
     if (step == NULL) {
         return -1;
     }
     PyObject *moved = PyObject_Vectorcall(step, ((PyTupleObject *)state)->ob_item, (size_t)PyTuple_GET_SIZE(state), NULL);
     Py_DECREF(step);
     Landing *found = moved == NULL ? NULL : landed(l, moved);
-    PyObject *next = found == NULL ? NULL : bound(found->function, function);
+    PyObject *next = found == NULL ? NULL : bound(found->function, function, known);
     if (next == NULL) {
         Py_XDECREF(moved);
         return -1;
@@ -336,7 +345,7 @@ leave_go(Leave *l, PyObject *args)
     PyObject *function, *state, *inputs;
     Landing *landing;
     if (!PyArg_ParseTuple(args, "O!O!", &PyFunction_Type, &function, &PyTuple_Type, &state) ||
-        leave_step(l, function, state, &landing, &inputs) < 0) {
+        leave_step(l, function, NULL, state, &landing, &inputs) < 0) {
         return NULL;
     }
     PyObject *jump = jump_new(landing, inputs);

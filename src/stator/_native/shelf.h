@@ -32,8 +32,9 @@ typedef struct {
 extern PyTypeObject LeaveType;
 
 /* Makes the step from a state. 0: *landing, and *inputs (what the continuation takes, and it itself), both owned.
- * -1 with an exception. `function` is the one that is left: its closure goes on being used. */
-int leave_step(Leave *leave, PyObject *function, PyObject *state, Landing **landing, PyObject **inputs);
+ * -1 with an exception. `function` is the one that is left: its closure goes on being used. Functions with that closure are
+ * kept in the dict `known`, unless that is NULL. */
+int leave_step(Leave *leave, PyObject *function, PyObject *known, PyObject *state, Landing **landing, PyObject **inputs);
 /* A `Jump`, for Python code. Steals `inputs`. */
 PyObject *jump_new(Landing *landing, PyObject *inputs);
 
