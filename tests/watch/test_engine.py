@@ -32,7 +32,7 @@ def learn_state() -> None:
     n.state_learn(readers, NAMESPACE, "level", lambda: False, lambda: ())
 
 
-if "stator.replay.engine" not in sys.modules:
+if "stator.replay.state" not in sys.modules:
     learn_state()  # guards cannot be made before
 
 
@@ -43,8 +43,8 @@ class Without:
         learn_state()
 
     def __exit__(self, *exception: object) -> None:
-        if "stator.replay.engine" in sys.modules:
-            sys.modules["stator.replay.engine"]._setup_state()  # type: ignore[attr-defined]
+        if "stator.replay.state" in sys.modules:
+            sys.modules["stator.replay.state"].setup()
 
 
 def node(edge, parent, key=None, number=0, checks=(), version=n.VERSION_NONE, past=None, index=0):

@@ -212,7 +212,7 @@ state_learn(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_SetString(PyExc_ValueError, "state_learn takes nine readers");
         return NULL;
     }
-    ready = 0;
+    ready = is_direct = 0;
     for (int i = 0; i < STATE_SIZE; i++) {
         PyObject *function, *argument, *row = PyTuple_GET_ITEM(list, i);
         if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "OOi", &function, &argument, &readers[i].how)) {
