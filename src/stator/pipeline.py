@@ -322,7 +322,7 @@ class Program:
         """Watch the call; its result is the call's result, whatever becomes of the recording."""
         start = time.perf_counter()
         try:
-            recorder = Recorder(self.name, self.start, self._ask)
+            recorder = Recorder(self.name, self.start, self.settings, self._ask)
             recorder.prepare(function, self.names, slots, self.way, frozenset(self.cache.changing))
         except Exception as error:
             self._internal_failure("preparing to watch", error)

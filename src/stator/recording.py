@@ -242,6 +242,7 @@ class Recording:
     restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
     operations: int = 0
     probes: int = 0  # fired in the run
+    prints: list[tuple[list[Recipe], dict[str, Any]]] = field(default_factory=list)  # arguments, keywords
     grad_mode: bool | None = None  # what the segment leaves it at, if that differs from how it began
     exit: Exit | None = None  # set: the segment ends at a break and the program goes on behind it
     break_reason: BreakReason | None = None  # why the segment ends where it ends, if not with the function

@@ -85,6 +85,7 @@ def wanted_origins(recording: Recording) -> list[int]:
     """The origins whose values the replay uses: graph inputs first, in order."""
     wanted = dict.fromkeys(recording.inputs)
     pending: list[Any] = [recording.result]
+    pending += [arguments for arguments, _ in recording.prints]
     if recording.exit is not None:
         pending += _state(recording.exit)
     for blueprint in recording.blueprints:
@@ -313,6 +314,8 @@ def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str
         inputs = _first_values(len(recording.inputs), len(wanted))
         lines.append(f"out = graph({inputs})" if recording.outputs else f"graph({inputs})")
     lines += [*emitter.create, *emitter.fill, *emitter.apply]
+    for arguments, keywords in recording.prints:
+        lines.append(f"print({emitter.items(arguments)}**{keywords!r})")
     if recording.grad_mode is not None:
         emitter.names["set_grad_mode"] = torch._C._set_grad_enabled
         lines.append(f"set_grad_mode({recording.grad_mode})")

@@ -42,6 +42,9 @@ class Rebuilder:
 
     def recipe(self, value: Any) -> Recipe:
         if is_constant(value):
+            output = self._recorder.tracer.scalar_output(value)
+            if output is not None:
+                return Output(output)
             loose = self.ledger.find_loose(value)
             return Constant(value) if loose is None else Outside(loose.index)
         origin = self._recorder.ledger.find(value)
@@ -353,6 +356,7 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
         mutates=tracer.mutates,
         restores=tracer.written_inputs() if tracer.risky else [],
         operations=tracer.operations,
+        prints=[(rebuild.recipes(arguments), keywords) for arguments, keywords in recorder.prints],
         probes=recorder.watcher.events,
     )
 

@@ -20,6 +20,7 @@ import torch
 from .. import _native
 from ..errors import REASONS, BreakReason, break_reason
 from ..facts import torch_state
+from ..options import View
 from ..recording import Recording, Way
 from . import effects, leaves, policy, steering
 from .attributes import Attributes
@@ -56,7 +57,7 @@ Ask = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], Experienc
 
 
 class Recorder(Handlers):
-    def __init__(self, name: str, program: object, ask: Ask) -> None:
+    def __init__(self, name: str, program: object, settings: View, ask: Ask) -> None:
         """`program`: who records; it learns from each recording where the next ones had better break.
         `ask(segments, way, inputs, state)`: what is known of the program from a way on, the segments of this run
         included, when it arrives there with these inputs?
@@ -65,6 +66,7 @@ class Recorder(Handlers):
         self.failure: BaseException | None = None
         self.segments: list[Segment] = []
         self._program = program
+        self._settings = settings
         self._ask = ask
         self._changing: set[int] = set()  # loose values, by identity, that are not worth a guard
         self._hopeless: set[int] = set()  # those of them which have been seen to change
@@ -109,6 +111,7 @@ class Recorder(Handlers):
         self.leaves = leaves.Leaves(self)
         self.module_calls = ModuleCalls(self)
         self.handled_outside = sys.exc_info()[0] is not None
+        self.prints: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         self._known_already = False
 
     # -- the run
@@ -312,6 +315,9 @@ class Recorder(Handlers):
         come from Python, or was seen to change), Python makes one more step.
         """
         self.ledger.place = probe
+        if self.tracer.is_scalar(value):
+            self._use_scalar(probe, value)
+            return
         if probe.arg == "returned" and probe.kind == _native.PACK and probe.code is self.root_code:
             return  # it is part of the result
         if id(value) in self._changing and (id(value) in self._hopeless or not self._works_on_tensors(probe)):
@@ -323,9 +329,30 @@ class Recorder(Handlers):
                 return
         self.ledger.settle(value)
 
+    def _use_scalar(self, probe: Any, value: Any) -> None:
+        """A number that a node of the graph computes: tensor operations take it as such, Python has to wait for it."""
+        if self._works_on_tensors(probe):
+            self.watcher.loosen(value)
+        else:
+            self.drop(Drop("tensor-item", "tensor.item()"))
+
     def _works_on_tensors(self, probe: Any) -> bool:
         """A tensor operation makes a graph, if the value is guarded."""
         return any(map(is_tensor, self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]))
+
+    def captures_scalars(self) -> bool:
+        return self._settings.capture_scalar_outputs
+
+    def print_later(self, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> bool:
+        """With `reorder_print`, texts and numbers are printed where the segment ends; the order of lines stays."""
+        count = len(args) - len(kwnames)
+        keywords = dict(zip(kwnames, args[count:], strict=True))
+        plain = {*map(type, args)} <= {str, int, float, bool, type(None)} and keywords.keys() <= {"sep", "end"}
+        loose = any(self.ledger.find_loose(arg) is not None or self.tracer.is_scalar(arg) for arg in args)
+        if plain and not loose and self._settings.reorder_print:
+            self.prints.append((args[:count], keywords))
+            return True
+        return False
 
     def known_function(self, function: types.FunctionType) -> types.FunctionType:
         """A function with the same closure that the segment knows. To it the frames that it started with are those of

@@ -124,6 +124,7 @@ class Tracer:
         self.inputs: list[tuple[Origin, Any, TensorFacts]] = []
         self.outputs: list[fx.Node] = []
         self._output_index: dict[fx.Node, int] = {}
+        self._scalars: dict[int, tuple[Any, fx.Node]] = {}  # numbers that are nodes, by identity
         self.mutates = False
         self.risky = False  # something was written to an input before an operation that may fail
         self.operations = 0
@@ -154,6 +155,8 @@ class Tracer:
             raise
         if self.active:  # else a foreign frame ended the recording inside
             try:
+                if step.kind is Treatment.SCALAR:
+                    return self._scalar(step, result)
                 self._after(step, result)
             except Exception as error:
                 self._recorder.failed_inside(error)
@@ -175,6 +178,9 @@ class Tracer:
         if way is None:
             way = _WAYS[func] = Way(func)
         kind, name = way.kind, way.name
+        if kind is Treatment.BREAK and way.reason == "tensor-item" and self._recorder.captures_scalars():
+            known = self._lookup(args[0])
+            return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self._node_of(known),), {}, name))
         if kind is Treatment.BREAK:
             raise Drop(way.reason, name.removeprefix("__").removesuffix("__"))
         tensors: list[tuple[Any, Known]] = []
@@ -217,6 +223,24 @@ class Tracer:
                 self.last_effect = self._recorder.watcher.events
             if wrote or not self._returns_known(result):
                 self._register(result, self._node(*step.node), step.tensors)
+
+    def _scalar(self, step: Step, number: Any) -> Any:
+        """A number as a node: an object of its own, so that it is known where it is used."""
+        if type(number) not in (int, float):
+            raise Drop("tensor-item", f"a {type(number).__name__}")
+        self.operations += 1
+        own = _native.distinct(number)
+        self._scalars[id(own)] = (own, self._node(*step.node))
+        self._recorder.watcher.loosen(own)
+        return own
+
+    def is_scalar(self, value: Any) -> bool:
+        return id(value) in self._scalars
+
+    def scalar_output(self, value: Any) -> int | None:
+        """The number of the graph output which is this number; None if it is no node of the graph."""
+        found = self._scalars.get(id(value)) if self._scalars else None
+        return None if found is None else self._output_number(found[1])
 
     def _attribute(self, name: str, tensor: Any, value: Any) -> None:
         """`t.grad`, `t.grad_fn`, hooks: state of a tensor that is not part of its facts."""
@@ -277,7 +301,7 @@ class Tracer:
             tensors.append((value, known))
             return self._node_of(known)
         if cls in _SIMPLE_ARGUMENTS:
-            return value
+            return self._scalars[id(value)][1] if self._scalars and id(value) in self._scalars else value
         if issubclass(cls, _KINDS_OF_ARGUMENT):
             return self._aggregate(value, tensors)
         if is_constant(value):
@@ -435,6 +459,9 @@ class Tracer:
             node = self._node_of(known)
             if tensor.__dict__:
                 raise Drop("rebuild", "a tensor with attributes of its own")
+        return self._output_number(node)
+
+    def _output_number(self, node: fx.Node) -> int:
         if node not in self._output_index:
             self._output_index[node] = len(self.outputs)
             self.outputs.append(node)
