@@ -72,7 +72,7 @@ class Cache:
         self.shelf.used(entry)
 
     def arm(self, entry: Entry) -> None:
-        """From now on C code checks the entry's guards, and calls its replay unless something has to be saved for it."""
+        """From now on C code checks the entry's guards, and calls its replay, if nothing must be saved first."""
         engine = entry.guards.engine
         if entry.replay is not None:
             settle(entry.replay)

@@ -4,8 +4,8 @@ Enters: a recording and its compiled graph. Leaves: `replay(values)`, where valu
 checks nothing: it calls the graph, makes the fresh objects, applies the effects and returns the result. All fresh
 objects are complete before the first effect, so that a failure changes nothing outside.
 
-A segment that ends at a break gives back the state of its frames instead. A `Leave` then takes the step which Python has
-to make, and says where the program goes on.
+A segment that ends at a break gives back the state of its frames instead. A `Leave` then takes the step which Python
+has to make, and says where the program goes on.
 """
 
 from __future__ import annotations
@@ -399,6 +399,6 @@ def emit(
 
 def settle(replay: Replay) -> None:
     """The replay is going to be called often: it calls its graph without a detour."""
-    names: dict[str, Any] = replay.__globals__  # type: ignore[attr-defined]
+    names: dict[str, Any] = replay.__globals__
     if type(names["graph"]) is Unsettled:
         names["graph"] = names["graph"].settled()

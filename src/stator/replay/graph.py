@@ -17,8 +17,8 @@ _STATE_NODES = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_enter_
 class Unsettled:
     """A graph whose code is not made yet has a `forward` for the first run only; the real one is found anew."""
 
-    def __init__(self, graph: fx.GraphModule) -> None:
-        self._graph = graph
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph  # a lazy graph module
 
     def __call__(self, *inputs: Any) -> Any:
         return self._graph.forward(*inputs)
