@@ -27,7 +27,8 @@ class Unsettled:
         """The real one, if the code can be made now."""
         with contextlib.suppress(Exception):
             self._graph.real_recompile()
-            return self._graph.forward
+            forward: Callable[..., Any] = self._graph.forward
+            return forward
         return self
 
 
