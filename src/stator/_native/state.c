@@ -59,6 +59,7 @@ static struct {
     void *const *(*tracing)(void);    /* where a shared pointer lies: NULL if nothing is traced */
     void *const *(*layers)(void);     /* the vector of functorch's levels: begin, end, ... */
 } direct;
+#define KEYS "_ZN3c104impl26raw_local_dispatch_key_setE"
 static void *tls_library;             /* in which each thread finds its dispatch keys */
 static int is_direct;                 /* all of them are there and were verified */
 static __thread const uint64_t *keys; /* of this thread: included, excluded; as differences to the default */
@@ -97,7 +98,7 @@ static int
 no_autocast(void)
 {
     if (keys == NULL) {
-        keys = dlsym(tls_library, "_ZN3c104impl26raw_local_dispatch_key_setE"); /* the one of this thread */
+        keys = dlsym(tls_library, KEYS); /* those of this thread */
     }
     return keys != NULL && keys[1] == 0;
 }
@@ -250,7 +251,7 @@ state_direct(PyObject *Py_UNUSED(module), PyObject *args)
         *(void **)&direct.layers = dlsym(cpu, "_ZN2at9functorch20getDynamicLayerStackEv");
         tls_library = core;
         is_direct = direct.inference != NULL && direct.functions != NULL && direct.dispatches != NULL &&
-                    direct.tracing != NULL && direct.layers != NULL;
+                    direct.tracing != NULL && direct.layers != NULL && dlsym(core, KEYS) != NULL;
     }
     return PyBool_FromLong(is_direct);
 }
