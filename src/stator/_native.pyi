@@ -112,8 +112,8 @@ class Probe:
         """Of the instruction in the original code; for CALL that of the CALL itself."""
     @property
     def stores(self) -> str | None: ...
-    broken: Any
-    """Set: the graph breaks at this instruction, and `failed` is told this."""
+    mark: Any
+    """What a recorder has learned of this instruction: `on_mark` is called with it before the probe fires."""
     @property
     def code(self) -> CodeType:
         """The original code object. (None once it is gone: a probe does not keep it alive.)"""
@@ -138,6 +138,7 @@ class Watcher:
         on_resume: Callable[[Probe], object] | None = None,
         on_lost: Callable[[bool], object] | None = None,
         on_return: Callable[[Probe, Any], object] | None = None,
+        on_mark: Callable[[Any], object] | None = None,
     ) -> Watcher: ...
     unfiltered: bool
     """Call the handlers at every probe, whatever its operands."""

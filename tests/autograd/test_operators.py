@@ -113,7 +113,7 @@ def test_an_operator_in_place(name: str) -> None:
     if sample is None:
         pytest.skip("no sample that can be written to")
 
-    def fn(value: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def fn(value: Tensor, /, *args: Any, **kwargs: Any) -> Any:
         return op.inplace_variant(value * 1, *args, **kwargs)
 
     try:

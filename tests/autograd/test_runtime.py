@@ -299,5 +299,32 @@ def test_nodes_know_the_users_line():
     }  # fmt: skip
 
 
+def test_hooks_of_distributed_data_parallel(tmp_path):
+    """Gradients are handed over bucket by bucket as they are ready."""
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        found = []
+        for wrap in (lambda m: m, lambda m: aot_module(m, as_it_is)):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+            parallel = nn.parallel.DistributedDataParallel(wrap(model))
+            buckets = []
+
+            def hook(state, bucket, buckets=buckets):
+                buckets.append(bucket.buffer().numel())
+                done = torch.futures.Future()
+                done.set_result(bucket.buffer() * 2)
+                return done
+
+            parallel.register_comm_hook(None, hook)
+            for _ in range(2):
+                parallel(x(3, 4, grad=False)).pow(2).sum().backward()
+            found.append([*(p.grad for p in model.parameters()), torch.tensor(sum(buckets))])
+        equal(found)
+    finally:
+        distributed.destroy_process_group()
+
+
 def test_threads_and_many_nodes():
     check(lambda a, b: [t.sin() for t in (a, b, a * b, a + b)], x(), x(seed=1), calls=3)

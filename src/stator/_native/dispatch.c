@@ -56,6 +56,7 @@ is_quick(void)
 typedef struct {
     PyObject *values[MAX_SLOTS + 1]; /* owned, NULL if not bound */
     Py_ssize_t count;
+    Py_ssize_t made; /* the slot of **kwargs, which is a new dict in each call; or -1 */
 } Slots;
 
 static void
@@ -128,6 +129,7 @@ bind(Compiled *c, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, Sl
         return 0;
     }
     s->count = named + star + stars + 1;
+    s->made = stars ? named + star : -1;
     memset(s->values, 0, (size_t)s->count * sizeof(PyObject *));
     Py_ssize_t positional = nargs < code->co_argcount ? nargs : code->co_argcount;
     for (Py_ssize_t i = 0; i < positional; i++) {
@@ -242,7 +244,7 @@ follow(Compiled *c, Row *row, PyObject *function, PyObject *state)
         }
         PyObject *const *items = ((PyTupleObject *)inputs)->ob_item;
         Py_ssize_t count = PyTuple_GET_SIZE(inputs);
-        int fits = is_quick() && landing->shelf != NULL && shelf_fitting(landing->shelf, items, count, row, &values);
+        int fits = is_quick() && landing->shelf != NULL && shelf_fitting(landing->shelf, items, count, -1, row, &values);
         if (!fits || row->replay == NULL) {
             if (fits) {
                 Py_DECREF(values);
@@ -270,7 +272,7 @@ use_recording(Compiled *c, Slots *s, PyObject **result)
 {
     Row row;
     PyObject *values;
-    if (!shelf_fitting(c->shelf, s->values, s->count, &row, &values)) {
+    if (!shelf_fitting(c->shelf, s->values, s->count, s->made, &row, &values)) {
         slots_clear(s);
         return 0;
     }

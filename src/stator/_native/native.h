@@ -97,7 +97,7 @@ typedef struct {
     PyObject *arg;
     PyObject *code; /* weak reference to the original code: the copy must not keep it alive (see codeinfo.c) */
     PyObject *stores;
-    PyObject *broken; /* what to tell `failed` instead of firing, or NULL */
+    PyObject *mark; /* what to tell `on_mark` before firing, or NULL */
 } Probe;
 
 typedef struct {
@@ -123,7 +123,7 @@ typedef struct Watcher {
     PyObject_HEAD
     PyObject *handlers[KIND_COUNT];
     PyObject *enter, *classify, *leaf, *blind, *foreign, *failed, *transparent;
-    PyObject *on_resume, *on_lost, *on_return; /* or None */
+    PyObject *on_resume, *on_lost, *on_return, *on_mark; /* or None */
     PtrSet known, fresh, entered; /* addresses only */
     PtrSet loose;                 /* likewise: known numbers that nothing has depended on yet */
     PtrSet approved, intercepted; /* owning */

@@ -342,10 +342,10 @@ fire(Thread *t, Probe *p)
         t->level->probe = p;
         note_operands(t->level, p, &ops);
     }
-    if (p->broken != NULL && p->broken != Py_None) {
-        PyObject *why = Py_NewRef(p->broken);
-        Py_XDECREF(watcher_call(w, w->failed, &why, 1));
-        Py_DECREF(why);
+    if (p->mark != NULL && p->mark != Py_None && w->on_mark != Py_None) {
+        PyObject *mark = Py_NewRef(p->mark);
+        Py_XDECREF(watcher_call(w, w->on_mark, &mark, 1));
+        Py_DECREF(mark);
         if (t->state != STATE_WATCHING) {
             return;
         }
@@ -427,7 +427,7 @@ probe_dealloc(PyObject *self)
     Probe *p = (Probe *)self;
     Py_XDECREF(p->arg);
     Py_XDECREF(p->stores);
-    Py_XDECREF(p->broken);
+    Py_XDECREF(p->mark);
     Py_XDECREF(p->code);
     Py_TYPE(self)->tp_free(self);
 }
@@ -468,7 +468,7 @@ static PyMemberDef probe_members[] = {
     {"offset", T_INT, offsetof(Probe, offset), READONLY, NULL},
     {"arg", T_OBJECT, offsetof(Probe, arg), READONLY, NULL},
     {"stores", T_OBJECT, offsetof(Probe, stores), READONLY, NULL},
-    {"broken", T_OBJECT, offsetof(Probe, broken), 0, "Set: the graph breaks here; this is what `failed` is told."},
+    {"mark", T_OBJECT, offsetof(Probe, mark), 0, "Whatever a recorder has learned of this instruction; `on_mark` is told."},
     {NULL},
 };
 

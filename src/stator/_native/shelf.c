@@ -192,7 +192,7 @@ PyTypeObject ShelfType = {
 /* ---- looking for a recording ---- */
 
 int
-shelf_fitting(Shelf *s, PyObject *const *slots, Py_ssize_t count, Row *found, PyObject **values)
+shelf_fitting(Shelf *s, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, Row *found, PyObject **values)
 {
     TorchState state;
     int fits = 0;
@@ -214,7 +214,7 @@ shelf_fitting(Shelf *s, PyObject *const *slots, Py_ssize_t count, Row *found, Py
         Py_XINCREF(row.replay);
         Py_XINCREF(row.leave);
         Py_INCREF(row.hits);
-        int outcome = guards_walk(row.guards, slots, count, values);
+        int outcome = guards_walk(row.guards, slots, count, made, values);
         if (outcome == HOLDS) {
             Py_ssize_t at = i < s->count && s->rows[i].entry == row.entry ? i : shelf_find(s, row.entry);
             if (at > 0) {

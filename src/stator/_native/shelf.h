@@ -58,7 +58,7 @@ typedef struct Shelf {
 extern PyTypeObject CountType, ShelfType;
 
 void row_clear(Row *row);
-/* Looks for a recording that fits. 1: *row and *values (what its replay takes) are owned. 0: none can be used. */
-int shelf_fitting(Shelf *s, PyObject *const *slots, Py_ssize_t count, Row *row, PyObject **values);
+/* Looks for a recording that fits; `made` as in guards_walk. 1: *row and *values (what its replay takes) are owned. 0: none can be used. */
+int shelf_fitting(Shelf *s, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, Row *row, PyObject **values);
 
 #endif

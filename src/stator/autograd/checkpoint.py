@@ -1,7 +1,7 @@
-"""`torch.utils.checkpoint` in a traced function: the region is run once, and its nodes say that they are to be recomputed.
+"""`torch.utils.checkpoint` in a traced function: the region runs once, and its nodes are marked as to be recomputed.
 
-Eager runs the region again in the backward. In a joint graph that is for the cut to do, which reads the marks `recompute` and
-`checkpoint_region` of the nodes; so random numbers are drawn once, and what both runs would share is computed once.
+Eager runs the region again in the backward. In a joint graph that is for the cut to do, which reads the marks
+`recompute` and `checkpoint_region` of the nodes; so random numbers are drawn once.
 While a function is traced, two names of torch's module lead here; in other threads they lead on to torch.
 """
 
@@ -93,7 +93,8 @@ def _policy_of(context_fn: Callable[[], tuple[Any, Any]]) -> Policy:
     def policy(op: Any, args: Any, kwargs: Any, result: Any) -> Any:
         if not isinstance(op, OpOverload) or op in torchs.SAC_IGNORED_OPS:
             return None
-        context = torchs.SelectiveCheckpointContext(is_recompute=False, op_output=result)
+        context = torchs.SelectiveCheckpointContext(is_recompute=False)
+        context.op_output = result  # torch 2.13 takes it as an argument, 2.11 does not know it
         return choose(context, op, *args, **kwargs)
 
     return policy

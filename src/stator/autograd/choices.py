@@ -22,6 +22,7 @@ from .standins import CPU, MetaStandIns
 
 aten = torch.ops.aten
 _choose: Any = torch._fused_sdp_choice
+_leave_autocast = torch.amp.autocast_mode._exit_autocast
 _FLASH = 1  # SDPBackend::flash_attention
 _OWN_FOLDERS = (torch.__path__[0], __file__.rsplit("autograd", 1)[0])
 
@@ -42,14 +43,15 @@ class Choices(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self._deviceless and torch._C._is_any_autocast_enabled():
+        if self._deviceless and torch._C._is_any_autocast_enabled() and func is not _leave_autocast:
             raise DeviceWanted
         if self._lines:
             self._recorder.at_line(_user_line())
-        if self._deviceless:
-            answer = self._ANSWERS.get(func)
-            if answer is not None:
-                return answer(self, func, *args, **(kwargs or {}))
+        answer = self._ANSWERS.get(func)
+        if answer is None and self._deviceless:
+            answer = self._FOR_THE_DEVICE.get(func)
+        if answer is not None:
+            return answer(self, func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def _device(self, func: Any, tensor: Tensor) -> torch.device:
@@ -58,7 +60,7 @@ class Choices(TorchFunctionMode):
     def _indexed(self, func: Any, tensor: Tensor, index: Any, *value: Any) -> Any:
         """Lists of numbers would become tensors without data."""
         items = index if isinstance(index, tuple) else (index,)
-        items = tuple([torch.tensor(item) if _all_numbers(item) else item for item in items])
+        items = tuple([torch.tensor(_positions(item)) if _all_numbers(item) else item for item in items])
         return func(tensor, items if isinstance(index, tuple) else items[0], *value)
 
     def _attention(
@@ -86,12 +88,11 @@ class Choices(TorchFunctionMode):
         flash = aten._scaled_dot_product_flash_attention_for_cpu.default
         return flash(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
 
-    _ANSWERS: ClassVar[dict[Any, Any]] = {
+    _FOR_THE_DEVICE: ClassVar[dict[Any, Any]] = {
         torch.nn.functional.scaled_dot_product_attention: _attention,
         torch.Tensor.device.__get__: _device,
-        torch.Tensor.__getitem__: _indexed,
-        torch.Tensor.__setitem__: _indexed,
     }
+    _ANSWERS: ClassVar[dict[Any, Any]] = {torch.Tensor.__getitem__: _indexed, torch.Tensor.__setitem__: _indexed}
 
     def _real(self, tensor: Tensor) -> Tensor:
         return self._recorder.stand_ins.real(tensor).requires_grad_(tensor.requires_grad)
@@ -101,6 +102,12 @@ def _all_numbers(item: Any) -> bool:
     return isinstance(item, list) and all(
         _all_numbers(part) if isinstance(part, list) else isinstance(part, (int, bool)) for part in item
     )
+
+
+def _positions(item: list[Any]) -> list[Any]:
+    """A list of flags says which positions; how many there are must be known without data."""
+    flags = item and all(isinstance(part, bool) for part in item)
+    return [position for position, flag in enumerate(item) if flag] if flags else item
 
 
 def _user_line() -> str:

@@ -8,7 +8,7 @@ shapes) takes fake tensors, which know their device.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -129,6 +129,17 @@ class MetaStandIns:
     def with_device(self, value: Any, mode: FakeTensorMode) -> Any:
         """The stand-in as a fake tensor, which knows the device."""
         return FakeTensor(mode, value, CPU) if isinstance(value, Tensor) else value
+
+
+@contextlib.contextmanager
+def without_cudnn() -> Iterator[None]:
+    """Cudnn's batch norm writes to arguments that its schema does not mark. Convolutions choose it when they run."""
+    enabled = torch._C._get_cudnn_enabled()
+    torch._C._set_cudnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_cudnn_enabled(enabled)
 
 
 class FakeStandIns:

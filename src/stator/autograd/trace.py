@@ -24,7 +24,7 @@ from .checkpoint import honoured
 from .choices import Choices, DeviceWanted
 from .functional import Value, View
 from .record import Decompositions, Recorder
-from .standins import FakeStandIns, StandIns, stand_ins_for
+from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
 
 aten = torch.ops.aten
 Function = Callable[..., Sequence[Any]]
@@ -117,12 +117,36 @@ class _LineByLine(fx.Interpreter):
         super().__init__(module)
         self.extra_traceback = False
         self._recorder = recorder
+        self._entered: list[tuple[Any, Any]] = []  # modes that the graph entered and has not left: how to, and what
 
     def run_node(self, n: fx.Node) -> Any:
         self._recorder.at_line(n.meta.get("stack_trace") or "")
         self._recorder.policy = n.meta.get("recompute")
         self._recorder.region = n.meta.get("checkpoint_region")
-        return super().run_node(n)
+        result = super().run_node(n)
+        leave = _LEAVE.get(n.target) if n.op == "call_function" else None
+        if leave is not None:
+            self._entered.append((leave, result))
+        elif self._entered and n.target is self._entered[-1][0]:
+            self._entered.pop()
+        return result
+
+    def run_and_leave(self, *inputs: Any) -> list[Any]:
+        """Run; whatever happens, torch's modes are afterwards what they were."""
+        grad = torch.is_grad_enabled()
+        try:
+            return list(self.run(*inputs))
+        finally:
+            for leave, entered in reversed(self._entered):
+                leave(entered)
+            torch._C._set_grad_enabled(grad)
+
+
+# How graphs enter modes, and how they leave them.
+_LEAVE: dict[Any, Any] = {
+    torch.amp.autocast_mode._enter_autocast: torch.amp.autocast_mode._exit_autocast,
+    torch.autograd.grad_mode._enter_inference_mode: torch.autograd.grad_mode._exit_inference_mode,
+}
 
 
 def trace(
@@ -137,9 +161,11 @@ def trace(
         stand_ins = FakeStandIns()
     numbers = torch.get_rng_state()  # some stand-ins draw numbers
     try:
-        return _Trace(function, inputs, decompositions, stand_ins or stand_ins_for(inputs)).run()
+        with without_cudnn():
+            return _Trace(function, inputs, decompositions, stand_ins or stand_ins_for(inputs)).run()
     except DeviceWanted:
-        return _Trace(function, inputs, decompositions, FakeStandIns()).run()
+        with without_cudnn():
+            return _Trace(function, inputs, decompositions, FakeStandIns()).run()
     finally:
         torch.set_rng_state(numbers)
 
@@ -192,7 +218,7 @@ class _Trace:
                 return list(self._function(*self._given))
         try:
             with recorder, Choices(recorder, lines=False):
-                return list(_LineByLine(self._function, recorder).run(*self._given))
+                return _LineByLine(self._function, recorder).run_and_leave(*self._given)
         except (CannotDerive, DeviceWanted):
             raise
         except Exception as error:  # the graph ran on real tensors; here it needs something that stand-ins do not have
@@ -320,8 +346,11 @@ class _Trace:
             node = recorder.placeholder(f"tangents_{count}", tangent)
             recorder.values.new(tangent, node)
         recorder.line, recorder.policy = "", None
-        with recorder, _no_autocast():
-            found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
+        try:
+            with recorder, _no_autocast():
+                found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
+        except (RuntimeError, NotImplementedError) as error:  # so would eager, but only when its backward is called
+            raise CannotDerive(f"the backward fails: {error}") from error
         gradients = iter(found)
         return tangents, [next(gradients) if leaf.requires_grad else None for leaf in self._leaves]
 

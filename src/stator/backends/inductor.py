@@ -49,7 +49,7 @@ def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backw
     # What the forward keeps must come with the strides that the backward was derived for, like every other output.
     output = module.graph.output_node()
     returned: Any = output.args[0]
-    output.meta["user_visible_output_idxs"] = list(range(len(returned)))
+    output.meta["user_visible_output_idxs"] = [i for i, node in enumerate(returned) if node is not None]
     mode = next((value.fake_mode for value in example_inputs if hasattr(value, "fake_mode")), None)
     with V.set_fake_mode(mode):
         generated: Any = compile_fx_inner(module, list(example_inputs), is_backward=is_backward)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .. import _native
-from ..recording import Blueprint, Constant, Continuation, Effect, Exit, Output, Outside, Recipe, Recording, Way
+from ..recording import Blueprint, Constant, Continuation, Effect, Exit, Fact, Output, Outside, Recipe, Recording, Way
 from .graph import Unsettled
 
 Replay = Callable[[tuple[Any, ...]], Any]
@@ -155,8 +155,9 @@ class _Emitter:
         self._made.add(index)
         blueprint = self._recording.blueprints[index]
         _MAKE[blueprint.kind](self, f"f{index}", blueprint)
-        for name, recipe in blueprint.attributes:
-            self.fill.append(f"namespace(f{index})[{name!r}] = {self.expression(recipe)}")
+        if blueprint.attributes:
+            entries = ", ".join(f"{name!r}: {self.expression(recipe)}" for name, recipe in blueprint.attributes)
+            self.fill.append(f"namespace(f{index}).update({{{entries}}})")
         for slot, recipe in blueprint.slots:
             self.fill.append(f"{self.constant(slot)}.__set__(f{index}, {self.expression(recipe)})")
 
@@ -252,6 +253,13 @@ class _Emitter:
 
     # effects
 
+    def _set_item(self, target: str, effect: Effect) -> str:
+        key, value = self.constant(effect.key), self.expression(effect.value)
+        checks = self._recording.origins[effect.target].checks
+        if any(check.fact is Fact.TYPE and check.expected is dict for check in checks):
+            return f"{target}[{key}] = {value}"
+        return f"dict_of({target}).__setitem__({target}, {key}, {value})"
+
     def effect(self, effect: Effect) -> None:
         target = f"v[{self._position[effect.target]}]"
         self.apply.append(_APPLY[effect.kind](self, target, effect))
@@ -279,7 +287,7 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
     "reduced": _Emitter._reduced,
 }
 _APPLY: dict[str, Callable[[_Emitter, str, Effect], str]] = {
-    "set item": lambda m, t, e: f"dict_of({t}).__setitem__({t}, {m.constant(e.key)}, {m.expression(e.value)})",
+    "set item": _Emitter._set_item,
     "delete item": lambda m, t, e: f"dict_of({t}).__delitem__({t}, {m.constant(e.key)})",
     "refill dict": lambda m, t, e: f"refill({t}, {{{m.pairs(e.value)}}})",
     "extend": lambda m, t, e: f"list.extend({t}, ({m.items(e.value)}))",

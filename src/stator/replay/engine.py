@@ -245,6 +245,9 @@ class _Compiler:
                 self.always.append((origin, left))
             if doubtful:
                 self.doubtful.append((origin, doubtful))
+        for node in self.nodes.values():
+            if not node.children and not any(row[1] == n.OWN for row in node.rows):
+                node.version = n.VERSION_NONE  # nothing to be saved by it
         self.roots.sort(key=lambda node: (node.step[0], node.size()))
         for root in self.roots:
             self._number(root)
@@ -314,7 +317,7 @@ class _Compiler:
         return [
             (
                 *(node.step[0], parents.get(id(node), -1), node.step[1], node.step[2]),
-                *(node.version, False, node.number + 1 + sum(child.is_fixed for child in node.children), node.origin),
+                *(node.version, node.number + 1 + sum(child.is_fixed for child in node.children), node.origin),
                 node.rows,
             )
             for node in self.order
@@ -332,7 +335,7 @@ def compile_guards(
     compiler = _Compiler(origins)
     compiler.build()
     nodes = compiler.nodes
-    groups = [tuple(nodes[i].number for i in group) for group in distinct if all(i in nodes for i in group)]
+    groups = [tuple(sorted(nodes[i].number for i in group)) for group in distinct if all(i in nodes for i in group)]
     asking = _Asking(compiler, [group for group in distinct if not all(i in nodes for i in group)], shared, wanted)
     return n.Guards(
         state=state,

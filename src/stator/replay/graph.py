@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx import graph_module
 
 from ..facts import is_random
 
 _STATE_NODES = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_enter_autocast"})
+
+
+def _forget_source(cls: type) -> None:
+    """fx keeps the text of every graph for ever, for tracebacks; this graph, whose own class it is, is gone."""
+    code = getattr(vars(cls).get("forward"), "__code__", None)
+    if code is not None and code.co_filename.startswith("<eval_with_key>"):
+        sources: Any = getattr(getattr(graph_module, "_loader", None), "eval_cache", {})
+        sources.pop(code.co_filename, None)
+        linecache.cache.pop(code.co_filename, None)
 
 
 class Unsettled:
@@ -40,6 +52,7 @@ def _settled(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..
 
 def restoring(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
     """The compiled graph, wrapped if some of its nodes set state or draw numbers: nobody else would undo that."""
+    weakref.finalize(graph, _forget_source, type(graph)).atexit = False
     compiled = _settled(compiled, graph)
     names = {str(getattr(node.target, "__name__", node.target)) for node in graph.graph.nodes}
     random = any(map(is_random, names))

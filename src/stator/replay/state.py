@@ -1,8 +1,8 @@
 """Torch's global state: who is asked for it, by C code, in every call.
 
 C code asks the readers in `_READERS` as Python would. Some of them have a C++ function behind them that can be asked
-directly, which takes a fraction of the time. Those are used only if they agree with the readers, by default and while each
-part of the state is another.
+directly, which takes a fraction of the time. Those are used only if they agree with the readers, by default and while
+each part of the state is another.
 """
 
 from __future__ import annotations

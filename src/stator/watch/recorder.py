@@ -100,6 +100,7 @@ class Recorder(Handlers):
             "transparent": self.transparent,
             "on_resume": self.resume,
             "on_lost": self.lost,
+            "on_mark": self.at_mark,
         }
 
     def _begin(self, state: tuple[Any, ...]) -> None:
@@ -222,13 +223,19 @@ class Recorder(Handlers):
         """A break inside of what C code has called: the next recording is to break before that call."""
         if probe is None:
             return False
-        if probe.broken is None:
-            probe.broken = Drop(drop.reason, drop.detail)
-            probe.broken.learned_by = weakref.WeakSet()
-        if self._program in probe.broken.learned_by:
+        if probe.mark is None:
+            probe.mark = Drop(drop.reason, drop.detail)
+            probe.mark.learned_by = weakref.WeakSet()
+        if self._program in probe.mark.learned_by:
             return False
-        probe.broken.learned_by.add(self._program)
+        probe.mark.learned_by.add(self._program)
         return True
+
+    def at_mark(self, drop: Drop) -> None:
+        """An instruction at which somebody has learned to break."""
+        assert drop.learned_by is not None
+        if self._program in drop.learned_by:
+            self.drop(drop)
 
     def _give_up(self, drop: Drop, reason: BreakReason) -> None:
         """The segment runs as plain Python under the guards noted so far."""
@@ -433,8 +440,7 @@ class Recorder(Handlers):
     def failed(self, error: BaseException) -> None:
         """A handler raised: on purpose (Drop), or because something in stator is wrong."""
         if isinstance(error, Drop):
-            if error.learned_by is None or self._program in error.learned_by:
-                self.drop(error)
+            self.drop(error)
         else:
             self.failure = self.failure or error
             self.drop(Drop("internal-error", f"{type(error).__name__}: {error}", transient=True))

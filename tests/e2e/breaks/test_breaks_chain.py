@@ -14,6 +14,12 @@ import stator
 from stator import events
 
 
+@pytest.fixture(autouse=True)
+def c_code_may_call():
+    """Tests of C code alone leave it switched off."""
+    stator.pipeline._let_c_code_call()
+
+
 def compiled(fn, **options):
     return stator.compile(fn, backend="eager", **options)
 
