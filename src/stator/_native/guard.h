@@ -1,4 +1,4 @@
-/* Guards: what state.c, guard.c and dispatch.c share. */
+/* Guards: what state.c, guard.c, walk.c and shelf.c share. */
 #ifndef STATOR_GUARD_H
 #define STATOR_GUARD_H
 
@@ -138,35 +138,5 @@ enum { HOLDS, FAILS, UNSURE };
  * number that says which check failed (origin * 65536 + check). */
 int guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, PyObject **values);
 int guards_setup(PyObject *module);
-
-/* ---- the recordings of one code object (shelf.c) ---- */
-
-typedef struct {
-    PyObject_HEAD
-    unsigned long long value;
-} Count;
-
-typedef struct {
-    PyObject *entry;
-    Guards *guards;   /* NULL: not armed, only Python code may use it */
-    PyObject *replay; /* NULL: the entry is handed to `resume` when its guards hold */
-    Count *hits;
-} Row;
-
-typedef struct {
-    PyObject_HEAD
-    Row *rows;
-    Py_ssize_t count;
-    unsigned long long changes; /* counts everything but a change of order */
-} Shelf;
-
-extern PyTypeObject CountType, ShelfType;
-void row_clear(Row *row);
-Py_ssize_t shelf_find(Shelf *s, PyObject *entry); /* -1: it is not there */
-void shelf_to_front(Shelf *s, Py_ssize_t i);
-
-/* ---- the compiled callable (dispatch.c) ---- */
-
-int dispatch_setup(PyObject *module);
 
 #endif

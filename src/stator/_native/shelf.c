@@ -1,6 +1,7 @@
-/* A shelf: the recordings of one code object, most recently used first. Python code puts them there and *arms* those that C
- * code may use. */
-#include "guard.h"
+/* The shelf: the recordings of one code object, most recently used first. Python code puts them there and *arms* those
+ * that C code may use.
+ */
+#include "shelf.h"
 
 /* ---- counting ---- */
 
@@ -27,10 +28,11 @@ row_clear(Row *row)
     Py_CLEAR(row->entry);
     Py_CLEAR(row->guards);
     Py_CLEAR(row->replay);
+    Py_CLEAR(row->leave);
     Py_CLEAR(row->hits);
 }
 
-Py_ssize_t
+static Py_ssize_t
 shelf_find(Shelf *s, PyObject *entry)
 {
     for (Py_ssize_t i = 0; i < s->count; i++) {
@@ -41,7 +43,7 @@ shelf_find(Shelf *s, PyObject *entry)
     return -1;
 }
 
-void
+static void
 shelf_to_front(Shelf *s, Py_ssize_t i)
 {
     Row row = s->rows[i];
@@ -77,8 +79,12 @@ shelf_used(Shelf *s, PyObject *entry)
 static PyObject *
 shelf_arm(Shelf *s, PyObject *args)
 {
-    PyObject *entry, *guards, *replay, *hits;
-    if (!PyArg_ParseTuple(args, "OO!OO!", &entry, &GuardsType, &guards, &replay, &CountType, &hits)) {
+    PyObject *entry, *guards, *replay, *leave, *hits;
+    if (!PyArg_ParseTuple(args, "OO!OOO!", &entry, &GuardsType, &guards, &replay, &leave, &CountType, &hits)) {
+        return NULL;
+    }
+    if (leave != Py_None && !Py_IS_TYPE(leave, &LeaveType)) {
+        PyErr_SetString(PyExc_TypeError, "a Leave or None");
         return NULL;
     }
     Py_ssize_t i = shelf_find(s, entry);
@@ -86,6 +92,7 @@ shelf_arm(Shelf *s, PyObject *args)
         Row former = s->rows[i];
         s->rows[i].guards = (Guards *)Py_NewRef(guards);
         s->rows[i].replay = replay == Py_None ? NULL : Py_NewRef(replay);
+        s->rows[i].leave = leave == Py_None ? NULL : (Leave *)Py_NewRef(leave);
         s->rows[i].hits = (Count *)Py_NewRef(hits);
         s->changes++;
         former.entry = NULL;
@@ -123,6 +130,7 @@ shelf_traverse(Shelf *s, visitproc visit, void *arg)
         Py_VISIT(s->rows[i].entry);
         Py_VISIT(s->rows[i].guards);
         Py_VISIT(s->rows[i].replay);
+        Py_VISIT(s->rows[i].leave);
         Py_VISIT(s->rows[i].hits);
     }
     return 0;
@@ -156,7 +164,8 @@ static PyMethodDef shelf_methods[] = {
     {"add", (PyCFunction)shelf_add, METH_O, "Put an entry before all others."},
     {"used", (PyCFunction)shelf_used, METH_O, "Move an entry to the front."},
     {"arm", (PyCFunction)shelf_arm, METH_VARARGS,
-     "arm(entry, guards, replay or None, hits): C code may use this entry; without a replay it hands it to `resume`."},
+     "arm(entry, guards, replay or None, leave or None, hits): C code may use this entry; without a replay, Python code "
+     "goes on when its guards hold. `leave`: what follows the replay."},
     {"clear", (PyCFunction)shelf_clear, METH_NOARGS, "Forget all entries."},
     {NULL},
 };
@@ -179,3 +188,54 @@ PyTypeObject ShelfType = {
     .tp_methods = shelf_methods,
     .tp_getset = shelf_getset,
 };
+
+/* ---- looking for a recording ---- */
+
+int
+shelf_fitting(Shelf *s, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, Row *found, PyObject **values)
+{
+    TorchState state;
+    int fits = 0;
+    if (s->count == 0 || state_read(&state) < 0) {
+        return 0;
+    }
+    Py_INCREF(s);
+    unsigned long long changes = s->changes;
+    for (Py_ssize_t i = 0; !fits && changes == s->changes && i < s->count; i++) {
+        Row row = s->rows[i];
+        if (row.guards == NULL) {
+            break;
+        }
+        if (!state_same(&state, &row.guards->state)) {
+            continue;
+        }
+        Py_INCREF(row.entry);
+        Py_INCREF(row.guards);
+        Py_XINCREF(row.replay);
+        Py_XINCREF(row.leave);
+        Py_INCREF(row.hits);
+        int outcome = guards_walk(row.guards, slots, count, made, values);
+        if (outcome == HOLDS) {
+            Py_ssize_t at = i < s->count && s->rows[i].entry == row.entry ? i : shelf_find(s, row.entry);
+            if (at > 0) {
+                shelf_to_front(s, at);
+            }
+            *found = row;
+            fits = 1;
+            break;
+        }
+        row_clear(&row);
+        if (outcome == UNSURE) {
+            break;
+        }
+    }
+    Py_DECREF(s);
+    state_clear(&state);
+    return fits;
+}
+
+int
+shelf_setup(PyObject *module)
+{
+    return PyModule_AddType(module, &CountType) < 0 || PyModule_AddType(module, &ShelfType) < 0 ? -1 : 0;
+}

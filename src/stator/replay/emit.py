@@ -4,8 +4,8 @@ Enters: a recording and its compiled graph. Leaves: `replay(values)`, where valu
 checks nothing: it calls the graph, makes the fresh objects, applies the effects and returns the result. All fresh
 objects are complete before the first effect, so that a failure changes nothing outside.
 
-A segment that ends at a break gives back the state of its frames instead. `leave(*state)` then takes the step which
-Python has to make, and says with a `Jump` where the program goes on.
+A segment that ends at a break gives back the state of its frames instead. A `Leave` then takes the step which Python
+has to make, and says where the program goes on.
 """
 
 from __future__ import annotations
@@ -18,22 +18,12 @@ from typing import Any
 
 import torch
 
+from .. import _native
 from ..recording import Blueprint, Constant, Continuation, Effect, Exit, Fact, Output, Outside, Recipe, Recording, Way
+from .graph import Unsettled
 
 Replay = Callable[[tuple[Any, ...]], Any]
-Leave = Callable[..., Any]
 _LITERALS = (bool, type(None))
-
-
-class Jump:
-    """The program goes on at `way`: its outermost continuation is `function`, called with `slots`."""
-
-    __slots__ = ("function", "slots", "way")
-
-    def __init__(self, way: Way, function: types.FunctionType, slots: tuple[Any, ...]) -> None:
-        self.way = way
-        self.function = function
-        self.slots = slots
 
 
 def make_function(
@@ -105,7 +95,7 @@ def wanted_origins(recording: Recording) -> list[int]:
     pending: list[Any] = [recording.result]
     pending += [arguments for arguments, _ in recording.prints]
     if recording.exit is not None:
-        pending += [recording.exit.functions, *(list(state.values()) for state in recording.exit.states)]
+        pending += _state(recording.exit)
     for blueprint in recording.blueprints:
         pending += [blueprint.parts, [r for _, r in blueprint.attributes], [r for _, r in blueprint.slots]]
     for effect in recording.effects:
@@ -339,8 +329,7 @@ def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str
     emitter = _Emitter(recording, wanted)
     result = emitter.expression(recording.result)
     if recording.exit is not None:
-        state = (recipe for values in recording.exit.states for recipe in values.values())
-        result = f"({emitter.items([*recording.exit.functions, *state])})"
+        result = f"({emitter.items(_state(recording.exit))})"
     for effect in recording.effects:
         emitter.effect(effect)
     lines = []
@@ -356,22 +345,29 @@ def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str
     lines.append(f"return {result}")
     body = "\n    ".join(lines)
     text = f"def replay(v):\n    {body}\n"
-    if recording.exit is not None:
+    if recording.exit is not None and len(recording.exit.states) > 1:
         text += _Leaving(recording.exit, emitter).text()
     return text, emitter.names
 
 
+def _state(exit: Exit) -> list[Recipe]:
+    """What a replay gives back at a break. The function of the outermost frame is known to whoever called it."""
+    return [*exit.functions[1:], *(recipe for state in exit.states for recipe in state.values())]
+
+
 class _Leaving:
-    """The function `leave`, which takes the step behind a segment."""
+    """The function `leave`, which takes the step behind a segment of several frames: of the last one, in which it is
+    that frame's business alone, and the others' states go on as they are. Gives back (number of a way, what it takes).
+    """
 
     def __init__(self, exit: Exit, emitter: _Emitter) -> None:
         self._exit = exit
         self._emitter = emitter
-        self._functions = [f"f{i}" for i in range(len(exit.functions))]
+        self._functions = [f"f{i}" for i in range(1, len(exit.functions))]  # of all frames but the outermost
         self._states = [{name: f"s{i}_{k}" for k, name in enumerate(state)} for i, state in enumerate(exit.states)]
 
     def text(self) -> str:
-        self._emitter.names |= {"jump": Jump, "bind": bind}
+        self._emitter.names["bind"] = bind
         exit, parameters = self._exit, [*self._functions, *(name for s in self._states for name in s.values())]
         step = self._function(exit.step, self._functions[-1])
         lines = [
@@ -379,13 +375,10 @@ class _Leaving:
             f"way = {step}({', '.join(self._state(-1, exit.step))})",
         ]
         for number, way in enumerate(exit.ways):
-            jump = f"return jump({self._emitter.constant(way)}, {self._outermost(way)}, ({self._slots(way)},))"
+            slots = f"return ({number}, {self._slots(way)})"
             last = number == len(exit.ways) - 1
-            lines.append(jump if last else f"if way[0] == {number}: {jump}")
+            lines.append(slots if last else f"if way[0] == {number}: {slots}")
         return "\n    ".join(lines) + "\n"
-
-    def _outermost(self, way: Way) -> str:
-        return self._function(way.frames[0], self._functions[0])
 
     def _state(self, frame: int, continuation: Continuation) -> list[str]:
         return [self._states[frame][name] for name in continuation.names if name in self._states[frame]]
@@ -394,7 +387,7 @@ class _Leaving:
         """All states, with the continuations of the inner frames in between. The last state is what the step gave."""
         parts: list[str] = []
         for i, inner in enumerate(way.frames[1:]):
-            parts += [*self._state(i, way.frames[i]), self._function(inner, self._functions[i + 1])]
+            parts += [*self._state(i, way.frames[i]), self._function(inner, self._functions[i])]
         return ", ".join([*parts, "*way[1:]"])
 
     def _function(self, continuation: Continuation, original: str) -> str:
@@ -409,9 +402,26 @@ def bind(code: types.CodeType, namespace: dict[str, Any], original: types.Functi
     return types.FunctionType(code, namespace, code.co_name, None, original.__closure__)
 
 
-def emit(recording: Recording, wanted: list[int], graph: Callable[..., Any] | None) -> tuple[Replay, Leave | None, str]:
+def _leave(exit: Exit, function: types.FunctionType | None) -> _native.Leave:
+    """A segment of one frame is left by the step itself, others by the function `leave`."""
+    landings = tuple(_native.Landing(way, *way.frames[0]) for way in exit.ways)
+    step = exit.step if function is None else Continuation(function.__code__, function.__globals__)
+    return _native.Leave(*step, landings)
+
+
+def emit(
+    recording: Recording, wanted: list[int], graph: Callable[..., Any] | None
+) -> tuple[Replay, _native.Leave | None, str]:
     """The replay function, what follows it at a break, and their text."""
     text, names = write_replay(recording, wanted)
     names["graph"] = graph
     exec(compile(text, f"<stator replay of {recording.name}>", "exec"), names)
-    return names["replay"], names.get("leave"), text
+    leave = None if recording.exit is None else _leave(recording.exit, names.get("leave"))
+    return names["replay"], leave, text
+
+
+def settle(replay: Replay) -> None:
+    """The replay is going to be called often: it calls its graph without a detour."""
+    names: dict[str, Any] = replay.__globals__
+    if type(names["graph"]) is Unsettled:
+        names["graph"] = names["graph"].settled()

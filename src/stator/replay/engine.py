@@ -17,12 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from .. import _native as n
-from ..facts import autocast_state, is_open, shared_storages
+from ..facts import is_open, shared_storages
 from ..recording import Check, Edge, Fact, Origin
-from . import layout
+from . import layout, state
 from .guards import fetch, holds, specials_unchanged
 
 _C: Any = torch._C
@@ -425,23 +424,5 @@ def _remembering(check: Check) -> Check:
     return check
 
 
-# -- torch's state
-
-
-def _setup_state() -> None:
-    readers = (
-        (_C.is_grad_enabled, None, n.STATE_NUMBER),
-        (_C._get_tracing_state, None, n.STATE_IS_NONE),
-        (_C.is_inference_mode_enabled, None, n.STATE_NUMBER),
-        (_C.get_default_dtype, None, n.STATE_OBJECT),
-        (_C._len_torch_function_stack, None, n.STATE_NUMBER),
-        (_C._len_torch_dispatch_stack, None, n.STATE_NUMBER),
-        (_C._functorch.maybe_current_level, None, n.STATE_NUMBER_OR_NONE),
-        (_C._autograd._top_saved_tensors_default_hooks, False, n.STATE_IS_NONE),
-        (None, None, n.STATE_NUMBER),
-    )
-    n.state_learn(readers, vars(forward_ad), "_current_level", _C._is_any_autocast_enabled, autocast_state)
-
-
 layout.setup()
-_setup_state()
+state.setup()

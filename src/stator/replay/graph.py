@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import weakref
 from collections.abc import Callable
@@ -25,10 +26,27 @@ def _forget_source(cls: type) -> None:
         linecache.cache.pop(code.co_filename, None)
 
 
-def _settled(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
+class Unsettled:
     """A graph whose code is not made yet has a `forward` for the first run only; the real one is found anew."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph  # a lazy graph module
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._graph.forward(*inputs)
+
+    def settled(self) -> Callable[..., Any]:
+        """The real one, if the code can be made now."""
+        with contextlib.suppress(Exception):
+            self._graph.real_recompile()
+            forward: Callable[..., Any] = self._graph.forward
+            return forward
+        return self
+
+
+def _settled(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
     if getattr(compiled, "__func__", None) is getattr(type(graph), "_lazy_forward", None) is not None:
-        return lambda *inputs: graph.forward(*inputs)
+        return Unsettled(graph)
     return compiled
 
 
