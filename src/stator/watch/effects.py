@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .._native import MISSING, mro_lookup
+from .._native import mro_lookup
 from ..facts import container_kind, is_open, keys_of, shared_storages
 from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Recipe, Recording
 from .breaks import Drop
@@ -35,7 +35,7 @@ NOTHING = Constant(None)
 def has_finalizer(cls: type) -> bool:
     """Does the program see when an object dies? A replay keeps what is passed on to the rest of a function for longer,
     and does not make what nothing reads any more."""
-    return mro_lookup(cls, "__del__") is not MISSING
+    return isinstance(mro_lookup(cls, "__del__"), types.FunctionType)
 
 
 class Rebuilder:
