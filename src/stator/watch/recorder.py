@@ -362,8 +362,7 @@ class Recorder(Handlers):
 
     def original(self, value: Any) -> Any:
         """What the program knows a number or a text as: `is` tells it from a copy."""
-        _own, original = self._originals.get(id(value), (value, value))
-        return original
+        return self._originals.get(id(value), (value, value))[1]
 
     def _give_back(self, *, loose: bool = False, inside: bool = False) -> None:
         """The frames get back the numbers and texts that were theirs; with `loose`, those too that nothing depends on
