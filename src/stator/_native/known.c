@@ -171,7 +171,8 @@ is_whole(PyObject *value)
 {
     if (Py_IS_TYPE(value, &KnownType)) {
         Known *k = (Known *)value;
-        if (k->node != NULL && k->index != NULL && k->family != NULL && k->family->version != NULL && k->print != NULL) {
+        if (k->node != NULL && k->index != NULL && k->print != NULL && k->family != NULL &&
+            k->family->version != NULL) {
             return 1;
         }
     }
@@ -332,7 +333,10 @@ known_refresh(Tracer *t, PyObject *tensors, int in_place)
         wrote |= this;
     }
     for (Py_ssize_t i = 0; wrote && i < PyList_GET_SIZE(tensors); i++) {
-        PyObject *print = operand(tensors, i, &tensor, &known) < 0 ? NULL : fingerprint_of(tensor, tracer_knows.strided);
+        if (operand(tensors, i, &tensor, &known) < 0) {
+            return -1;
+        }
+        PyObject *print = fingerprint_of(tensor, tracer_knows.strided);
         if (print == NULL) {
             return -1;
         }
@@ -361,7 +365,8 @@ family_of(Tracer *t, PyObject *tensor, PyObject *print, PyObject *tensors)
     int outside = 0, somewhere = PyObject_IsTrue(pointer);
     Known *known;
     for (Py_ssize_t i = 0; somewhere > 0 && i < PyList_GET_SIZE(tensors); i++) {
-        int shares = operand(tensors, i, &ignored, &known) < 0 ? -1 : same(PyTuple_GET_ITEM(known->print, 1), pointer);
+        int bad = operand(tensors, i, &ignored, &known) < 0;
+        int shares = bad ? -1 : same(PyTuple_GET_ITEM(known->print, 1), pointer);
         int counter = shares > 0 ? same(known->family->version, version) : shares;
         if (counter < 0) {
             return NULL;

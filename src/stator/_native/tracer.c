@@ -41,7 +41,8 @@ static int
 same_level(PyObject *state)
 {
     PyObject *level = Py_XNewRef(PyDict_GetItemWithError(tracer_knows.namespace, tracer_knows.level));
-    int equal = level == NULL ? (PyErr_Occurred() ? -1 : 0) : same(level, PyTuple_GET_ITEM(state, tracer_knows.level_index));
+    PyObject *wanted = PyTuple_GET_ITEM(state, tracer_knows.level_index);
+    int equal = level != NULL ? same(level, wanted) : PyErr_Occurred() ? -1 : 0;
     Py_XDECREF(level);
     return equal;
 }
@@ -89,7 +90,8 @@ is_own(Tracer *t, PyCodeObject *code)
     }
     int own = 0;
     for (Py_ssize_t i = 0; own == 0 && i < PyTuple_GET_SIZE(tracer_knows.folders); i++) {
-        own = (int)PyUnicode_Tailmatch(code->co_filename, PyTuple_GET_ITEM(tracer_knows.folders, i), 0, PY_SSIZE_T_MAX, -1);
+        PyObject *folder = PyTuple_GET_ITEM(tracer_knows.folders, i);
+        own = (int)PyUnicode_Tailmatch(code->co_filename, folder, 0, PY_SSIZE_T_MAX, -1);
     }
     return own < 0 || ptrset_add(own ? &t->own_codes : &t->user_codes, code) < 0 ? -1 : own;
 }
@@ -233,8 +235,8 @@ static int
 tracer_init(PyObject *self, PyObject *args, PyObject *kwds)
 {
     PyObject *watcher, *ledger, *graph, *nodes, *state;
-    if (kwds != NULL || !PyArg_ParseTuple(args, "O!O!OO!O!:Tracer", &WatcherType, &watcher, &LedgerType, &ledger, &graph,
-                                          &PyList_Type, &nodes, &PyTuple_Type, &state)) {
+    if (kwds != NULL || !PyArg_ParseTuple(args, "O!O!OO!O!:Tracer", &WatcherType, &watcher, &LedgerType, &ledger,
+                                          &graph, &PyList_Type, &nodes, &PyTuple_Type, &state)) {
         return -1;
     }
     Tracer *t = (Tracer *)self;
@@ -409,7 +411,8 @@ tracer_learn(PyObject *Py_UNUSED(module), PyObject *args)
     TracerSetup n;
     if (!PyArg_ParseTuple(args, "OO!OOOOO!OO!O!UnO!O:tracer_learn", &n.drop, &PyDict_Type, &n.ways, &n.spell, &n.node,
                           &n.nothing, &n.strided, &PyTuple_Type, &n.tensors, &n.simple, &PyTuple_Type, &n.readers,
-                          &PyDict_Type, &n.namespace, &n.level, &n.level_index, &PyTuple_Type, &n.folders, &n.partial)) {
+                          &PyDict_Type, &n.namespace, &n.level, &n.level_index, &PyTuple_Type, &n.folders,
+                          &n.partial)) {
         return NULL;
     }
     PyObject *kept[] = {n.drop,    n.ways,    n.spell,     n.node,  n.nothing, n.strided, n.tensors,

@@ -56,12 +56,24 @@ class Nodes:
     def _add(self, node: fx.Node, candidate: str) -> str:
         graph = self.graph
         names = graph._graph_namespace
-        name = names.create_name(candidate, None)
+        name = self._another(candidate) if candidate in names._used_names else names.create_name(candidate, None)
         _set(node, "name", name)
         names.associate_name_with_obj(name, node)
         graph._insert(node)
         graph._find_nodes_lookup_table.insert(node)
         graph._len += 1
+        return name
+
+    def _another(self, base: str) -> str:
+        """What the namespace makes of a name that is in use, without looking at it again."""
+        names = self.graph._graph_namespace
+        if base[-1].isdigit():
+            return names.create_name(base, None)  # perhaps it ends in a number, to be counted up
+        number = names._base_count.get(base, 0) + 1
+        while (name := f"{base}_{number}") in names._used_names:
+            number += 1
+        names._used_names.add(name)
+        names._base_count[base] = number
         return name
 
     def _name_of(self, origin: Origin) -> str:
