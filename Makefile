@@ -20,7 +20,7 @@ help:
 	@echo "make test    linters and the whole test suite"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make format  let ruff format the code"
-	@echo "make bench   time of capture and of graph breaks against torch.compile"
+	@echo "make bench   time of capture, of graph breaks and of a compiled call against torch.compile"
 	@echo "make clean   remove .venv and what was built"
 
 setup: $(READY)
@@ -53,6 +53,7 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/breaks.py
+	$(BIN)/python benchmarks/overhead.py
 
 clean:
 	rm -rf .venv build dist src/*.egg-info src/stator/*.so .pytest_cache .mypy_cache .ruff_cache

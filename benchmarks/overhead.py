@@ -64,10 +64,11 @@ class Block(nn.Module):
 
 
 def bert() -> Any:
+    model: Any = transformers.BertModel
     config = transformers.BertConfig(
         vocab_size=256, hidden_size=64, intermediate_size=128, num_attention_heads=4, num_hidden_layers=12
     )
-    return transformers.BertModel(config).eval()
+    return model(config).eval()
 
 
 def total(tables: dict[str, dict[str, torch.Tensor]]) -> Any:

@@ -1,5 +1,8 @@
 """stator: compile PyTorch programs with one line. See `stator.compile`."""
 
+import importlib
+from typing import Any
+
 from . import errors
 from .api import (
     compile,
@@ -18,6 +21,14 @@ from .options import options
 
 config = options
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`stator.autograd` is loaded when first asked for: what it builds on takes longer to import than stator does."""
+    if name == "autograd":
+        return importlib.import_module(".autograd", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "compile",

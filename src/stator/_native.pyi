@@ -112,8 +112,8 @@ class Probe:
         """Of the instruction in the original code; for CALL that of the CALL itself."""
     @property
     def stores(self) -> str | None: ...
-    broken: Any
-    """Set: the graph breaks at this instruction, and `failed` is told this."""
+    mark: Any
+    """What a recorder has learned of this instruction: `on_mark` is called with it before the probe fires."""
     @property
     def code(self) -> CodeType:
         """The original code object. (None once it is gone: a probe does not keep it alive.)"""
@@ -138,6 +138,7 @@ class Watcher:
         on_resume: Callable[[Probe], object] | None = None,
         on_lost: Callable[[bool], object] | None = None,
         on_return: Callable[[Probe, Any], object] | None = None,
+        on_mark: Callable[[Any], object] | None = None,
     ) -> Watcher: ...
     unfiltered: bool
     """Call the handlers at every probe, whatever its operands."""
@@ -234,6 +235,8 @@ class Tracer:
     risky: bool  # something was written to an input before an operation that may fail
     @property
     def known(self) -> dict[int, Known]: ...
+    @property
+    def scalars(self) -> dict[int, tuple[Any, Any]]: ...  # numbers that are nodes, by identity
     def __init__(
         self, watcher: Watcher, ledger: Ledger, graph: Any, nodes: list[Any], state: tuple[Any, ...], /
     ) -> None: ...
@@ -380,8 +383,38 @@ class Shelf:
     def entries(self) -> tuple[Any, ...]: ...
     def add(self, entry: object, /) -> None: ...
     def used(self, entry: object, /) -> None: ...
-    def arm(self, entry: object, guards: Guards, replay: Callable[..., Any] | None, hits: Count, /) -> None: ...
+    def arm(
+        self, entry: object, guards: Guards, replay: Callable[..., Any] | None, leave: Leave | None, hits: Count, /
+    ) -> None: ...
     def clear(self) -> None: ...
+
+@final
+class Landing:
+    """One place where a program goes on after a break."""
+
+    def __new__(cls, way: Any, code: CodeType, namespace: dict[str, Any], /) -> Landing: ...
+    @property
+    def way(self) -> Any: ...
+    @property
+    def shelf(self) -> Shelf | None: ...
+    def open(self, shelf: Shelf, /) -> None: ...
+
+@final
+class Jump:
+    """The program goes on at a landing."""
+
+    @property
+    def landing(self) -> Landing: ...
+    def take(self) -> tuple[FunctionType, tuple[Any, ...]]: ...
+
+@final
+class Leave:
+    """The step behind a segment."""
+
+    def __new__(cls, code: CodeType, namespace: dict[str, Any], landings: tuple[Landing, ...], /) -> Leave: ...
+    @property
+    def landings(self) -> tuple[Landing, ...]: ...
+    def go(self, function: FunctionType, state: tuple[Any, ...], /) -> Jump: ...
 
 @final
 class Compiled:
@@ -394,7 +427,8 @@ class Compiled:
         shelf: Shelf,
         hits: Count,
         resume: Callable[[Any, tuple[Any, ...], tuple[Any, ...]], Any],
-        failed: Callable[[Any, BaseException, tuple[Any, ...]], Any],
+        failed: Callable[[Any, BaseException, FunctionType, tuple[Any, ...]], Any],
+        go_on: Callable[[Jump], Any],
     ) -> Compiled: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __get__(self, obj: object, objtype: type | None = None, /) -> Any: ...
@@ -412,6 +446,7 @@ def state_learn(
     autocast: Callable[[], tuple[Any, ...]],
     /,
 ) -> None: ...
+def state_direct(libtorch_cpu: str, libc10: str, /) -> bool: ...
 def state_is(state: tuple[Any, ...], /) -> bool: ...
 def tensor_learn(
     tensor: type,

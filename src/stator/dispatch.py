@@ -141,6 +141,7 @@ def in_front(fallback: Callable[..., Any], function: types.FunctionType, program
         hits=program.tally.count,
         resume=program.resume,
         failed=program.replay_failed,
+        go_on=program.go_on,
     )
     functools.update_wrapper(quick, fallback)
     return quick

@@ -356,6 +356,10 @@ class BackendError(StatorError):
         return f"backend {self.backend!r} failed with {type(cause).__name__}: {cause}{saved}"
 
 
+class CannotDerive(StatorError):
+    """A graph whose backward cannot be derived ahead of time; backends then run it as it was captured."""
+
+
 class InternalError(StatorError):
     """A step of stator failed, a fault of ours. `__cause__` is the failure, `report_path` a saved report."""
 

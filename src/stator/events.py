@@ -83,6 +83,24 @@ class BackendCompiled(Event):
 
 
 @dataclass(frozen=True)
+class BackwardDerived(Event):
+    """A graph was differentiated ahead of time and cut into forward and backward."""
+
+    seconds: float  # trace, passes, cut and wrap, without the compilers
+    joint: Text  # runnable Python
+    forward: Text
+    backward: Text  # empty: no gradients are wanted
+    steps: tuple[str, ...] = ()  # what each step did, and how long it took
+
+
+@dataclass(frozen=True)
+class NotDerived(Event):
+    """A graph could not be differentiated ahead of time; it runs as it was captured."""
+
+    why: object
+
+
+@dataclass(frozen=True)
 class RanPlain(Event):
     """A call ran as plain Python."""
 

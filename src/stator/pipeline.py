@@ -33,7 +33,7 @@ from .errors import BackendError, BreakReason, GraphBreakError, InternalError, b
 from .options import View, options
 from .recording import Recording, Way
 from .replay.cache import Cache, Entry
-from .replay.emit import Jump, Leave, emit, wanted_origins
+from .replay.emit import emit, wanted_origins
 from .replay.engine import compile_guards
 from .replay.graph import restoring
 from .replay.guards import Guards, Miss
@@ -96,18 +96,18 @@ def _put_back(tensor: torch.Tensor, contents: torch.Tensor) -> None:
 
 
 class Leaving:
-    """A replay has come to a break: `leave(*state)` makes the step, and says where the program goes on."""
+    """A replay of `function` has come to a break: `leave` makes the step, and says where the program goes on."""
 
-    __slots__ = ("leave", "state")
+    __slots__ = ("function", "leave", "state")
 
-    def __init__(self, leave: Leave, state: Slots) -> None:
+    def __init__(self, leave: _native.Leave, function: types.FunctionType, state: Slots) -> None:
         self.leave = leave
+        self.function = function
         self.state = state
 
-    def go(self) -> Jump:
+    def go(self) -> _native.Jump:
         state, self.state = self.state, ()
-        jump: Jump = self.leave(*state)
-        return jump
+        return self.leave.go(self.function, state)
 
 
 @dataclass(slots=True)
@@ -194,24 +194,34 @@ class Program:
         outcome = self._call(self.function, slots)
         return self._follow(outcome) if type(outcome) is Leaving else outcome
 
+    def go_on(self, jump: _native.Jump) -> Any:
+        """C code has made a step and found no recording for what follows."""
+        return self._follow(jump)
+
     def _follow(self, outcome: Any) -> Any:
         """From break to break, up to the result. Nothing here holds on to what a segment was given."""
         tally = self.tally
         before = (tally.recordings, tally.plain)
         try:
-            while type(outcome) is Leaving:
-                jump = outcome.go()
-                outcome = None
-                if jump.way.raises:  # a handler, or nothing but the way out
-                    return jump.function(*jump.slots)
-                outcome = self.continuation(jump.way)._go_on(jump)
-            return outcome
+            while True:
+                if type(outcome) is Leaving:
+                    outcome = outcome.go()
+                elif type(outcome) is _native.Jump:
+                    outcome = self._land(outcome)
+                else:
+                    return outcome
         finally:
             tally.count.value += (tally.recordings, tally.plain) == before
 
-    def _go_on(self, jump: Jump) -> Any:
-        slots, jump.slots = jump.slots, ()
-        return self._call(jump.function, slots)
+    def _land(self, jump: _native.Jump) -> Any:
+        landing = jump.landing
+        function, slots = jump.take()
+        if landing.way.raises:  # a handler, or nothing but the way out
+            return function(*slots)
+        program = self.continuation(landing.way)
+        if landing.shelf is not program.cache.shelf:
+            landing.open(program.cache.shelf)
+        return program._call(function, slots)
 
     def _call(self, function: types.FunctionType, slots: Slots) -> Any:
         """The result, or a `Leaving`: where a replay has come to a break."""
@@ -226,7 +236,7 @@ class Program:
             values = entry.guards.check(inputs)
             if values is not None:
                 self.cache.used(entry)
-                if not entry.armed and self.start is self and not (self.fullgraph and entry.break_reason is not None):
+                if not entry.armed and not (self.fullgraph and entry.break_reason is not None):
                     self.cache.arm(entry)
                 return self._replay(entry, values, function, slots)
         return self._miss(function, slots, inputs)
@@ -250,7 +260,7 @@ class Program:
                 error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
                 raise
         else:
-            return result if entry.leave is None else Leaving(entry.leave, result)
+            return result if entry.leave is None else Leaving(entry.leave, function, result)
         # The graph failed and what it changed is as before: the function itself raises what eager raises.
         return self.call_plain(function, slots)
 
@@ -260,12 +270,12 @@ class Program:
         outcome = self._replay(entry, values, self.function, slots)
         return self._follow(outcome) if type(outcome) is Leaving else outcome
 
-    def replay_failed(self, entry: Entry, error: BaseException, slots: Slots) -> Any:
-        """A replay that C code called raised."""
+    def replay_failed(self, entry: Entry, error: BaseException, function: types.FunctionType, slots: Slots) -> Any:
+        """A replay that C code called raised: one of ours, or of a continuation of ours."""
         if entry.mutates:
             error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
             raise error
-        return self.call_plain(self.function, slots)
+        return self.call_plain(function, slots) if function is self.function else function(*slots)
 
     def _run_plain(self, function: types.FunctionType, slots: Slots, why: Any) -> Any:
         self.tally.plain += 1
@@ -312,7 +322,7 @@ class Program:
         """Watch the call; its result is the call's result, whatever becomes of the recording."""
         start = time.perf_counter()
         try:
-            recorder = Recorder(self.name, self.start, self._ask)
+            recorder = Recorder(self.name, self.start, self.settings, self._ask)
             recorder.prepare(function, self.names, slots, self.way, frozenset(self.cache.changing))
         except Exception as error:
             self._internal_failure("preparing to watch", error)
@@ -321,6 +331,7 @@ class Program:
             with _collector_paused():
                 result = recorder.run()
                 segments = self._finish(recorder, result)
+                result = recorder.original(result)
         except _native.Unwatchable as why:
             self._unwatchable = self._break("unwatchable-code", str(why))
             return self._run_plain(function, slots, self._unwatchable)
@@ -411,7 +422,8 @@ class Program:
         assert recording.graph is not None
         start = time.perf_counter()
         try:
-            compiled = self._backend(recording.graph, recording.example_inputs)
+            with torch.set_grad_enabled(recording.state[0]):  # as it is where the graph will run
+                compiled = self._backend(recording.graph, recording.example_inputs)
             if not callable(compiled):
                 raise TypeError(f"the backend gave back {compiled!r}, which is not callable")
         except Exception as error:

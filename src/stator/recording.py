@@ -161,6 +161,7 @@ class Blueprint:
     parts: list[Any]
     attributes: list[tuple[str, Recipe]] = field(default_factory=list)  # instance dict
     slots: list[tuple[Any, Recipe]] = field(default_factory=list)  # member descriptor, value
+    late: bool = False  # it is made behind the effects
 
 
 class Effect(NamedTuple):
@@ -242,6 +243,7 @@ class Recording:
     restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
     operations: int = 0
     probes: int = 0  # fired in the run
+    prints: list[tuple[list[Recipe], dict[str, Any]]] = field(default_factory=list)  # arguments, keywords
     grad_mode: bool | None = None  # what the segment leaves it at, if that differs from how it began
     exit: Exit | None = None  # set: the segment ends at a break and the program goes on behind it
     break_reason: BreakReason | None = None  # why the segment ends where it ends, if not with the function

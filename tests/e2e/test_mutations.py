@@ -141,13 +141,13 @@ READ = {
     "dict key present": (lambda s, x: x if "a" in s.thing.table else -x, lambda s: s.thing.table.pop("a")),
     "dict keys": (lambda s, x: x * len(list(s.thing.table)), lambda s: s.thing.table.update(z=1.0)),
     "dict order": (
-        lambda s, x: x * list(s.thing.table.values())[0],
+        lambda s, x: x * tuple(s.thing.table.values())[0],  # noqa: RUF015
         lambda s: s.thing.table.update(a=s.thing.table.pop("a")),
     ),
     "dict replaced": (lambda s, x: x * s.thing.table["a"], lambda s: setattr(s.thing, "table", {"a": 3.0})),
     "ordered dict": (lambda s, x: x * s.ordered["a"], lambda s: s.ordered.update(a=4.0)),
     "order of an ordered dict": (
-        lambda s, x: x * list(s.ordered.values())[0],
+        lambda s, x: x * tuple(s.ordered.values())[0],  # noqa: RUF015
         lambda s: s.ordered.move_to_end("a"),
     ),
     "default dict": (lambda s, x: x * s.default["a"], lambda s: s.default.update(a=4.0)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -241,3 +242,16 @@ def test_eight_threads_with_changing_shapes_and_flags():
     model.flag = True
     with torch.no_grad():
         assert torch.equal(compiled(rand(1, 2, 4), 1), model(rand(1, 2, 4), 1))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_calls_and_records():
+    compiled = stator.compile(polynomial, backend="eager")
+    for seed in (1, 2, 3):
+        compiled(rand(seed), 3)
+    child = os.fork()
+    if child == 0:
+        right = all(torch.equal(compiled(rand(seed), n), polynomial(rand(seed), n)) for seed in (1, 2) for n in (3, 4))
+        os._exit(0 if right and compiled.stator.recordings == 2 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(compiled(rand(5), 3), polynomial(rand(5), 3))

@@ -16,6 +16,7 @@
 #include <structmember.h>
 #include <internal/pycore_dict.h>
 #include <internal/pycore_frame.h>
+#include <internal/pycore_object.h>
 #if PY_VERSION_HEX >= 0x030D0000
 #include <internal/pycore_setobject.h> /* _PySet_NextEntry */
 #endif
@@ -360,6 +361,11 @@ dict_is_text(PyObject *dict)
 static inline PyObject *
 instance_dict(PyObject *object)
 {
+#if !PY312
+    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT && *_PyObject_ManagedDictPointer(object) != NULL) {
+        return *_PyObject_ManagedDictPointer(object); /* there are no inline values then */
+    }
+#endif
 #if !PY313
     PyObject **place = _PyObject_GetDictPtr(object);
     if (place != NULL && *place != NULL) {

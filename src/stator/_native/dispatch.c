@@ -1,213 +1,14 @@
-/* The compiled callable: binds arguments, checks guards, calls the replay.
+/* The compiled callable: binds arguments, checks guards, calls the replay; at a break makes the step and goes on.
  *
  * `Compiled` stands before a Python callable, its *fallback*, which does all that in full generality. It takes over only what
  * is certain: arguments that bind without a question, a recording whose guards hold, a replay that needs nothing
  * around it. In every other case, and while this thread records, the fallback is called with the arguments as they came.
  *
- * A `Shelf` holds the recordings of one code object, most recently used first. Python code puts them there and
- * *arms* those that C code may use.
+ * Behind a break the same holds for each landing: where C code cannot be certain, Python code goes on from there.
  */
-#include "native.h"
-#include "guard.h"
+#include "shelf.h"
 
 enum { MAX_SLOTS = 32 };
-
-/* ---- counting ---- */
-
-typedef struct {
-    PyObject_HEAD
-    unsigned long long value;
-} Count;
-
-static PyMemberDef count_members[] = {
-    {"value", T_ULONGLONG, offsetof(Count, value), 0, "How often it happened."},
-    {NULL},
-};
-
-static PyTypeObject CountType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "stator._native.Count",
-    .tp_doc = "A number that C and Python code count up together.",
-    .tp_basicsize = sizeof(Count),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_new = PyType_GenericNew,
-    .tp_members = count_members,
-};
-
-/* ---- the recordings of one code object ---- */
-
-typedef struct {
-    PyObject *entry;
-    Guards *guards;   /* NULL: not armed, only Python code may use it */
-    PyObject *replay; /* NULL: the entry is handed to `resume` when its guards hold */
-    Count *hits;
-} Row;
-
-typedef struct {
-    PyObject_HEAD
-    Row *rows;
-    Py_ssize_t count;
-    unsigned long long changes; /* counts everything but a change of order */
-} Shelf;
-
-static void
-row_clear(Row *row)
-{
-    Py_CLEAR(row->entry);
-    Py_CLEAR(row->guards);
-    Py_CLEAR(row->replay);
-    Py_CLEAR(row->hits);
-}
-
-static Py_ssize_t
-shelf_find(Shelf *s, PyObject *entry)
-{
-    for (Py_ssize_t i = 0; i < s->count; i++) {
-        if (s->rows[i].entry == entry) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-static void
-shelf_to_front(Shelf *s, Py_ssize_t i)
-{
-    Row row = s->rows[i];
-    memmove(s->rows + 1, s->rows, (size_t)i * sizeof(Row));
-    s->rows[0] = row;
-}
-
-static PyObject *
-shelf_add(Shelf *s, PyObject *entry)
-{
-    Row *rows = PyMem_Realloc(s->rows, (size_t)(s->count + 1) * sizeof(Row));
-    if (rows == NULL) {
-        return PyErr_NoMemory();
-    }
-    s->rows = rows;
-    memmove(rows + 1, rows, (size_t)s->count * sizeof(Row));
-    rows[0] = (Row){.entry = Py_NewRef(entry)};
-    s->count++;
-    s->changes++;
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-shelf_used(Shelf *s, PyObject *entry)
-{
-    Py_ssize_t i = shelf_find(s, entry);
-    if (i > 0) {
-        shelf_to_front(s, i);
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *
-shelf_arm(Shelf *s, PyObject *args)
-{
-    PyObject *entry, *guards, *replay, *hits;
-    if (!PyArg_ParseTuple(args, "OO!OO!", &entry, &GuardsType, &guards, &replay, &CountType, &hits)) {
-        return NULL;
-    }
-    Py_ssize_t i = shelf_find(s, entry);
-    if (i >= 0) {
-        Row former = s->rows[i];
-        s->rows[i].guards = (Guards *)Py_NewRef(guards);
-        s->rows[i].replay = replay == Py_None ? NULL : Py_NewRef(replay);
-        s->rows[i].hits = (Count *)Py_NewRef(hits);
-        s->changes++;
-        former.entry = NULL;
-        row_clear(&former);
-    }
-    Py_RETURN_NONE;
-}
-
-static int
-shelf_tp_clear(Shelf *s)
-{
-    Row *rows = s->rows;
-    Py_ssize_t count = s->count;
-    s->rows = NULL;
-    s->count = 0;
-    s->changes++;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        row_clear(&rows[i]);
-    }
-    PyMem_Free(rows);
-    return 0;
-}
-
-static PyObject *
-shelf_clear(Shelf *s, PyObject *Py_UNUSED(none))
-{
-    shelf_tp_clear(s);
-    Py_RETURN_NONE;
-}
-
-static int
-shelf_traverse(Shelf *s, visitproc visit, void *arg)
-{
-    for (Py_ssize_t i = 0; i < s->count; i++) {
-        Py_VISIT(s->rows[i].entry);
-        Py_VISIT(s->rows[i].guards);
-        Py_VISIT(s->rows[i].replay);
-        Py_VISIT(s->rows[i].hits);
-    }
-    return 0;
-}
-
-static void
-shelf_dealloc(Shelf *s)
-{
-    PyObject_GC_UnTrack(s);
-    shelf_tp_clear(s);
-    Py_TYPE(s)->tp_free(s);
-}
-
-static PyObject *
-shelf_entries(Shelf *s, void *Py_UNUSED(closure))
-{
-    for (;;) { /* a new tuple may start a collection, and that may change the shelf */
-        unsigned long long changes = s->changes;
-        PyObject *entries = PyTuple_New(s->count);
-        if (entries == NULL || changes == s->changes) {
-            for (Py_ssize_t i = 0; entries != NULL && i < s->count; i++) {
-                PyTuple_SET_ITEM(entries, i, Py_NewRef(s->rows[i].entry));
-            }
-            return entries;
-        }
-        Py_DECREF(entries);
-    }
-}
-
-static PyMethodDef shelf_methods[] = {
-    {"add", (PyCFunction)shelf_add, METH_O, "Put an entry before all others."},
-    {"used", (PyCFunction)shelf_used, METH_O, "Move an entry to the front."},
-    {"arm", (PyCFunction)shelf_arm, METH_VARARGS,
-     "arm(entry, guards, replay or None, hits): C code may use this entry; without a replay it hands it to `resume`."},
-    {"clear", (PyCFunction)shelf_clear, METH_NOARGS, "Forget all entries."},
-    {NULL},
-};
-
-static PyGetSetDef shelf_getset[] = {
-    {"entries", (getter)shelf_entries, NULL, "All entries, most recently used first.", NULL},
-    {NULL},
-};
-
-static PyTypeObject ShelfType = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "stator._native.Shelf",
-    .tp_doc = "The recordings of one code object, most recently used first.",
-    .tp_basicsize = sizeof(Shelf),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = PyType_GenericNew,
-    .tp_dealloc = (destructor)shelf_dealloc,
-    .tp_traverse = (traverseproc)shelf_traverse,
-    .tp_clear = (inquiry)shelf_tp_clear,
-    .tp_methods = shelf_methods,
-    .tp_getset = shelf_getset,
-};
 
 /* ---- the callable ---- */
 
@@ -221,7 +22,10 @@ typedef struct {
     Shelf *shelf;
     Count *hits;
     PyObject *resume; /* resume(entry, values, slots): what follows when an entry's guards hold */
-    PyObject *failed; /* failed(entry, exception, slots): what follows when a replay raised */
+    PyObject *failed; /* failed(entry, exception, function, slots): what follows when a replay raised */
+    PyObject *bound;  /* a dict: steps and continuations that were given the closure of `function` */
+    unsigned long long bound_at; /* `changes` of the shelf when it was last emptied */
+    PyObject *go_on;  /* go_on(jump): what follows a step when C code has no recording */
     PyObject *self_is, *self_becomes; /* of a compiled module: its own object stands for another; or NULL */
     PyTypeObject *self_type;
 } Compiled;
@@ -242,9 +46,17 @@ is_heard(void)
     return heard != 0;
 }
 
+/* May C code use recordings here and now? */
+static int
+is_quick(void)
+{
+    return enabled && thread_here.state == STATE_OFF && !is_heard();
+}
+
 typedef struct {
     PyObject *values[MAX_SLOTS + 1]; /* owned, NULL if not bound */
     Py_ssize_t count;
+    Py_ssize_t made; /* the slot of **kwargs, which is a new dict in each call; or -1 */
 } Slots;
 
 static void
@@ -317,6 +129,7 @@ bind(Compiled *c, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, Sl
         return 0;
     }
     s->count = named + star + stars + 1;
+    s->made = stars ? named + star : -1;
     memset(s->values, 0, (size_t)s->count * sizeof(PyObject *));
     Py_ssize_t positional = nargs < code->co_argcount ? nargs : code->co_argcount;
     for (Py_ssize_t i = 0; i < positional; i++) {
@@ -355,109 +168,161 @@ bind(Compiled *c, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, Sl
     return (keywords == 0 && nargs == code->co_argcount && code->co_kwonlyargcount == 0) || bind_defaults(f, code, s);
 }
 
+/* ---- using recordings ---- */
+
+/* All but the last, which is the function. */
 static PyObject *
-slots_tuple(const Slots *s)
+slots_tuple(PyObject *const *inputs, Py_ssize_t count)
 {
-    PyObject *slots = PyTuple_New(s->count - 1); /* without the function */
-    for (Py_ssize_t i = 0; slots != NULL && i < s->count - 1; i++) {
-        PyTuple_SET_ITEM(slots, i, Py_NewRef(s->values[i]));
+    PyObject *slots = PyTuple_New(count - 1);
+    for (Py_ssize_t i = 0; slots != NULL && i < count - 1; i++) {
+        PyTuple_SET_ITEM(slots, i, Py_NewRef(inputs[i]));
     }
     return slots;
 }
 
 /* A replay raised: Python code decides what the call comes to. */
 static PyObject *
-after_failure(Compiled *c, PyObject *entry, const Slots *s)
+after_failure(Compiled *c, PyObject *entry, PyObject *const *inputs, Py_ssize_t count)
 {
     if (!PyErr_ExceptionMatches(PyExc_Exception)) {
         return NULL;
     }
-    PyObject *error = error_take(), *slots = slots_tuple(s), *result = NULL;
+    PyObject *error = error_take(), *slots = slots_tuple(inputs, count), *result = NULL;
     if (error != NULL && slots != NULL) {
-        result = PyObject_CallFunctionObjArgs(c->failed, entry, error, slots, NULL);
+        result = PyObject_CallFunctionObjArgs(c->failed, entry, error, inputs[count - 1], slots, NULL);
     }
     Py_XDECREF(error);
     Py_XDECREF(slots);
     return result;
 }
 
-static PyObject *
-replay(Compiled *c, const Row *row, PyObject *values, const Slots *s)
-{
-    PyObject *result;
-    if (row->replay == NULL) {
-        PyObject *slots = slots_tuple(s);
-        result = slots == NULL ? NULL : PyObject_CallFunctionObjArgs(c->resume, row->entry, values, slots, NULL);
-        Py_XDECREF(slots);
-        return result;
-    }
-    row->hits->value++;
-    c->hits->value++;
-    result = PyObject_CallOneArg(row->replay, values);
-    return result != NULL ? result : after_failure(c, row->entry, s);
-}
-
-/* Looks for a recording that fits. 1: *result is the call's result, or NULL with its exception. 0: none can be used. */
+/* Calls a replay and lets go of its values. 1: *state is a state to go on from. 0: *state is the call's result, or NULL
+ * with its exception. */
 static int
-use_recording(Compiled *c, const Slots *s, PyObject **result)
+replay(Compiled *c, const Row *row, PyObject *values, PyObject *const *inputs, Py_ssize_t count, PyObject **state)
 {
-    Shelf *shelf = c->shelf;
-    TorchState state;
-    int used = 0;
-    if (shelf->count == 0 || state_read(&state) < 0) {
+    row->hits->value++;
+    *state = PyObject_CallOneArg(row->replay, values);
+    Py_DECREF(values);
+    if (*state == NULL) {
+        *state = after_failure(c, row->entry, inputs, count);
         return 0;
     }
-    Py_INCREF(shelf);
-    unsigned long long changes = shelf->changes;
-    for (Py_ssize_t i = 0; !used && changes == shelf->changes && i < shelf->count; i++) {
-        Row row = shelf->rows[i];
-        if (row.guards == NULL) {
-            break;
-        }
-        if (!state_same(&state, &row.guards->state)) {
-            continue;
-        }
-        Py_INCREF(row.entry);
-        Py_INCREF(row.guards);
-        Py_XINCREF(row.replay);
-        Py_INCREF(row.hits);
-        PyObject *values;
-        int outcome = guards_walk(row.guards, s->values, s->count, &values);
-        if (outcome == HOLDS) {
-            Py_ssize_t at = i < shelf->count && shelf->rows[i].entry == row.entry ? i : shelf_find(shelf, row.entry);
-            if (at > 0) {
-                shelf_to_front(shelf, at);
-            }
-            *result = replay(c, &row, values, s);
-            Py_DECREF(values);
-            used = 1;
-        }
-        row_clear(&row);
-        if (outcome == UNSURE) {
-            break;
-        }
+    if (row->leave != NULL && !PyTuple_CheckExact(*state)) {
+        Py_CLEAR(*state);
+        PyErr_SetString(PyExc_SystemError, "the replay of a segment that is left gives back a tuple");
+        return 0;
     }
-    Py_DECREF(shelf);
-    state_clear(&state);
-    return used;
+    return row->leave != NULL;
+}
+
+/* Python code goes on from a landing. Steals `inputs`. */
+static PyObject *
+hand_over(Compiled *c, Landing *landing, PyObject *inputs)
+{
+    PyObject *jump = jump_new(landing, inputs);
+    PyObject *result = jump == NULL ? NULL : PyObject_CallOneArg(c->go_on, jump);
+    Py_XDECREF(jump);
+    return result;
+}
+
+/* From break to break, up to the result. Steals `function` and `state`, and `leave` of the row, which is cleared. Nothing
+ * here holds on to what a segment was given: what the program lets go of dies. */
+static PyObject *
+follow(Compiled *c, Row *row, PyObject *function, PyObject *state)
+{
+    for (int goes_on = 1; goes_on;) {
+        Landing *landing;
+        PyObject *inputs, *values;
+        int stepped = leave_step(row->leave, function, c->bound, state, &landing, &inputs);
+        Py_CLEAR(function);
+        Py_CLEAR(state);
+        row_clear(row);
+        if (stepped < 0) {
+            break;
+        }
+        PyObject *const *items = ((PyTupleObject *)inputs)->ob_item;
+        Py_ssize_t count = PyTuple_GET_SIZE(inputs);
+        int fits = is_quick() && landing->shelf != NULL && shelf_fitting(landing->shelf, items, count, -1, row, &values);
+        if (!fits || row->replay == NULL) {
+            if (fits) {
+                Py_DECREF(values);
+                row_clear(row);
+            }
+            PyObject *result = hand_over(c, landing, inputs);
+            Py_DECREF(landing);
+            return result;
+        }
+        Py_DECREF(landing);
+        goes_on = replay(c, row, values, items, count, &state);
+        function = Py_NewRef(items[count - 1]);
+        Py_DECREF(inputs);
+    }
+    Py_XDECREF(function);
+    row_clear(row);
+    c->hits->value++;
+    return state;
+}
+
+/* Uses a recording that fits, and clears the slots. 1: *result is the call's result, or NULL with its exception. 0: there
+ * is none. */
+static int
+use_recording(Compiled *c, Slots *s, PyObject **result)
+{
+    Row row;
+    PyObject *values;
+    if (!shelf_fitting(c->shelf, s->values, s->count, s->made, &row, &values)) {
+        slots_clear(s);
+        return 0;
+    }
+    if (row.replay == NULL) {
+        PyObject *slots = slots_tuple(s->values, s->count);
+        *result = slots == NULL ? NULL : PyObject_CallFunctionObjArgs(c->resume, row.entry, values, slots, NULL);
+        Py_XDECREF(slots);
+        Py_DECREF(values);
+        slots_clear(s);
+    }
+    else if (replay(c, &row, values, s->values, s->count, result)) {
+        PyObject *function = Py_NewRef(s->values[s->count - 1]);
+        slots_clear(s);
+        if (c->bound_at != c->shelf->changes) {
+            c->bound_at = c->shelf->changes;
+            PyDict_Clear(c->bound);
+        }
+        *result = follow(c, &row, function, *result);
+        return 1;
+    }
+    else {
+        c->hits->value++;
+        slots_clear(s);
+    }
+    row_clear(&row);
+    return 1;
 }
 
 static PyObject *
 compiled_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Compiled *c = (Compiled *)self;
-    if (enabled && thread_here.state == STATE_OFF && c->shelf != NULL && !is_heard()) {
+    if (is_quick() && c->shelf != NULL) {
         Slots s;
         PyObject *result = NULL;
         Py_INCREF(self);
-        int used = bind(c, args, PyVectorcall_NARGS(nargsf), kwnames, &s) && use_recording(c, &s, &result);
-        slots_clear(&s);
+        int used = 0;
+        if (bind(c, args, PyVectorcall_NARGS(nargsf), kwnames, &s)) {
+            used = use_recording(c, &s, &result);
+        }
+        else {
+            slots_clear(&s);
+        }
+        if (!used) {
+            PyErr_Clear();
+        }
+        Py_DECREF(self);
         if (used) {
-            Py_DECREF(self);
             return result;
         }
-        PyErr_Clear();
-        Py_DECREF(self);
     }
     PyObject *fallback = Py_XNewRef(c->fallback);
     if (fallback == NULL) {
@@ -474,10 +339,10 @@ compiled_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObje
 static PyObject *
 compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"fallback", "function", "shelf", "hits", "resume", "failed", NULL};
-    PyObject *fallback, *function, *shelf, *hits, *resume, *failed;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OO", names, &fallback, &PyFunction_Type, &function, &ShelfType,
-                                     &shelf, &CountType, &hits, &resume, &failed)) {
+    static char *names[] = {"fallback", "function", "shelf", "hits", "resume", "failed", "go_on", NULL};
+    PyObject *fallback, *function, *shelf, *hits, *resume, *failed, *go_on;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OOO", names, &fallback, &PyFunction_Type, &function, &ShelfType,
+                                     &shelf, &CountType, &hits, &resume, &failed, &go_on)) {
         return NULL;
     }
     Compiled *c = (Compiled *)type->tp_alloc(type, 0);
@@ -490,6 +355,11 @@ compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         c->hits = (Count *)Py_NewRef(hits);
         c->resume = Py_NewRef(resume);
         c->failed = Py_NewRef(failed);
+        c->go_on = Py_NewRef(go_on);
+        c->bound = PyDict_New();
+        if (c->bound == NULL) {
+            Py_CLEAR(c);
+        }
     }
     return (PyObject *)c;
 }
@@ -505,6 +375,8 @@ compiled_traverse(Compiled *c, visitproc visit, void *arg)
     Py_VISIT(c->hits);
     Py_VISIT(c->resume);
     Py_VISIT(c->failed);
+    Py_VISIT(c->go_on);
+    Py_VISIT(c->bound);
     Py_VISIT(c->self_is);
     Py_VISIT(c->self_becomes);
     Py_VISIT(c->self_type);
@@ -522,6 +394,8 @@ compiled_clear(Compiled *c)
     Py_CLEAR(c->hits);
     Py_CLEAR(c->resume);
     Py_CLEAR(c->failed);
+    Py_CLEAR(c->go_on);
+    Py_CLEAR(c->bound);
     Py_CLEAR(c->self_is);
     Py_CLEAR(c->self_becomes);
     Py_CLEAR(c->self_type);
@@ -637,9 +511,5 @@ static PyMethodDef functions[] = {
 int
 dispatch_setup(PyObject *module)
 {
-    if (PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &CountType) < 0 ||
-        PyModule_AddType(module, &ShelfType) < 0 || PyModule_AddType(module, &CompiledType) < 0) {
-        return -1;
-    }
-    return 0;
+    return PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &CompiledType) < 0 ? -1 : 0;
 }

@@ -161,10 +161,10 @@ node_from(Guards *g, int index, PyObject *row, Py_ssize_t nodes, Py_ssize_t chec
 {
     Node *n = &g->nodes[index];
     PyObject *key, *rows;
-    int edge, version, related;
-    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiOnipiiO!", &edge, &n->parent, &key, &n->number, &version, &related,
+    int edge, version;
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiOniiiO!", &edge, &n->parent, &key, &n->number, &version,
                                                  &n->past_fixed, &n->origin, &PyList_Type, &rows)) {
-        return PyErr_Occurred() ? -1 : refuse("a node is a tuple of nine");
+        return PyErr_Occurred() ? -1 : refuse("a node is a tuple of eight");
     }
     int root = edge == EDGE_LOCAL || edge == EDGE_CONST;
     if (edge < 0 || edge >= EDGE_COUNT || version < VERSION_NONE || version > VERSION_TYPE ||
@@ -173,7 +173,7 @@ node_from(Guards *g, int index, PyObject *row, Py_ssize_t nodes, Py_ssize_t chec
     }
     n->edge = (unsigned char)edge;
     n->version = (unsigned char)version;
-    n->related = (unsigned char)related;
+    n->is_entry = edge == EDGE_KEY || edge == EDGE_MRO || edge == EDGE_SUPER;
     n->key = Py_NewRef(key);
     return edge_from(n) < 0 ? -1 : checks_from(g, n, rows, checks);
 }
@@ -211,7 +211,8 @@ relations_from(Guards *g, PyObject *list)
         if (r->a < 0 || r->a >= g->node_count || r->b < 0 || r->b >= g->node_count) {
             return refuse("there is no such node");
         }
-        g->nodes[r->a].related = g->nodes[r->b].related = 1;
+        g->nodes[r->a].related |= IN_RELATION;
+        g->nodes[r->b].related |= IN_RELATION;
         g->relation_count++;
     }
     return g->relations == NULL ? -1 : 0;
@@ -235,7 +236,7 @@ groups_from(Guards *g, PyObject *list)
         }
         group->size = (int)PyTuple_GET_SIZE(nodes);
         for (int k = 0; k < group->size; k++) {
-            g->nodes[group->nodes[k]].related = 1;
+            g->nodes[group->nodes[k]].related |= IN_GROUP;
         }
     }
     return g->groups == NULL ? -1 : 0;
@@ -247,10 +248,10 @@ nodes_from(Guards *g, PyObject *nodes)
     Py_ssize_t count = PyList_GET_SIZE(nodes), checks = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *row = PyList_GET_ITEM(nodes, i);
-        if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 9 || !PyList_Check(PyTuple_GET_ITEM(row, 8))) {
-            return refuse("a node is a tuple of nine, its checks a list");
+        if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 8 || !PyList_Check(PyTuple_GET_ITEM(row, 7))) {
+            return refuse("a node is a tuple of eight, its checks a list");
         }
-        checks += PyList_GET_SIZE(PyTuple_GET_ITEM(row, 8));
+        checks += PyList_GET_SIZE(PyTuple_GET_ITEM(row, 7));
     }
     g->nodes = PyMem_Calloc((size_t)count + 1, sizeof(Node));
     g->fresh = PyMem_Calloc((size_t)count + 1, sizeof(int));
@@ -379,7 +380,7 @@ guards_check_method(Guards *g, PyObject *const *args, Py_ssize_t nargs)
     }
     PyObject *slots = Py_NewRef(args[0]), *values;
     Py_INCREF(g); /* `ask` may drop the last reference */
-    int outcome = guards_walk(g, ((PyTupleObject *)slots)->ob_item, PyTuple_GET_SIZE(slots), &values);
+    int outcome = guards_walk(g, ((PyTupleObject *)slots)->ob_item, PyTuple_GET_SIZE(slots), -1, &values);
     Py_DECREF(slots);
     Py_DECREF(g);
     return outcome == HOLDS ? values : Py_NewRef(outcome == FAILS ? Py_None : Py_NotImplemented);

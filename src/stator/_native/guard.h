@@ -1,4 +1,4 @@
-/* Guards: what state.c, guard.c and dispatch.c share. */
+/* Guards: what state.c, guard.c, walk.c and shelf.c share. */
 #ifndef STATOR_GUARD_H
 #define STATOR_GUARD_H
 
@@ -72,22 +72,24 @@ typedef struct {
 
 enum { HOOKS = 4 };
 extern PyObject *hook_names[HOOKS], *method_names[3]; /* interned; see guards_setup */
+enum { IN_RELATION = 1, IN_GROUP = 2 };
 enum { VERSION_NONE, VERSION_DICT, VERSION_TYPE };
 
 typedef struct {
     unsigned char edge;
     unsigned char version;  /* what kind of version the value has */
-    unsigned char related;  /* identity matters: see Relation and Group */
+    unsigned char is_entry; /* of a dict or class: fixed by the version of that */
+    unsigned char related;  /* identity matters: IN_RELATION, IN_GROUP */
     unsigned char stands;   /* in this walk: the version of the value is the one that was seen */
     int parent;             /* before this node; -1 for none */
     int past_fixed;         /* the first child (or later node) that must be visited though our version stands */
     int check, live, own, fixed; /* index of the first check, how many of each kind follow */
     int origin;             /* index of the origin that this node stands for */
+    PyObject *value;        /* not owned; good only in the walk that set it, or below a version that stands */
+    uint64_t seen;          /* the version under which `fixed` children were checked; 0: none */
     PyObject *key;          /* owned, or NULL */
     Py_ssize_t number;      /* index, hash or part */
     Py_ssize_t hint;        /* KEY: where the key was last found in a dict whose keys are not all text */
-    PyObject *value;        /* not owned; good only in the walk that set it, or below a version that stands */
-    uint64_t seen;          /* the version under which `fixed` children were checked; 0: none */
 } Node;
 
 typedef struct {
@@ -128,17 +130,13 @@ extern PyTypeObject GuardsType;
 
 enum { HOLDS, FAILS, UNSURE };
 
-/* Checks all guards but torch's state. HOLDS: *values is a new tuple, the wanted values. UNSURE: Python has to check.
+/* Checks all guards but torch's state. `made`: a slot whose object was made for this call, or -1. HOLDS: *values is a new tuple, the wanted values. UNSURE: Python has to check.
  * No exception is set in any case.
  *
  * Nothing before the call of `ask` runs Python code, so values need not be owned until then. `ask` gets the tuple of the
  * asked values and whether some check was in doubt, and gives back a tuple of the wanted values that it fetched, or else a
  * number that says which check failed (origin * 65536 + check). */
-int guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, PyObject **values);
+int guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, PyObject **values);
 int guards_setup(PyObject *module);
-
-/* ---- the compiled callable (dispatch.c) ---- */
-
-int dispatch_setup(PyObject *module);
 
 #endif

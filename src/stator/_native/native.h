@@ -97,7 +97,7 @@ typedef struct {
     PyObject *arg;
     PyObject *code; /* weak reference to the original code: the copy must not keep it alive (see codeinfo.c) */
     PyObject *stores;
-    PyObject *broken; /* what to tell `failed` instead of firing, or NULL */
+    PyObject *mark; /* what to tell `on_mark` before firing, or NULL */
 } Probe;
 
 typedef struct {
@@ -123,7 +123,7 @@ typedef struct Watcher {
     PyObject_HEAD
     PyObject *handlers[KIND_COUNT];
     PyObject *enter, *classify, *leaf, *blind, *foreign, *failed, *transparent;
-    PyObject *on_resume, *on_lost, *on_return; /* or None */
+    PyObject *on_resume, *on_lost, *on_return, *on_mark; /* or None */
     PtrSet known, fresh, entered; /* addresses only */
     PtrSet loose;                 /* likewise: known numbers that nothing has depended on yet */
     PtrSet approved, intercepted; /* owning */
@@ -254,11 +254,13 @@ PyObject *frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
 PyObject *frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 extern PyObject *missing; /* module.c */
 
-/* ---- guards and dispatch (tensor.c, state.c, guard.c, dispatch.c) ---- */
+/* ---- guards and dispatch (tensor.c, state.c, guard.c, shelf.c, leave.c, dispatch.c) ---- */
 
 int tensor_setup(PyObject *module);
 int state_setup(PyObject *module);
 int guards_setup(PyObject *module);
+int shelf_setup(PyObject *module);
+int leave_setup(PyObject *module);
 int dispatch_setup(PyObject *module);
 
 #endif

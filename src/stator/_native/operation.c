@@ -190,14 +190,18 @@ enter_result(Tracer *t, PyObject *result, PyObject *node, PyObject *tensors)
     return done == NULL ? -1 : 0;
 }
 
-/* It has run: the node, and what is known of the tensors now. */
+/* It has run: the node, and what is known of the tensors now. Python may put another object in the result's place. */
 static int
-after(Tracer *t, Step *s, PyObject *result)
+after(Tracer *t, Step *s, PyObject **place)
 {
+    PyObject *result = *place;
     if (s->python != NULL) {
-        PyObject *done = PyObject_CallMethodObjArgs((PyObject *)t, names[AFTER], s->python, result, NULL);
-        Py_XDECREF(done);
-        return done == NULL ? -1 : 0;
+        PyObject *given = PyObject_CallMethodObjArgs((PyObject *)t, names[AFTER], s->python, result, NULL);
+        if (given == NULL) {
+            return -1;
+        }
+        Py_SETREF(*place, given);
+        return 0;
     }
     if (s->fact || result == Py_NotImplemented) {
         return 0;
@@ -268,7 +272,7 @@ run_step(Tracer *t, Step *s, PyObject *func, PyObject *args, PyObject *kwargs)
     if (result == NULL) {
         tell_raise(t, func);
     }
-    else if (t->active && after(t, s, result) < 0 && tell_failure(t) < 0) { /* not active: it ended inside */
+    else if (t->active && after(t, s, &result) < 0 && tell_failure(t) < 0) { /* not active: it ended inside */
         Py_CLEAR(result);
     }
     return result;

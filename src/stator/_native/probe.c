@@ -284,20 +284,37 @@ tell(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
     Py_XDECREF(deliver(w, handler, p, ops));
 }
 
+/* Of the operands of a call of a watched function, those from which on they may end up in its `*args` or `**kwargs`. */
+static int
+first_packed(Probe *p, PyObject **operands)
+{
+    CallSlots call = call_slots(operands, p->count);
+    PyObject *callable = *call.callable;
+    int self = PyMethod_Check(callable);
+    PyObject *function = self ? PyMethod_GET_FUNCTION(callable) : callable;
+    PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
+    int named = p->arg != Py_None && PyTuple_Check(p->arg) ? (int)PyTuple_GET_SIZE(p->arg) : 0;
+    int packed = call.nargs;
+    if (named > 0 && (code->co_flags & CO_VARKEYWORDS)) {
+        packed -= named;
+    }
+    if ((code->co_flags & CO_VARARGS) && code->co_argcount - self < packed) {
+        packed = code->co_argcount > self ? code->co_argcount - self : 0;
+    }
+    return (int)(call.args - operands) + packed;
+}
+
 /* Loose numbers: known objects whose value nothing has depended on so far. An instruction that is about to use one as
  * more than something to be moved about settles it. What a watched function is given, and what is stored in a variable
- * or put into a list or a dict by itself, is moved only. */
+ * by itself, is moved only. In a container it is settled: C code would find it there. */
 static void
 settle_operands(Watcher *w, Probe *p, PyObject **operands)
 {
-    if (p->kind == KIND_STORE_DEREF || p->kind == KIND_STORE_GLOBAL) {
+    if (p->kind == KIND_STORE_DEREF || p->kind == KIND_STORE_GLOBAL ||
+        (p->kind == KIND_ESCAPE && probe_returns_to_python(w, p))) {
         return;
     }
-    PyObject *into = p->kind == KIND_STORE_SUBSCR ? operands[1] : NULL;
-    int first = into != NULL && (PyDict_CheckExact(into) || PyList_CheckExact(into));
-    if (calls_watched_function(w, p, operands) || (p->kind == KIND_ESCAPE && probe_returns_to_python(w, p))) {
-        return;
-    }
+    int first = calls_watched_function(w, p, operands) ? first_packed(p, operands) : 0;
     for (int i = first; i < p->span && thread_here.state == STATE_WATCHING; i++) {
         PyObject *value = operands[i];
         if (value != NULL && ptrset_remove(&w->loose, value)) {
@@ -342,10 +359,10 @@ fire(Thread *t, Probe *p)
         t->level->probe = p;
         note_operands(t->level, p, &ops);
     }
-    if (p->broken != NULL && p->broken != Py_None) {
-        PyObject *why = Py_NewRef(p->broken);
-        Py_XDECREF(watcher_call(w, w->failed, &why, 1));
-        Py_DECREF(why);
+    if (p->mark != NULL && p->mark != Py_None && w->on_mark != Py_None) {
+        PyObject *mark = Py_NewRef(p->mark);
+        Py_XDECREF(watcher_call(w, w->on_mark, &mark, 1));
+        Py_DECREF(mark);
         if (t->state != STATE_WATCHING) {
             return;
         }
@@ -427,7 +444,7 @@ probe_dealloc(PyObject *self)
     Probe *p = (Probe *)self;
     Py_XDECREF(p->arg);
     Py_XDECREF(p->stores);
-    Py_XDECREF(p->broken);
+    Py_XDECREF(p->mark);
     Py_XDECREF(p->code);
     Py_TYPE(self)->tp_free(self);
 }
@@ -468,7 +485,7 @@ static PyMemberDef probe_members[] = {
     {"offset", T_INT, offsetof(Probe, offset), READONLY, NULL},
     {"arg", T_OBJECT, offsetof(Probe, arg), READONLY, NULL},
     {"stores", T_OBJECT, offsetof(Probe, stores), READONLY, NULL},
-    {"broken", T_OBJECT, offsetof(Probe, broken), 0, "Set: the graph breaks here; this is what `failed` is told."},
+    {"mark", T_OBJECT, offsetof(Probe, mark), 0, "Whatever a recorder has learned of this instruction; `on_mark` is told."},
     {NULL},
 };
 

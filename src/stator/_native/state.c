@@ -1,8 +1,11 @@
 /* torch's global state: everything that changes what an operation does and is not among its arguments.
  *
- * It is read by C functions of torch, which `replay.engine` names; none of them runs code of the program.
+ * It is read by C functions of torch, which `replay/state.py` names; none of them runs code of the program. Called as Python
+ * calls them, some take longer than all else that is done for a call; those are asked *directly*, if the functions behind
+ * them are found and were seen to give the same answers.
  */
 #include "guard.h"
+#include <dlfcn.h>
 
 /* How an answer becomes a number. */
 enum { NUMBER, IS_NONE, NUMBER_OR_NONE, OBJECT };
@@ -45,6 +48,61 @@ as_number(PyObject *answer, int how, intptr_t *out)
     }
 }
 
+/* ---- directly ---- */
+
+/* C++ functions by the names that the linker knows. All take nothing; C code sees what they return as it does any pointer,
+ * number or bool. */
+static struct {
+    int (*inference)(void);           /* a bool: the lowest byte */
+    int64_t (*functions)(void);       /* how many torch function modes */
+    int64_t (*dispatches)(void);      /* how many torch dispatch modes */
+    void *const *(*tracing)(void);    /* where a shared pointer lies: NULL if nothing is traced */
+    void *const *(*layers)(void);     /* the vector of functorch's levels: begin, end, ... */
+} direct;
+#define KEYS "_ZN3c104impl26raw_local_dispatch_key_setE"
+static void *tls_library;             /* in which each thread finds its dispatch keys */
+static int is_direct;                 /* all of them are there and were verified */
+static __thread const uint64_t *keys; /* of this thread: included, excluded; as differences to the default */
+
+enum { AT_TRACING = 1, AT_INFERENCE = 2, AT_FUNCTIONS = 4, AT_DISPATCHES = 5, AT_LEVEL = 6 };
+
+/* 1: *out is part i of the state. 0: it has to be asked for in the long way. */
+static int
+read_directly(int i, intptr_t *out)
+{
+    switch (i) {
+    case AT_TRACING:
+        *out = *direct.tracing() == NULL;
+        return 1;
+    case AT_INFERENCE:
+        *out = (direct.inference() & 0xFF) != 0;
+        return 1;
+    case AT_FUNCTIONS:
+        *out = (intptr_t)direct.functions();
+        return 1;
+    case AT_DISPATCHES:
+        *out = (intptr_t)direct.dispatches();
+        return 1;
+    case AT_LEVEL: {
+        void *const *vector = direct.layers();
+        *out = INTPTR_MIN;
+        return vector[0] == vector[1];
+    }
+    default:
+        return 0;
+    }
+}
+
+/* Is autocast certainly off? It is on for a kind of device whose key is not excluded, as by default all of them are. */
+static int
+no_autocast(void)
+{
+    if (keys == NULL) {
+        keys = dlsym(tls_library, KEYS); /* those of this thread */
+    }
+    return keys != NULL && keys[1] == 0;
+}
+
 static PyObject *
 call_reader(PyObject *function, PyObject *argument)
 {
@@ -63,6 +121,9 @@ state_read(TorchState *state)
     }
     for (int i = 0; i < STATE_SIZE; i++) {
         PyObject *answer;
+        if (is_direct && read_directly(i, &state->values[i])) {
+            continue;
+        }
         if (readers[i].function == NULL) {
             answer = Py_XNewRef(PyDict_GetItemWithError(level_owner, level_name));
         }
@@ -75,6 +136,10 @@ state_read(TorchState *state)
             PyErr_Clear();
             return -1;
         }
+    }
+    if (is_direct && no_autocast()) {
+        state->autocast = Py_NewRef(Py_None);
+        return 0;
     }
     PyObject *on = call_reader(any_autocast, NULL);
     if (on == Py_True) {
@@ -148,7 +213,7 @@ state_learn(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_SetString(PyExc_ValueError, "state_learn takes nine readers");
         return NULL;
     }
-    ready = 0;
+    ready = is_direct = 0;
     for (int i = 0; i < STATE_SIZE; i++) {
         PyObject *function, *argument, *row = PyTuple_GET_ITEM(list, i);
         if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "OOi", &function, &argument, &readers[i].how)) {
@@ -163,6 +228,32 @@ state_learn(PyObject *Py_UNUSED(module), PyObject *args)
     Py_XSETREF(autocast, Py_NewRef(all));
     ready = 1;
     Py_RETURN_NONE;
+}
+
+/* Finds the functions that are asked directly, or with an empty path forgets them. */
+static PyObject *
+state_direct(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *cpu_path, *core_path;
+    if (!PyArg_ParseTuple(args, "ss", &cpu_path, &core_path)) {
+        return NULL;
+    }
+    is_direct = 0;
+    if (*cpu_path == 0 || *core_path == 0) {
+        Py_RETURN_FALSE;
+    }
+    void *cpu = dlopen(cpu_path, RTLD_LAZY | RTLD_NOLOAD), *core = dlopen(core_path, RTLD_LAZY | RTLD_NOLOAD);
+    if (cpu != NULL && core != NULL) { /* torch has loaded them, and never unloads them */
+        *(void **)&direct.inference = dlsym(core, "_ZN3c1013InferenceMode10is_enabledEv");
+        *(void **)&direct.functions = dlsym(cpu, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv");
+        *(void **)&direct.dispatches = dlsym(core, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv");
+        *(void **)&direct.tracing = dlsym(cpu, "_ZN5torch3jit6tracer15getTracingStateEv");
+        *(void **)&direct.layers = dlsym(cpu, "_ZN2at9functorch20getDynamicLayerStackEv");
+        tls_library = core;
+        is_direct = direct.inference != NULL && direct.functions != NULL && direct.dispatches != NULL &&
+                    direct.tracing != NULL && direct.layers != NULL && dlsym(core, KEYS) != NULL;
+    }
+    return PyBool_FromLong(is_direct);
 }
 
 static PyObject *
@@ -182,6 +273,8 @@ static PyMethodDef functions[] = {
     {"state_learn", state_learn, METH_VARARGS,
      "Who is asked for torch's state: nine rows (function or None, argument or None, how), the namespace and name of "
      "the forward AD level, a function that says whether autocast is on, and one that says how."},
+    {"state_direct", state_direct, METH_VARARGS,
+     "state_direct(libtorch_cpu, libc10): ask what can be asked without Python's calls; with empty paths, nothing. Is it so?"},
     {"state_is", state_is, METH_O, "Is torch's state as in this tuple?"},
     {NULL},
 };

@@ -13,57 +13,7 @@
 #include "tensor.h"
 #include <dlfcn.h>
 
-typedef int32_t (*Getter)(void *tensor, void *result);
-
-static struct {
-    PyTypeObject *types[2]; /* torch.Tensor, torch.nn.Parameter */
-    Py_ssize_t impl;        /* where the Python object holds the TensorImpl */
-    Py_ssize_t keys;        /* in the TensorImpl, as are the next four */
-    Py_ssize_t shape;       /* rank, then the sizes and strides, in place up to `inline_rank` */
-    Py_ssize_t dtype;
-    Py_ssize_t autograd;    /* pointer to the AutogradMeta, or NULL */
-    Py_ssize_t flag, grad_fn; /* in the AutogradMeta */
-    Py_ssize_t inline_rank;
-    enum { UNKNOWN, ABI, LAYOUT } way;
-    Getter get_dim, get_sizes, get_strides, get_dtype, get_device_index;
-    PyGetSetDef *requires_grad, *is_leaf;
-} known;
-
-#define AT(base, offset, type) (*(type *)((char *)(base) + (offset)))
-
-static inline int
-same_numbers(const int64_t *a, const int64_t *b, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++) {
-        if (a[i] != b[i]) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-static inline int
-layout_holds(const TensorFacts *f, char *impl)
-{
-    char *shape = impl + known.shape;
-    int64_t rank = AT(shape, 0, int64_t);
-    if (rank != f->rank || AT(impl, known.dtype, uint16_t) != f->dtype) {
-        return 0;
-    }
-    if (rank <= known.inline_rank) {
-        const int64_t *sizes = &AT(shape, 8, int64_t);
-        if (!same_numbers(sizes, f->sizes, rank) || !same_numbers(sizes + known.inline_rank, f->sizes + rank, rank)) {
-            return 0;
-        }
-    }
-    else if (!same_numbers(AT(shape, 8, const int64_t *), f->sizes, 2 * rank)) {
-        return 0;
-    }
-    char *meta = AT(impl, known.autograd, char *);
-    int is_leaf = meta == NULL || AT(meta, known.grad_fn, void *) == NULL;
-    int requires_grad = !is_leaf || (meta != NULL && AT(meta, known.flag, char) != 0);
-    return requires_grad == f->requires_grad && is_leaf == f->is_leaf;
-}
+TensorPlaces tensor_places;
 
 /* What a getter of torch.Tensor says: 1, 0, or -1 if it fails. */
 static int
@@ -79,40 +29,20 @@ ask(PyGetSetDef *getter, PyObject *tensor)
     return yes;
 }
 
-static int
-abi_holds(const TensorFacts *f, PyObject *value)
+/* The stable interface. */
+int
+tensor_holds_by_call(const TensorFacts *f, PyObject *value)
 {
-    void *tensor = (char *)value + known.impl;
+    void *tensor = (char *)value + tensor_places.impl;
     int64_t rank;
     int32_t dtype;
     const int64_t *sizes, *strides;
-    if (known.get_dim(tensor, &rank) || rank != f->rank || known.get_dtype(tensor, &dtype) || dtype != f->dtype ||
-        known.get_sizes(tensor, &sizes) || !same_numbers(sizes, f->sizes, rank) ||
-        known.get_strides(tensor, &strides) || !same_numbers(strides, f->sizes + rank, rank)) {
+    if (tensor_places.get_dim(tensor, &rank) || rank != f->rank || tensor_places.get_dtype(tensor, &dtype) || dtype != f->dtype ||
+        tensor_places.get_sizes(tensor, &sizes) || !tensor_same_numbers(sizes, f->sizes, rank) ||
+        tensor_places.get_strides(tensor, &strides) || !tensor_same_numbers(strides, f->sizes + rank, rank)) {
         return 0;
     }
-    return ask(known.requires_grad, value) == f->requires_grad && ask(known.is_leaf, value) == f->is_leaf;
-}
-
-int
-tensor_holds(const TensorFacts *f, PyObject *value)
-{
-    PyTypeObject *type = Py_TYPE(value);
-    if (type != f->type || (type != known.types[0] && type != known.types[1])) {
-        return 0;
-    }
-    char *impl = AT(value, known.impl, char *);
-    if (impl == NULL || known.way == UNKNOWN || AT(impl, known.keys, uint64_t) != f->keys) {
-        return 0;
-    }
-    if (f->device_index >= 0) {
-        int32_t index;
-        if (known.get_device_index == NULL || known.get_device_index((char *)value + known.impl, &index) ||
-            index != f->device_index) {
-            return 0;
-        }
-    }
-    return known.way == LAYOUT ? layout_holds(f, impl) : abi_holds(f, value);
+    return ask(tensor_places.requires_grad, value) == f->requires_grad && ask(tensor_places.is_leaf, value) == f->is_leaf;
 }
 
 TensorFacts *
@@ -173,10 +103,10 @@ getter_of(PyObject *descriptor)
     return Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) ? ((PyGetSetDescrObject *)descriptor)->d_getset : NULL;
 }
 
-static Getter
+static TensorGetter
 symbol(void *library, const char *name)
 {
-    return library == NULL ? NULL : (Getter)(uintptr_t)dlsym(library, name);
+    return library == NULL ? NULL : (TensorGetter)(uintptr_t)dlsym(library, name);
 }
 
 static PyObject *
@@ -189,37 +119,37 @@ tensor_learn(PyObject *Py_UNUSED(module), PyObject *args)
                           &requires_grad, &is_leaf, &library, &layout)) {
         return NULL;
     }
-    known.way = UNKNOWN;
-    if (layout != Py_None && !PyArg_ParseTuple(layout, "nnnnnn", &known.shape, &known.inline_rank, &known.dtype,
-                                               &known.autograd, &known.flag, &known.grad_fn)) {
+    tensor_places.way = TENSOR_UNKNOWN;
+    if (layout != Py_None && !PyArg_ParseTuple(layout, "nnnnnn", &tensor_places.shape, &tensor_places.inline_rank, &tensor_places.dtype,
+                                               &tensor_places.autograd, &tensor_places.flag, &tensor_places.grad_fn)) {
         return NULL;
     }
     void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD); /* torch has loaded it, and never unloads it */
-    known.get_dim = symbol(handle, "aoti_torch_get_dim");
-    known.get_sizes = symbol(handle, "aoti_torch_get_sizes");
-    known.get_strides = symbol(handle, "aoti_torch_get_strides");
-    known.get_dtype = symbol(handle, "aoti_torch_get_dtype");
-    known.get_device_index = symbol(handle, "aoti_torch_get_device_index");
-    known.requires_grad = getter_of(requires_grad);
-    known.is_leaf = getter_of(is_leaf);
-    known.impl = impl;
-    known.keys = keys;
-    Py_XSETREF(known.types[0], (PyTypeObject *)Py_NewRef(tensor));
-    Py_XSETREF(known.types[1], (PyTypeObject *)Py_NewRef(parameter));
+    tensor_places.get_dim = symbol(handle, "aoti_torch_get_dim");
+    tensor_places.get_sizes = symbol(handle, "aoti_torch_get_sizes");
+    tensor_places.get_strides = symbol(handle, "aoti_torch_get_strides");
+    tensor_places.get_dtype = symbol(handle, "aoti_torch_get_dtype");
+    tensor_places.get_device_index = symbol(handle, "aoti_torch_get_device_index");
+    tensor_places.requires_grad = getter_of(requires_grad);
+    tensor_places.is_leaf = getter_of(is_leaf);
+    tensor_places.impl = impl;
+    tensor_places.keys = keys;
+    Py_XSETREF(tensor_places.types[0], (PyTypeObject *)Py_NewRef(tensor));
+    Py_XSETREF(tensor_places.types[1], (PyTypeObject *)Py_NewRef(parameter));
     if (layout != Py_None) {
-        known.way = LAYOUT;
+        tensor_places.way = TENSOR_LAYOUT;
     }
-    else if (known.get_dim && known.get_sizes && known.get_strides && known.get_dtype && known.requires_grad &&
-             known.is_leaf) {
-        known.way = ABI;
+    else if (tensor_places.get_dim && tensor_places.get_sizes && tensor_places.get_strides && tensor_places.get_dtype && tensor_places.requires_grad &&
+             tensor_places.is_leaf) {
+        tensor_places.way = TENSOR_ABI;
     }
-    return PyBool_FromLong(known.way != UNKNOWN);
+    return PyBool_FromLong(tensor_places.way != TENSOR_UNKNOWN);
 }
 
 static PyObject *
 tensor_forget(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    known.way = UNKNOWN;
+    tensor_places.way = TENSOR_UNKNOWN;
     Py_RETURN_NONE;
 }
 
@@ -227,27 +157,27 @@ static PyObject *
 tensor_way(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     static const char *const names[] = {"unknown", "abi", "layout"};
-    return PyUnicode_FromString(names[known.way]);
+    return PyUnicode_FromString(names[tensor_places.way]);
 }
 
 /* The numbers that stand for a tensor's dtype and the index of its device (-1 if it cannot be asked). */
 static PyObject *
 tensor_numbers(PyObject *Py_UNUSED(module), PyObject *value)
 {
-    if (known.way == UNKNOWN || (Py_TYPE(value) != known.types[0] && Py_TYPE(value) != known.types[1]) ||
-        AT(value, known.impl, char *) == NULL) {
+    if (tensor_places.way == TENSOR_UNKNOWN || (Py_TYPE(value) != tensor_places.types[0] && Py_TYPE(value) != tensor_places.types[1]) ||
+        TENSOR_AT(value, tensor_places.impl, char *) == NULL) {
         PyErr_SetString(PyExc_TypeError, "not a tensor that can be read");
         return NULL;
     }
-    void *tensor = (char *)value + known.impl;
+    void *tensor = (char *)value + tensor_places.impl;
     int32_t dtype = -1, index = -1;
-    if (known.way == LAYOUT) {
-        dtype = AT(AT(value, known.impl, char *), known.dtype, uint16_t);
+    if (tensor_places.way == TENSOR_LAYOUT) {
+        dtype = TENSOR_AT(TENSOR_AT(value, tensor_places.impl, char *), tensor_places.dtype, uint16_t);
     }
-    else if (known.get_dtype(tensor, &dtype)) {
+    else if (tensor_places.get_dtype(tensor, &dtype)) {
         dtype = -1;
     }
-    if (known.get_device_index == NULL || known.get_device_index(tensor, &index)) {
+    if (tensor_places.get_device_index == NULL || tensor_places.get_device_index(tensor, &index)) {
         index = -1;
     }
     return Py_BuildValue("ii", dtype, index);
@@ -257,9 +187,10 @@ tensor_numbers(PyObject *Py_UNUSED(module), PyObject *value)
 static PyObject *
 tensor_keys(PyObject *Py_UNUSED(module), PyObject *value)
 {
-    int readable = known.way != UNKNOWN && (Py_TYPE(value) == known.types[0] || Py_TYPE(value) == known.types[1]);
-    char *impl = readable ? AT(value, known.impl, char *) : NULL;
-    return impl == NULL ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(AT(impl, known.keys, uint64_t));
+    const TensorPlaces *at = &tensor_places;
+    int readable = at->way != TENSOR_UNKNOWN && (Py_TYPE(value) == at->types[0] || Py_TYPE(value) == at->types[1]);
+    char *impl = readable ? TENSOR_AT(value, at->impl, char *) : NULL;
+    return impl == NULL ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(TENSOR_AT(impl, at->keys, uint64_t));
 }
 
 static PyObject *

@@ -17,8 +17,87 @@ typedef struct {
     int64_t *sizes;   /* rank sizes, then rank strides */
 } TensorFacts;
 
+/* Where tensors keep them, as `replay.layout` tells; see tensor.c. */
+typedef int32_t (*TensorGetter)(void *tensor, void *result);
+
+typedef struct {
+    PyTypeObject *types[2]; /* torch.Tensor, torch.nn.Parameter */
+    Py_ssize_t impl;        /* where the Python object holds the TensorImpl */
+    Py_ssize_t keys;        /* in the TensorImpl, as are the next three */
+    Py_ssize_t shape;       /* rank, then the sizes and strides, in place up to `inline_rank` */
+    Py_ssize_t dtype;
+    Py_ssize_t autograd;      /* pointer to the AutogradMeta, or NULL */
+    Py_ssize_t flag, grad_fn; /* in the AutogradMeta */
+    Py_ssize_t inline_rank;
+    enum { TENSOR_UNKNOWN, TENSOR_ABI, TENSOR_LAYOUT } way;
+    TensorGetter get_dim, get_sizes, get_strides, get_dtype, get_device_index;
+    PyGetSetDef *requires_grad, *is_leaf;
+} TensorPlaces;
+
+extern TensorPlaces tensor_places __attribute__((visibility("hidden")));
+
+#define TENSOR_AT(base, offset, type) (*(type *)((char *)(base) + (offset)))
+
+static inline int
+tensor_same_numbers(const int64_t *a, const int64_t *b, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (a[i] != b[i]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static inline int
+tensor_holds_by_layout(const TensorFacts *f, char *impl)
+{
+    const TensorPlaces *at = &tensor_places;
+    char *shape = impl + at->shape;
+    int64_t rank = TENSOR_AT(shape, 0, int64_t);
+    if (rank != f->rank || TENSOR_AT(impl, at->dtype, uint16_t) != f->dtype) {
+        return 0;
+    }
+    if (rank <= at->inline_rank) {
+        const int64_t *sizes = &TENSOR_AT(shape, 8, int64_t);
+        if (!tensor_same_numbers(sizes, f->sizes, rank) ||
+            !tensor_same_numbers(sizes + at->inline_rank, f->sizes + rank, rank)) {
+            return 0;
+        }
+    }
+    else if (!tensor_same_numbers(TENSOR_AT(shape, 8, const int64_t *), f->sizes, 2 * rank)) {
+        return 0;
+    }
+    char *meta = TENSOR_AT(impl, at->autograd, char *);
+    int is_leaf = meta == NULL || TENSOR_AT(meta, at->grad_fn, void *) == NULL;
+    int requires_grad = !is_leaf || (meta != NULL && TENSOR_AT(meta, at->flag, char) != 0);
+    return requires_grad == f->requires_grad && is_leaf == f->is_leaf;
+}
+
+int tensor_holds_by_call(const TensorFacts *facts, PyObject *value);
+
 /* 1: they hold, 0: they do not. Runs no Python code, raises nothing. */
-int tensor_holds(const TensorFacts *facts, PyObject *value);
+static inline int
+tensor_holds(const TensorFacts *f, PyObject *value)
+{
+    const TensorPlaces *at = &tensor_places;
+    PyTypeObject *type = Py_TYPE(value);
+    if (type != f->type || (type != at->types[0] && type != at->types[1])) {
+        return 0;
+    }
+    char *impl = TENSOR_AT(value, at->impl, char *);
+    if (impl == NULL || at->way == TENSOR_UNKNOWN || TENSOR_AT(impl, at->keys, uint64_t) != f->keys) {
+        return 0;
+    }
+    if (f->device_index >= 0) {
+        int32_t index;
+        if (at->get_device_index == NULL || at->get_device_index((char *)value + at->impl, &index) ||
+            index != f->device_index) {
+            return 0;
+        }
+    }
+    return at->way == TENSOR_LAYOUT ? tensor_holds_by_layout(f, impl) : tensor_holds_by_call(f, value);
+}
 
 /* From the tuple that `replay.layout.native_facts` makes. NULL with an exception. */
 TensorFacts *tensor_facts_new(PyObject *tuple);

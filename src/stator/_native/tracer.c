@@ -210,6 +210,24 @@ tracer_keywords(Tracer *t, PyObject *values, PyObject *tensors)
     return result;
 }
 
+/* The node that is this number, or the value itself. */
+static PyObject *
+simple_argument(Tracer *t, PyObject *value)
+{
+    if (PyDict_GET_SIZE(t->scalars) == 0) {
+        return Py_NewRef(value);
+    }
+    PyObject *key = PyLong_FromVoidPtr(value);
+    PyObject *pair = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(t->scalars, key));
+    Py_XDECREF(key);
+    if (pair == NULL) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(value);
+    }
+    PyObject *node = PySequence_GetItem(pair, 1);
+    Py_DECREF(pair);
+    return node;
+}
+
 /* A value as it stands in the graph; tensors are looked up and added to the operands. */
 static PyObject *
 argument(Tracer *t, PyObject *value, PyObject *tensors)
@@ -221,7 +239,7 @@ argument(Tracer *t, PyObject *value, PyObject *tensors)
     int simple = value == Py_None || type == &PyLong_Type || type == &PyFloat_Type ||
                  PySet_Contains(tracer_knows.simple, (PyObject *)type);
     if (simple != 0) {
-        return simple < 0 ? NULL : Py_NewRef(value);
+        return simple < 0 ? NULL : simple_argument(t, value);
     }
     if (type == &PyTuple_Type && ledger_find(t->ledger, value) == NULL) {
         return tracer_arguments(t, value, tensors);
@@ -247,7 +265,8 @@ tracer_init(PyObject *self, PyObject *args, PyObject *kwds)
     PyObject *known = PyDict_New();
     t->forget = known == NULL ? NULL : PyObject_GetAttrString(known, "pop");
     t->lines = PyDict_New();
-    if (t->forget == NULL || t->lines == NULL) {
+    t->scalars = PyDict_New();
+    if (t->forget == NULL || t->lines == NULL || t->scalars == NULL) {
         Py_XDECREF(known);
         return -1;
     }
@@ -274,6 +293,7 @@ tracer_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(t->graph);
     Py_VISIT(t->nodes);
     Py_VISIT(t->lines);
+    Py_VISIT(t->scalars);
     Py_VISIT(t->expected);
     Py_VISIT(t->answers);
     int stop = ptrset_traverse(&t->own_codes, visit, arg);
@@ -291,6 +311,7 @@ tracer_clear(PyObject *self)
     Py_CLEAR(t->graph);
     Py_CLEAR(t->nodes);
     Py_CLEAR(t->lines);
+    Py_CLEAR(t->scalars);
     Py_CLEAR(t->expected);
     Py_CLEAR(t->answers);
     ptrset_clear(&t->own_codes);
@@ -377,6 +398,7 @@ static PyMethodDef tracer_methods[] = {
 
 static PyMemberDef tracer_members[] = {
     {"known", T_OBJECT_EX, offsetof(Tracer, known), READONLY, "{identity: what is known of the tensor}"},
+    {"scalars", T_OBJECT_EX, offsetof(Tracer, scalars), READONLY, "{identity: (number, node)}"},
     {"operations", T_PYSSIZET, offsetof(Tracer, operations), 0, NULL},
     {"last_effect", T_LONGLONG, offsetof(Tracer, last_effect), 0,
      "Number of the probe behind which something was written or a random number drawn."},

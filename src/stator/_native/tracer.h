@@ -30,6 +30,7 @@ typedef struct {
     PyObject *known;  /* {address: Known} */
     PyObject *forget; /* known.pop */
     PyObject *graph, *nodes; /* a torch.fx.Graph, and the list of its operations */
+    PyObject *scalars; /* {address: (number, node)}, of numbers that are nodes */
     PyObject *lines;  /* {(address of a code object, instruction): text} */
     PtrSet own_codes, user_codes;
     PyObject *expected, *answers; /* torch's state, and what the readers answer as long as it is like that; or None */

@@ -380,10 +380,10 @@ static PyObject *
 watcher_new(PyTypeObject *type, PyObject *args, PyObject *kwds)
 {
     static char *names[] = {"handlers", "enter",       "classify",  "leaf",    "blind",     "foreign",
-                            "failed",   "transparent", "on_resume", "on_lost", "on_return", NULL};
-    PyObject *handlers, *f[10] = {[6] = Py_None, [7] = Py_None, [8] = Py_None, [9] = Py_None};
-    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O!|$OOOOOOOOOO:Watcher", names, &PyDict_Type, &handlers, &f[0], &f[1],
-                                     &f[2], &f[3], &f[4], &f[5], &f[6], &f[7], &f[8], &f[9])) {
+                            "failed",   "transparent", "on_resume", "on_lost", "on_return", "on_mark", NULL};
+    PyObject *handlers, *f[11] = {[6] = Py_None, [7] = Py_None, [8] = Py_None, [9] = Py_None, [10] = Py_None};
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O!|$OOOOOOOOOOO:Watcher", names, &PyDict_Type, &handlers, &f[0],
+                                     &f[1], &f[2], &f[3], &f[4], &f[5], &f[6], &f[7], &f[8], &f[9], &f[10])) {
         return NULL;
     }
     for (int i = 0; i < 6; i++) {
@@ -405,6 +405,7 @@ watcher_new(PyTypeObject *type, PyObject *args, PyObject *kwds)
     w->on_resume = Py_NewRef(f[7]);
     w->on_lost = Py_NewRef(f[8]);
     w->on_return = Py_NewRef(f[9]);
+    w->on_mark = Py_NewRef(f[10]);
     w->last_probe = Py_NewRef(Py_None);
     w->approved.owning = w->intercepted.owning = 1;
     if (take_handlers(w, handlers) < 0) {
@@ -431,6 +432,7 @@ watcher_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(w->on_resume);
     Py_VISIT(w->on_lost);
     Py_VISIT(w->on_return);
+    Py_VISIT(w->on_mark);
     Py_VISIT(w->successor);
     Py_VISIT(w->last_probe);
     Py_VISIT(w->ledger);
@@ -457,6 +459,7 @@ watcher_clear(PyObject *self)
     Py_CLEAR(w->on_resume);
     Py_CLEAR(w->on_lost);
     Py_CLEAR(w->on_return);
+    Py_CLEAR(w->on_mark);
     Py_CLEAR(w->successor);
     Py_CLEAR(w->last_probe);
     Py_CLEAR(w->ledger);

@@ -1,17 +1,56 @@
-"""`backend="inductor"`: torch's code generator on our graph."""
+"""`backend="inductor"`: torch's code generator on our forward and backward graphs."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
+
+from .. import events
+from ..autograd.compile import compile_function
+from ..errors import CannotDerive
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     # An import that takes seconds, and only this backend needs it.
-    from torch._inductor.compile_fx import compile_fx
+    from torch._inductor import config
+    from torch._inductor.decomposition import select_decomp_table
 
-    # The one place where torch's ahead-of-time autograd is still used: `compile_fx` derives the backward graph with it.
-    compiled: Any = compile_fx(gm, list(example_inputs))
-    return compiled  # type: ignore[no-any-return]  # typed loosely there; called with the graph's inputs
+    try:
+        with config.patch(fallback_random=True):  # numbers are drawn by ATen: a dropout's mask is eager's
+            return compile_function(
+                gm,
+                example_inputs,
+                fw_compiler=functools.partial(_generate, is_backward=False),
+                bw_compiler=functools.partial(_generate, is_backward=True),
+                decompositions=select_decomp_table(),
+            )
+    except CannotDerive as why:
+        events.emit(events.NotDerived(why))
+        return gm.forward
+
+
+def _say_casts(module: fx.GraphModule) -> None:
+    """Casts that were added when the graph was cut, in the words of the generator."""
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten._to_copy.default):
+        if list(node.kwargs) == ["dtype"]:
+            node.target = torch.ops.prims.convert_element_type.default
+            node.args, node.kwargs = (node.args[0], node.kwargs["dtype"]), {}
+
+
+def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backward: bool) -> Callable[..., Any]:
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.virtualized import V
+
+    _say_casts(module)
+    # What the forward keeps must come with the strides that the backward was derived for, like every other output.
+    output = module.graph.output_node()
+    returned: Any = output.args[0]
+    output.meta["user_visible_output_idxs"] = [i for i, node in enumerate(returned) if node is not None]
+    mode = next((value.fake_mode for value in example_inputs if hasattr(value, "fake_mode")), None)
+    with V.set_fake_mode(mode):
+        generated: Any = compile_fx_inner(module, list(example_inputs), is_backward=is_backward)
+    return generated  # type: ignore[no-any-return]  # typed loosely there; takes a list and clears it

@@ -5,24 +5,26 @@ Enters: a name or a callable. Leaves: a callable `(gm, example_inputs) -> callab
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from torch import fx
 
 from ..errors import UnknownBackend
-from . import eager, inductor
 
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 B = TypeVar("B", bound=Callable[..., Any])
 
-_BACKENDS: dict[str, Backend] = {"eager": eager.compile_graph, "inductor": inductor.compile_graph}
+_BACKENDS: dict[str, Backend] = {}
+# Ours, loaded when first asked for: what they build on (scipy, TorchInductor) takes longer to import than stator does.
+_MODULES = {"aot_eager": ".aot_eager", "eager": ".eager", "inductor": ".inductor"}
 DEFAULT = "inductor"  # until there is a native one
 
 
 def list_backends() -> list[str]:
     """The names that `compile(backend=…)` takes."""
-    return sorted(_BACKENDS)
+    return sorted({*_MODULES, *_BACKENDS})
 
 
 def register_backend(backend: B | None = None, *, name: str | None = None) -> Any:
@@ -42,7 +44,9 @@ def look_up(backend: Any) -> tuple[str, Backend]:
     """(name, callable) of a backend given by name or as a callable."""
     if isinstance(backend, str):
         if backend not in _BACKENDS:
-            raise UnknownBackend(backend, list_backends())
+            if backend not in _MODULES:
+                raise UnknownBackend(backend, list_backends())
+            _BACKENDS[backend] = importlib.import_module(_MODULES[backend], __package__).compile_graph
         return backend, _BACKENDS[backend]
     if callable(backend):
         return getattr(backend, "__name__", type(backend).__name__), backend

@@ -11,7 +11,7 @@ from typing import Any
 from .. import _native
 from ..errors import BreakReason
 from ..recording import Way
-from .emit import Leave, Replay
+from .emit import Replay, settle
 from .guards import Guards
 
 
@@ -24,7 +24,7 @@ class Entry:
     replay: Replay | None
     mutates: bool  # the graph writes into its inputs: a failed call cannot be repeated, unless
     restores: tuple[int, ...]  # these values, by position, are put back first
-    leave: Leave | None = None  # after a replay that ends at a break
+    leave: _native.Leave | None = None  # after a replay that ends at a break
     graph: Any = None  # the captured graph module
     replay_source: str = ""
     break_reason: BreakReason | None = None
@@ -72,11 +72,12 @@ class Cache:
         self.shelf.used(entry)
 
     def arm(self, entry: Entry) -> None:
-        """From now on C code checks the entry's guards, and calls its replay if there is nothing else to do."""
+        """From now on C code checks the entry's guards, and calls its replay, if nothing must be saved first."""
         engine = entry.guards.engine
+        if entry.replay is not None:
+            settle(entry.replay)
         if engine is not None:
-            alone = entry.leave is None and not entry.restores
-            self.shelf.arm(entry, engine, entry.replay if alone else None, entry.count)
+            self.shelf.arm(entry, engine, None if entry.restores else entry.replay, entry.leave, entry.count)
         entry.armed = True
 
     def continuation(self, way: Way) -> Cache:
@@ -94,7 +95,9 @@ class Cache:
     def clear(self) -> None:
         with self._lock:
             self.shelf.clear()
-            self.continuations = {}
+            former, self.continuations = self.continuations, {}
+        for _, cache in former.values():  # calls that are under way know them
+            cache.clear()
 
 
 _by_code: weakref.WeakValueDictionary[tuple[Any, ...], Cache] = weakref.WeakValueDictionary()

@@ -4,8 +4,8 @@ Enters: a recording and its compiled graph. Leaves: `replay(values)`, where valu
 checks nothing: it calls the graph, makes the fresh objects, applies the effects and returns the result. All fresh
 objects are complete before the first effect, so that a failure changes nothing outside.
 
-A segment that ends at a break gives back the state of its frames instead. `leave(*state)` then takes the step which
-Python has to make, and says with a `Jump` where the program goes on.
+A segment that ends at a break gives back the state of its frames instead. A `Leave` then takes the step which Python
+has to make, and says where the program goes on.
 """
 
 from __future__ import annotations
@@ -18,22 +18,12 @@ from typing import Any
 
 import torch
 
-from ..recording import Blueprint, Constant, Continuation, Effect, Exit, Output, Outside, Recipe, Recording, Way
+from .. import _native
+from ..recording import Blueprint, Constant, Continuation, Effect, Exit, Fact, Output, Outside, Recipe, Recording, Way
+from .graph import Unsettled
 
 Replay = Callable[[tuple[Any, ...]], Any]
-Leave = Callable[..., Any]
-_LITERALS = (int, str, bool, type(None), bytes)
-
-
-class Jump:
-    """The program goes on at `way`: its outermost continuation is `function`, called with `slots`."""
-
-    __slots__ = ("function", "slots", "way")
-
-    def __init__(self, way: Way, function: types.FunctionType, slots: tuple[Any, ...]) -> None:
-        self.way = way
-        self.function = function
-        self.slots = slots
+_LITERALS = (bool, type(None))
 
 
 def make_function(
@@ -69,6 +59,14 @@ def refill(mapping: dict[Any, Any], contents: dict[Any, Any]) -> None:
         base.__setitem__(mapping, key, value)
 
 
+def walk(begin: Callable[[Any], Any], walked: Any, passed: int) -> Any:
+    """An iterator of a dict or a set that has passed so many entries."""
+    iterator = begin(walked)
+    for _ in range(passed):
+        next(iterator)
+    return iterator
+
+
 @functools.cache
 def _raiser(filename: str, function: str, line: int) -> types.CodeType:
     """Code that raises, and looks as if it did so there."""
@@ -95,8 +93,9 @@ def wanted_origins(recording: Recording) -> list[int]:
     """The origins whose values the replay uses: graph inputs first, in order."""
     wanted = dict.fromkeys(recording.inputs)
     pending: list[Any] = [recording.result]
+    pending += [arguments for arguments, _ in recording.prints]
     if recording.exit is not None:
-        pending += [recording.exit.functions, *(list(state.values()) for state in recording.exit.states)]
+        pending += _state(recording.exit)
     for blueprint in recording.blueprints:
         pending += [blueprint.parts, [r for _, r in blueprint.attributes], [r for _, r in blueprint.slots]]
     for effect in recording.effects:
@@ -128,14 +127,16 @@ class _Emitter:
             "namespace": namespace,
             "refill": refill,
             "traceback_of": traceback_of,
+            "walk": walk,
         }
         self.create: list[str] = []
         self.fill: list[str] = []
         self.apply: list[str] = []
+        self.late: list[str] = []
         self._made: set[int] = set()
 
     def constant(self, value: Any) -> str:
-        if type(value) in _LITERALS and not (type(value) is int and value.bit_length() > 64):
+        if type(value) in _LITERALS or (type(value) is int and -5 <= value <= 256):  # else `is` could tell it
             return repr(value)
         name = f"c{len(self.names)}"
         self.names[name] = value
@@ -164,8 +165,9 @@ class _Emitter:
         self._made.add(index)
         blueprint = self._recording.blueprints[index]
         _MAKE[blueprint.kind](self, f"f{index}", blueprint)
-        for name, recipe in blueprint.attributes:
-            self.fill.append(f"namespace(f{index})[{name!r}] = {self.expression(recipe)}")
+        if blueprint.attributes:
+            entries = ", ".join(f"{name!r}: {self.expression(recipe)}" for name, recipe in blueprint.attributes)
+            self.fill.append(f"namespace(f{index}).update({{{entries}}})")
         for slot, recipe in blueprint.slots:
             self.fill.append(f"{self.constant(slot)}.__set__(f{index}, {self.expression(recipe)})")
 
@@ -246,9 +248,13 @@ class _Emitter:
 
     def _reduced(self, name: str, b: Blueprint) -> None:
         make, args, state = b.parts
-        self.create.append(f"{name} = {self.expression(make)}({self.items(args)})")
+        create, fill = (self.late, self.late) if b.late else (self.create, self.fill)
+        create.append(f"{name} = {self.expression(make)}({self.items(args)})")
         if state:  # a position, say, which what it points into must have first
-            self.fill.append(f"{name}.__setstate__({self.items(state)})")
+            fill.append(f"{name}.__setstate__({self.items(state)})")
+
+    def _walker(self, name: str, b: Blueprint) -> None:
+        self.late.append(f"{name} = walk({self.items(b.parts)})")
 
     def _exception(self, name: str, b: Blueprint) -> None:
         args, lines, members = b.parts
@@ -260,6 +266,13 @@ class _Emitter:
                 self.fill.append(f"{name}.{member} = {self.expression(recipe)}")
 
     # effects
+
+    def _set_item(self, target: str, effect: Effect) -> str:
+        key, value = self.constant(effect.key), self.expression(effect.value)
+        checks = self._recording.origins[effect.target].checks
+        if any(check.fact is Fact.TYPE and check.expected is dict for check in checks):
+            return f"{target}[{key}] = {value}"
+        return f"dict_of({target}).__setitem__({target}, {key}, {value})"
 
     def effect(self, effect: Effect) -> None:
         target = f"v[{self._position[effect.target]}]"
@@ -286,9 +299,10 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
     "function": _Emitter._function,
     "exception": _Emitter._exception,
     "reduced": _Emitter._reduced,
+    "walker": _Emitter._walker,
 }
 _APPLY: dict[str, Callable[[_Emitter, str, Effect], str]] = {
-    "set item": lambda m, t, e: f"dict_of({t}).__setitem__({t}, {m.constant(e.key)}, {m.expression(e.value)})",
+    "set item": _Emitter._set_item,
     "delete item": lambda m, t, e: f"dict_of({t}).__delitem__({t}, {m.constant(e.key)})",
     "refill dict": lambda m, t, e: f"refill({t}, {{{m.pairs(e.value)}}})",
     "extend": lambda m, t, e: f"list.extend({t}, ({m.items(e.value)}))",
@@ -315,37 +329,45 @@ def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str
     emitter = _Emitter(recording, wanted)
     result = emitter.expression(recording.result)
     if recording.exit is not None:
-        state = (recipe for values in recording.exit.states for recipe in values.values())
-        result = f"({emitter.items([*recording.exit.functions, *state])})"
+        result = f"({emitter.items(_state(recording.exit))})"
     for effect in recording.effects:
         emitter.effect(effect)
     lines = []
     if recording.graph is not None:
         inputs = _first_values(len(recording.inputs), len(wanted))
         lines.append(f"out = graph({inputs})" if recording.outputs else f"graph({inputs})")
-    lines += [*emitter.create, *emitter.fill, *emitter.apply]
+    lines += [*emitter.create, *emitter.fill, *emitter.apply, *emitter.late]
+    for arguments, keywords in recording.prints:
+        lines.append(f"print({emitter.items(arguments)}**{keywords!r})")
     if recording.grad_mode is not None:
         emitter.names["set_grad_mode"] = torch._C._set_grad_enabled
         lines.append(f"set_grad_mode({recording.grad_mode})")
     lines.append(f"return {result}")
     body = "\n    ".join(lines)
     text = f"def replay(v):\n    {body}\n"
-    if recording.exit is not None:
+    if recording.exit is not None and len(recording.exit.states) > 1:
         text += _Leaving(recording.exit, emitter).text()
     return text, emitter.names
 
 
+def _state(exit: Exit) -> list[Recipe]:
+    """What a replay gives back at a break. The function of the outermost frame is known to whoever called it."""
+    return [*exit.functions[1:], *(recipe for state in exit.states for recipe in state.values())]
+
+
 class _Leaving:
-    """The function `leave`, which takes the step behind a segment."""
+    """The function `leave`, which takes the step behind a segment of several frames: of the last one, in which it is
+    that frame's business alone, and the others' states go on as they are. Gives back (number of a way, what it takes).
+    """
 
     def __init__(self, exit: Exit, emitter: _Emitter) -> None:
         self._exit = exit
         self._emitter = emitter
-        self._functions = [f"f{i}" for i in range(len(exit.functions))]
+        self._functions = [f"f{i}" for i in range(1, len(exit.functions))]  # of all frames but the outermost
         self._states = [{name: f"s{i}_{k}" for k, name in enumerate(state)} for i, state in enumerate(exit.states)]
 
     def text(self) -> str:
-        self._emitter.names |= {"jump": Jump, "bind": bind}
+        self._emitter.names["bind"] = bind
         exit, parameters = self._exit, [*self._functions, *(name for s in self._states for name in s.values())]
         step = self._function(exit.step, self._functions[-1])
         lines = [
@@ -353,13 +375,10 @@ class _Leaving:
             f"way = {step}({', '.join(self._state(-1, exit.step))})",
         ]
         for number, way in enumerate(exit.ways):
-            jump = f"return jump({self._emitter.constant(way)}, {self._outermost(way)}, ({self._slots(way)},))"
+            slots = f"return ({number}, {self._slots(way)})"
             last = number == len(exit.ways) - 1
-            lines.append(jump if last else f"if way[0] == {number}: {jump}")
+            lines.append(slots if last else f"if way[0] == {number}: {slots}")
         return "\n    ".join(lines) + "\n"
-
-    def _outermost(self, way: Way) -> str:
-        return self._function(way.frames[0], self._functions[0])
 
     def _state(self, frame: int, continuation: Continuation) -> list[str]:
         return [self._states[frame][name] for name in continuation.names if name in self._states[frame]]
@@ -368,7 +387,7 @@ class _Leaving:
         """All states, with the continuations of the inner frames in between. The last state is what the step gave."""
         parts: list[str] = []
         for i, inner in enumerate(way.frames[1:]):
-            parts += [*self._state(i, way.frames[i]), self._function(inner, self._functions[i + 1])]
+            parts += [*self._state(i, way.frames[i]), self._function(inner, self._functions[i])]
         return ", ".join([*parts, "*way[1:]"])
 
     def _function(self, continuation: Continuation, original: str) -> str:
@@ -383,9 +402,26 @@ def bind(code: types.CodeType, namespace: dict[str, Any], original: types.Functi
     return types.FunctionType(code, namespace, code.co_name, None, original.__closure__)
 
 
-def emit(recording: Recording, wanted: list[int], graph: Callable[..., Any] | None) -> tuple[Replay, Leave | None, str]:
+def _leave(exit: Exit, function: types.FunctionType | None) -> _native.Leave:
+    """A segment of one frame is left by the step itself, others by the function `leave`."""
+    landings = tuple(_native.Landing(way, *way.frames[0]) for way in exit.ways)
+    step = exit.step if function is None else Continuation(function.__code__, function.__globals__)
+    return _native.Leave(*step, landings)
+
+
+def emit(
+    recording: Recording, wanted: list[int], graph: Callable[..., Any] | None
+) -> tuple[Replay, _native.Leave | None, str]:
     """The replay function, what follows it at a break, and their text."""
     text, names = write_replay(recording, wanted)
     names["graph"] = graph
     exec(compile(text, f"<stator replay of {recording.name}>", "exec"), names)
-    return names["replay"], names.get("leave"), text
+    leave = None if recording.exit is None else _leave(recording.exit, names.get("leave"))
+    return names["replay"], leave, text
+
+
+def settle(replay: Replay) -> None:
+    """The replay is going to be called often: it calls its graph without a detour."""
+    names: dict[str, Any] = replay.__globals__
+    if type(names["graph"]) is Unsettled:
+        names["graph"] = names["graph"].settled()

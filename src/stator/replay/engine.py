@@ -17,12 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from .. import _native as n
-from ..facts import autocast_state, is_open, shared_storages
+from ..facts import is_open, shared_storages
 from ..recording import Check, Edge, Fact, Origin
-from . import layout
+from . import layout, state
 from .guards import fetch, holds, specials_unchanged
 
 _C: Any = torch._C
@@ -246,6 +245,9 @@ class _Compiler:
                 self.always.append((origin, left))
             if doubtful:
                 self.doubtful.append((origin, doubtful))
+        for node in self.nodes.values():
+            if not node.children and not any(row[1] == n.OWN for row in node.rows):
+                node.version = n.VERSION_NONE  # nothing to be saved by it
         self.roots.sort(key=lambda node: (node.step[0], node.size()))
         for root in self.roots:
             self._number(root)
@@ -315,7 +317,7 @@ class _Compiler:
         return [
             (
                 *(node.step[0], parents.get(id(node), -1), node.step[1], node.step[2]),
-                *(node.version, False, node.number + 1 + sum(child.is_fixed for child in node.children), node.origin),
+                *(node.version, node.number + 1 + sum(child.is_fixed for child in node.children), node.origin),
                 node.rows,
             )
             for node in self.order
@@ -333,7 +335,7 @@ def compile_guards(
     compiler = _Compiler(origins)
     compiler.build()
     nodes = compiler.nodes
-    groups = [tuple(nodes[i].number for i in group) for group in distinct if all(i in nodes for i in group)]
+    groups = [tuple(sorted(nodes[i].number for i in group)) for group in distinct if all(i in nodes for i in group)]
     asking = _Asking(compiler, [group for group in distinct if not all(i in nodes for i in group)], shared, wanted)
     return n.Guards(
         state=state,
@@ -422,23 +424,5 @@ def _remembering(check: Check) -> Check:
     return check
 
 
-# -- torch's state
-
-
-def _setup_state() -> None:
-    readers = (
-        (_C.is_grad_enabled, None, n.STATE_NUMBER),
-        (_C._get_tracing_state, None, n.STATE_IS_NONE),
-        (_C.is_inference_mode_enabled, None, n.STATE_NUMBER),
-        (_C.get_default_dtype, None, n.STATE_OBJECT),
-        (_C._len_torch_function_stack, None, n.STATE_NUMBER),
-        (_C._len_torch_dispatch_stack, None, n.STATE_NUMBER),
-        (_C._functorch.maybe_current_level, None, n.STATE_NUMBER_OR_NONE),
-        (_C._autograd._top_saved_tensors_default_hooks, False, n.STATE_IS_NONE),
-        (None, None, n.STATE_NUMBER),
-    )
-    n.state_learn(readers, vars(forward_ad), "_current_level", _C._is_any_autocast_enabled, autocast_state)
-
-
 layout.setup()
-_setup_state()
+state.setup()

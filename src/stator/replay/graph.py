@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
+import linecache
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx import graph_module
 
 from ..facts import is_random
 
 _STATE_NODES = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_enter_autocast"})
 
 
-def _settled(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
+def _forget_source(cls: type) -> None:
+    """fx keeps the text of every graph for ever, for tracebacks; this graph, whose own class it is, is gone."""
+    code = getattr(vars(cls).get("forward"), "__code__", None)
+    if code is not None and code.co_filename.startswith("<eval_with_key>"):
+        sources: Any = getattr(getattr(graph_module, "_loader", None), "eval_cache", {})
+        sources.pop(code.co_filename, None)
+        linecache.cache.pop(code.co_filename, None)
+
+
+class Unsettled:
     """A graph whose code is not made yet has a `forward` for the first run only; the real one is found anew."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph  # a lazy graph module
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._graph.forward(*inputs)
+
+    def settled(self) -> Callable[..., Any]:
+        """The real one, if the code can be made now."""
+        with contextlib.suppress(Exception):
+            self._graph.real_recompile()
+            forward: Callable[..., Any] = self._graph.forward
+            return forward
+        return self
+
+
+def _settled(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
     if getattr(compiled, "__func__", None) is getattr(type(graph), "_lazy_forward", None) is not None:
-        return lambda *inputs: graph.forward(*inputs)
+        return Unsettled(graph)
     return compiled
 
 
 def restoring(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
     """The compiled graph, wrapped if some of its nodes set state or draw numbers: nobody else would undo that."""
+    weakref.finalize(graph, _forget_source, type(graph)).atexit = False
     compiled = _settled(compiled, graph)
     names = {str(getattr(node.target, "__name__", node.target)) for node in graph.graph.nodes}
     random = any(map(is_random, names))

@@ -63,6 +63,17 @@ def _compiled(event: events.BackendCompiled) -> None:
     _block("output_code", "Output Code:", about, event.output_code)
 
 
+def _derived(event: events.BackwardDerived) -> None:
+    about = f"derived in {event.seconds * 1e3:.1f} ms" + "".join(f"\n#   {step}" for step in event.steps)
+    _block("aot_graphs", "Joint Graph:", about, event.joint)
+    _block("aot_graphs", "Forward Graph:", about, event.forward)
+    _block("aot_graphs", "Backward Graph:", about, event.backward)
+
+
+def _not_derived(event: events.NotDerived) -> None:
+    _log("aot_graphs").info("No backward ahead of time, the graph runs as it was captured: %s", event.why)
+
+
 def _graph_break(event: events.GraphBreak) -> None:
     why = event.reason
     _log("graph_breaks").info("Graph break in %s: %s at %s [%s]", why.function, why.reason, why.place, why.id)
@@ -103,6 +114,8 @@ def _failure(event: events.InternalFailure) -> None:
 RARE: dict[type[Event], Callable[..., None]] = {
     events.Recorded: _recorded,
     events.BackendCompiled: _compiled,
+    events.BackwardDerived: _derived,
+    events.NotDerived: _not_derived,
     events.GraphBreak: _graph_break,
     events.CacheMiss: _miss,
     events.InternalFailure: _failure,

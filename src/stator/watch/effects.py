@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import operator
 import traceback
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .._native import mro_lookup
 from ..facts import container_kind, is_open, keys_of, shared_storages
 from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Recipe, Recording
 from .breaks import Drop
@@ -30,11 +32,18 @@ if TYPE_CHECKING:
 NOTHING = Constant(None)
 
 
+def has_finalizer(cls: type) -> bool:
+    """Does code of the program run when an object dies? A replay keeps what is passed on to the rest of a function for
+    longer, and does not make what nothing reads any more."""
+    return isinstance(mro_lookup(cls, "__del__"), types.FunctionType)
+
+
 class Rebuilder:
     """Recipes for values as they are at the segment's end; every fresh object gets one blueprint."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, *, at_break: bool = False) -> None:
         self._recorder = recorder
+        self._at_break = at_break
         self.ledger = recorder.ledger
         self.blueprints: list[Blueprint] = []
         self._made: dict[int, Fresh] = {}
@@ -42,8 +51,11 @@ class Rebuilder:
 
     def recipe(self, value: Any) -> Recipe:
         if is_constant(value):
+            output = self._recorder.tracer.scalar_output(value)
+            if output is not None:
+                return Output(output)
             loose = self.ledger.find_loose(value)
-            return Constant(value) if loose is None else Outside(loose.index)
+            return Constant(self._recorder.original(value)) if loose is None else Outside(loose.index)
         origin = self._recorder.ledger.find(value)
         if is_tensor(value):
             if origin is None:
@@ -72,6 +84,8 @@ class Rebuilder:
         describe = _DESCRIBE.get(cls) or _DESCRIBE_BASES.get(container_kind(cls) or "")
         if describe is None:
             describe = Rebuilder._exception if issubclass(cls, BaseException) else Rebuilder._object
+        if self._at_break and has_finalizer(cls):
+            raise Drop("rebuild", f"{cls.__qualname__} has a finalizer")
         describe(self, value, blueprint)
         if is_open(cls) or cls is types.SimpleNamespace or issubclass(cls, BaseException):
             self._attributes(value, blueprint)
@@ -186,6 +200,27 @@ class Rebuilder:
         make, args, *state = value.__reduce__()
         blueprint.kind = "reduced"
         blueprint.parts = [Constant(make), self.recipes(args), self.recipes(state)]
+        blueprint.late = any(isinstance(r, Fresh) and self.blueprints[r.index].late for r in blueprint.parts[1])
+
+    def _walker(self, value: Any, blueprint: Blueprint) -> None:
+        """An iterator of a dict or a set: made anew when that is as it was, and moved on as far."""
+        walked = next((o for o in gc.get_referents(value) if isinstance(o, (dict, set, frozenset))), None)
+        if walked is None:  # it is at its end
+            blueprint.kind, blueprint.parts = "reduced", [Constant(iter), self.recipes(((),)), []]
+            return
+        begin = _WALKERS[type(value)]
+        try:
+            rest = list(value.__reduce__()[1][0])
+            again = list(begin(walked))
+        except RuntimeError:
+            raise Drop("rebuild", "an iterator of what has changed since") from None
+        if isinstance(walked, (set, frozenset)):
+            again = list(type(walked)(again)) if type(walked) in (set, frozenset) else []
+        passed = len(again) - len(rest)
+        if passed < 0 or not all(map(_is_entry, again[passed:], rest)) or value.__length_hint__() != len(rest):
+            raise Drop("rebuild", "an iterator of what has changed since")
+        blueprint.kind, blueprint.parts = "walker", [Constant(begin), self.recipe(walked), Constant(passed)]
+        blueprint.late = True
 
     def _object(self, value: Any, blueprint: Blueprint) -> None:
         cls = type(value)
@@ -198,6 +233,18 @@ class Rebuilder:
         blueprint.kind = "object"
 
 
+def _is_entry(one: Any, other: Any) -> bool:
+    """The same object, or the same key and value (items are made when asked for)."""
+    return one is other or (type(one) is type(other) is tuple and len(one) == 2 and all(map(operator.is_, one, other)))
+
+
+_WALKERS: dict[type, Callable[[Any], Any]] = {
+    type(iter({})): dict.__iter__,
+    type(iter({}.values())): lambda walked: iter(dict.values(walked)),
+    type(iter({}.items())): lambda walked: iter(dict.items(walked)),
+    type(reversed({})): dict.__reversed__,
+    type(iter(set())): iter,
+}
 _EXCEPTION_LINKS = ("__context__", "__cause__", "__suppress_context__")
 _EXCEPTION_MEMBERS: dict[type, tuple[str, ...]] = {
     AttributeError: ("name", "obj"),
@@ -208,12 +255,13 @@ _EXCEPTION_MEMBERS: dict[type, tuple[str, ...]] = {
     StopIteration: ("value",),
 }
 _REDUCED = (
-    *map(type, (iter([]), iter(()), iter(""), iter(b""), iter({}), iter({}.values()), iter({}.items()), iter(set()))),
-    *map(type, (iter(range(0)), iter(range(1 << 70)), reversed([]), reversed({}), iter(int, 1), enumerate([]))),
+    *map(type, (iter([]), iter(()), iter(""), iter(b""), iter(range(0)), iter(range(1 << 70)), reversed([]))),
+    *map(type, (iter(int, 1), enumerate([]))),
     *map(type, (zip(), map(abs, ()), filter(None, ()), [].append)),
 )
 _DESCRIBE: dict[type, Callable[[Rebuilder, Any, Blueprint], None]] = {
     **dict.fromkeys(_REDUCED, Rebuilder._reduced),
+    **dict.fromkeys(_WALKERS, Rebuilder._walker),
     slice: Rebuilder._slice,
     bytearray: Rebuilder._bytearray,
     types.MethodType: Rebuilder._method,
@@ -319,8 +367,11 @@ def conclude(recorder: Recorder, result: Any) -> Recording:
 
 def conclude_at(recorder: Recorder, here: Break) -> Recording:
     """The recording of a run that is about to break."""
-    rebuild = Rebuilder(recorder)
+    rebuild = Rebuilder(recorder, at_break=True)
     recorder.tracer.close()
+    for value in recorder.held():
+        if has_finalizer(type(value)):
+            raise Drop("rebuild", f"{type(value).__qualname__} has a finalizer")
     owners = [recorder.known_function(frame.function) for frame in here.frames]
     functions = [rebuild.recipe(function) if function.__closure__ else NOTHING for function in owners]
     states = [{name: rebuild.recipe(value) for name, value in state.items()} for state in here.states]
@@ -336,6 +387,7 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
     effects: list[Effect] = []
     for change in recorder.ledger.changes.values():
         effects += _EFFECTS[change.kind](change, rebuild)
+    _check_late(rebuild.blueprints, effects)
     outputs = len(tracer.outputs)
     return Recording(
         name=recorder.name,
@@ -353,8 +405,23 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
         mutates=tracer.mutates,
         restores=tracer.written_inputs() if tracer.risky else [],
         operations=tracer.operations,
+        prints=[(rebuild.recipes(arguments), keywords) for arguments, keywords in recorder.prints],
         probes=recorder.watcher.events,
     )
+
+
+def _check_late(blueprints: list[Blueprint], effects: list[Effect]) -> None:
+    """What is made when all else is done cannot be a part of something else."""
+    pending: list[Any] = [effect.value for effect in effects]
+    for b in blueprints:
+        if not b.late:
+            pending += [b.parts, [r for _, r in b.attributes], [r for _, r in b.slots]]
+    while pending:
+        recipe = pending.pop()
+        if isinstance(recipe, Fresh) and blueprints[recipe.index].late:
+            raise Drop("rebuild", "an object that keeps an iterator of a dict or a set")
+        if type(recipe) in (list, tuple):
+            pending.extend(recipe)
 
 
 def _distinct(recorder: Recorder) -> list[tuple[int, ...]]:

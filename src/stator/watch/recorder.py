@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from traceback import FrameSummary
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ import torch
 from .. import _native
 from ..errors import REASONS, BreakReason, break_reason
 from ..facts import torch_state
+from ..options import View
 from ..recording import Recording, Way
 from . import effects, leaves, policy, steering
 from .attributes import Attributes
@@ -56,7 +57,7 @@ Ask = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], Experienc
 
 
 class Recorder(Handlers):
-    def __init__(self, name: str, program: object, ask: Ask) -> None:
+    def __init__(self, name: str, program: object, settings: View, ask: Ask) -> None:
         """`program`: who records; it learns from each recording where the next ones had better break.
         `ask(segments, way, inputs, state)`: what is known of the program from a way on, the segments of this run
         included, when it arrives there with these inputs?
@@ -65,9 +66,11 @@ class Recorder(Handlers):
         self.failure: BaseException | None = None
         self.segments: list[Segment] = []
         self._program = program
+        self._settings = settings
         self._ask = ask
         self._changing: set[int] = set()  # loose values, by identity, that are not worth a guard
         self._hopeless: set[int] = set()  # those of them which have been seen to change
+        self._originals: dict[int, tuple[Any, Any]] = {}  # of loose values: (the object of its own, what it stands for)
         self._break: Break | None = None  # the last one, if the program was suspended there
         self._waiting = False  # between a break and the next segment
         self._over = False
@@ -98,6 +101,7 @@ class Recorder(Handlers):
             "transparent": self.transparent,
             "on_resume": self.resume,
             "on_lost": self.lost,
+            "on_mark": self.at_mark,
         }
 
     def _begin(self, state: tuple[Any, ...]) -> None:
@@ -109,6 +113,7 @@ class Recorder(Handlers):
         self.leaves = leaves.Leaves(self)
         self.module_calls = ModuleCalls(self)
         self.handled_outside = sys.exc_info()[0] is not None
+        self.prints: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         self._known_already = False
 
     # -- the run
@@ -124,8 +129,9 @@ class Recorder(Handlers):
         """Note what the run is given: the arguments, and the function itself."""
         self.root_code = function.__code__
         self._way = way
-        self.slots = slots if way is None else tuple(map(_distinct, slots))
+        self.slots = slots if way is None else tuple(map(self.own_object, slots))
         self._changing = self._hopeless = {id(self.slots[index]) for index in changing}
+        self._callers = {id(value) for value in slots} if way is None else set()
         self._note_slots(function, names, self.slots)
 
     def _note_slots(self, function: types.FunctionType, names: Iterable[str], slots: tuple[Any, ...]) -> None:
@@ -200,6 +206,7 @@ class Recorder(Handlers):
         self.tracer.active = False
         if drop.untrusted:
             self._give_up(drop, reason)
+            self._give_back(loose=True, inside=drop.inside)
             self.watcher.stop()
             return
         try:
@@ -207,25 +214,33 @@ class Recorder(Handlers):
         except NotResumable as why:
             drop.again = self._break_earlier(drop, why.probe)
             self._give_up(drop, replace(reason, rest=str(why)))
+            self._give_back(loose=True, inside=drop.inside)
             if drop.again:
                 self._wait(None, why.calls)
             else:
                 self.watcher.stop()
         except (Drop, RecursionError) as why:
             self._give_up(drop, replace(reason, rest=_words(why)))
+            self._give_back(loose=True, inside=drop.inside)
             self.watcher.stop()
 
     def _break_earlier(self, drop: Drop, probe: _native.Probe | None) -> bool:
         """A break inside of what C code has called: the next recording is to break before that call."""
         if probe is None:
             return False
-        if probe.broken is None:
-            probe.broken = Drop(drop.reason, drop.detail)
-            probe.broken.learned_by = weakref.WeakSet()
-        if self._program in probe.broken.learned_by:
+        if probe.mark is None:
+            probe.mark = Drop(drop.reason, drop.detail)
+            probe.mark.learned_by = weakref.WeakSet()
+        if self._program in probe.mark.learned_by:
             return False
-        probe.broken.learned_by.add(self._program)
+        probe.mark.learned_by.add(self._program)
         return True
+
+    def at_mark(self, drop: Drop) -> None:
+        """An instruction at which somebody has learned to break."""
+        assert drop.learned_by is not None
+        if self._program in drop.learned_by:
+            self.drop(drop)
 
     def _give_up(self, drop: Drop, reason: BreakReason) -> None:
         """The segment runs as plain Python under the guards noted so far."""
@@ -252,6 +267,7 @@ class Recorder(Handlers):
                 if reason is not None and not self._goes_on_in_a_loop(reason):
                     recording.break_reason = reason
                 self.segments.append(Segment(self._way, recording))
+            self._give_back(loose=True, inside=inside)
         self._wait(here)
 
     def _goes_on_in_a_loop(self, reason: BreakReason) -> bool:
@@ -281,7 +297,7 @@ class Recorder(Handlers):
         slots = self._make_distinct(there)
         self._hopeless = {id(slots[index]) for index in changing}
         before = self._break.states[-1].values() if self._break is not None else ()
-        carried = {id(value) for value in before}
+        carried = {id(self.original(value)) for value in before}
         made = {id(new) for old, new in zip(there.slots, slots, strict=True) if id(old) not in carried}
         self._changing = self._hopeless | made
         self._let_go()
@@ -303,7 +319,7 @@ class Recorder(Handlers):
         slots = list(there.slots)
         for index, (calls, place) in enumerate(there.places):
             if place >= 0 and _is_loose(slots[index]):
-                slots[index] = _distinct(slots[index])
+                slots[index] = self.own_object(slots[index])
                 self.watcher.put(calls, place, slots[index])
         return tuple(slots)
 
@@ -312,8 +328,11 @@ class Recorder(Handlers):
         come from Python, or was seen to change), Python makes one more step.
         """
         self.ledger.place = probe
-        if probe.arg == "returned" and probe.kind == _native.PACK and probe.code is self.root_code:
+        if probe.arg == "returned" and probe.kind == _native.PACK and self._in_root(probe):
             return  # it is part of the result
+        if self.tracer.is_scalar(value):
+            self._use_scalar(probe, value)
+            return
         if id(value) in self._changing and (id(value) in self._hopeless or not self._works_on_tensors(probe)):
             try:
                 self._suspend(None, inside=False)
@@ -322,10 +341,85 @@ class Recorder(Handlers):
             else:
                 return
         self.ledger.settle(value)
+        self._give_back()
+
+    def held(self) -> Iterator[Any]:
+        """What the frames' variables hold and nobody else may: made inside, or by Python at an earlier break."""
+        for entry in self.watcher.frames()[0]:
+            for value in entry[5]:
+                if id(value) not in self._callers and (self._way is not None or self.ledger.find(value) is None):
+                    yield value
+
+    def _in_root(self, probe: Any) -> bool:
+        return probe.code is self.root_code and len(self.watcher.frames()[0]) == 1
+
+    def own_object(self, value: Any) -> Any:
+        if not _is_loose(value):
+            return value
+        own = _native.distinct(value)
+        self._originals[id(own)] = (own, self.original(value))
+        return own
+
+    def original(self, value: Any) -> Any:
+        """What the program knows a number or a text as: `is` tells it from a copy."""
+        _own, original = self._originals.get(id(value), (value, value))
+        return original
+
+    def _give_back(self, *, loose: bool = False, inside: bool = False) -> None:
+        """The frames get back the numbers and texts that were theirs; with `loose`, those too that nothing depends on
+        yet. (`inside`: what lies on the stack is in use.)
+        """
+        if not self._originals:
+            return
+        entries, _ = self.watcher.frames()
+        for calls, entry in enumerate(reversed(entries)):
+            values, probe = list(entry[5]), entry[-1]
+            if calls == 0 and not inside and probe is not None:
+                values += self.watcher.stack(0, probe.depth)
+            for place, value in enumerate(values):
+                if id(value) in self._originals and (loose or self.ledger.find_loose(value) is None):
+                    self.watcher.put(calls, place, self.original(value))
+
+    def _use_scalar(self, probe: Any, value: Any) -> None:
+        """A number that a node of the graph computes: tensor operations take it as such, Python has to wait for it."""
+        if self._is_tensor_operation(probe):
+            self.watcher.loosen(value)
+        else:
+            self.drop(Drop("tensor-item", "tensor.item()"))
 
     def _works_on_tensors(self, probe: Any) -> bool:
         """A tensor operation makes a graph, if the value is guarded."""
         return any(map(is_tensor, self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]))
+
+    def _is_tensor_operation(self, probe: Any) -> bool:
+        """Does the instruction do nothing but what the tensor mode sees?"""
+        operands = self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
+        if probe.kind in (_native.BINARY, _native.COMPARE):
+            return any(map(is_tensor, operands))
+        if probe.kind in (_native.SUBSCR, _native.STORE_SUBSCR):
+            return is_tensor(operands[probe.kind == _native.STORE_SUBSCR])
+        if probe.kind != _native.CALL or not any(map(is_tensor, operands)):
+            return False
+        func = operands[0] if operands[0] is not _native.MISSING else operands[1]
+        if isinstance(func, types.MethodDescriptorType):
+            return issubclass(torch.Tensor, func.__objclass__) and func.__objclass__ is not object
+        if not isinstance(func, types.BuiltinFunctionType):
+            return False
+        return is_tensor(func.__self__) or func.__self__ is torch._C._nn or getattr(torch, func.__name__, None) is func
+
+    def captures_scalars(self) -> bool:
+        return self._settings.capture_scalar_outputs
+
+    def print_later(self, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> bool:
+        """With `reorder_print`, texts and numbers are printed where the segment ends; the order of lines stays."""
+        count = len(args) - len(kwnames)
+        keywords = dict(zip(kwnames, args[count:], strict=True))
+        plain = {*map(type, args)} <= {str, int, float, bool, type(None)} and keywords.keys() <= {"sep", "end"}
+        loose = any(self.ledger.find_loose(arg) is not None or self.tracer.is_scalar(arg) for arg in args)
+        if plain and not loose and self._settings.reorder_print:
+            self.prints.append((args[:count], keywords))
+            return True
+        return False
 
     def known_function(self, function: types.FunctionType) -> types.FunctionType:
         """A function with the same closure that the segment knows. To it the frames that it started with are those of
@@ -406,8 +500,7 @@ class Recorder(Handlers):
     def failed(self, error: BaseException) -> None:
         """A handler raised: on purpose (Drop), or because something in stator is wrong."""
         if isinstance(error, Drop):
-            if error.learned_by is None or self._program in error.learned_by:
-                self.drop(error)
+            self.drop(error)
         else:
             self.failure = self.failure or error
             self.drop(Drop("internal-error", f"{type(error).__name__}: {error}", transient=True))
@@ -416,10 +509,6 @@ class Recorder(Handlers):
 def _is_loose(value: Any) -> bool:
     """Can it be made an object of its own, and told by that wherever it goes?"""
     return type(value) in (int, float) or (type(value) is str and len(value) > 1)
-
-
-def _distinct(value: Any) -> Any:
-    return _native.distinct(value) if _is_loose(value) else value
 
 
 def _words(why: Drop | RecursionError) -> str:

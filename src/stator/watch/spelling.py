@@ -24,6 +24,7 @@ class Treatment(enum.IntEnum):
     FACT = 1  # answers from what tensor guards fix: no node
     STATE = 2  # changes torch's global state: a node, and a new state to expect
     BREAK = 3  # needs the tensor's data, or hands out its memory
+    SCALAR = 5  # gives a number that stays a node
     ATTRIBUTE = 4  # state of a tensor that no fact covers (`grad`, hooks): an attribute like any other
 
 
@@ -237,10 +238,12 @@ def _may_need_data(func: Any, name: str) -> bool:
     packet = getattr(torch.ops.aten, name, None) if not name.startswith("__") else None
     if packet is None or isinstance(func, types.FunctionType):
         return False
-    overloads = [getattr(packet, overload)._schema.arguments for overload in packet.overloads()]
-    return any(_wants_number(name, index, None) for index in range(max(map(len, overloads)))) or any(
-        _wants_number(name, -1, argument.name) for arguments in overloads for argument in arguments
-    )
+    kinds: dict[int | str, list[str]] = {}  # by position and by name
+    for overload in packet.overloads():
+        for position, argument in enumerate(getattr(packet, overload)._schema.arguments):
+            for place in (position, argument.name):
+                kinds.setdefault(place, []).append(str(argument.type))
+    return any(map(_is_number, kinds.values()))
 
 
 def needs_data(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -275,7 +278,12 @@ def _wants_number(name: str, index: int, keyword: str | None) -> bool:
         for position, argument in enumerate(arguments):
             if position == index or (keyword is not None and argument.name == keyword):
                 found.append(str(argument.type))
-    return bool(found) and not any("Tensor" in kind or "number" in kind for kind in found)
+    return bool(found) and _is_number(found)
+
+
+def _is_number(kinds: list[str]) -> bool:
+    """Can an argument of these types be no tensor?"""
+    return not any("Tensor" in kind or "number" in kind for kind in kinds)
 
 
 _NORMALISATIONS = frozenset({"batch_norm", "instance_norm", "native_batch_norm", "_native_batch_norm_legit"})

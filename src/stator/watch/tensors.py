@@ -134,6 +134,9 @@ class Tracer(_native.Tracer):
         """What is about to run, spelled as a node; its tensors are looked up, outside ones become inputs."""
         way = _way_of(func)
         kind, name = way.kind, way.name
+        if kind is Treatment.BREAK and way.reason == "tensor-item" and self._recorder.captures_scalars():
+            known = self.lookup(args[0])
+            return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self.node_of(known),), {}, name))
         if kind is Treatment.BREAK:
             raise Drop(way.reason, name.removeprefix("__").removesuffix("__"))
         tensors: list[tuple[Any, Known]] = []
@@ -159,10 +162,12 @@ class Tracer(_native.Tracer):
         in_place = writes_in_place(name, kwargs) if kwargs else way.writes
         return Step(kind, name, tensors, in_place, (op, target, node_args, node_kwargs, label))
 
-    def _after(self, step: Step, result: Any) -> None:
-        """It has run: the node, and what is known of the tensors now."""
+    def _after(self, step: Step, result: Any) -> Any:
+        """It has run: the node, and what is known of the tensors now. Gives what the program gets."""
         if step.kind is Treatment.FACT or result is NotImplemented:
-            return
+            return result
+        if step.kind is Treatment.SCALAR:
+            return self._scalar(step, result)
         if step.kind is Treatment.ATTRIBUTE:
             self._attribute(step.name, step.tensors[0][0], result)
         elif step.kind is Treatment.STATE:
@@ -176,6 +181,25 @@ class Tracer(_native.Tracer):
                 self.last_effect = self._recorder.watcher.events
             if wrote or not self._returns_known(result):
                 self._register(result, self.node(*step.node), step.tensors)
+        return result
+
+    def _scalar(self, step: Step, number: Any) -> Any:
+        """A number as a node: an object of its own, so that it is known where it is used."""
+        if type(number) not in (int, float):
+            raise Drop("tensor-item", f"a {type(number).__name__}")
+        self.operations += 1
+        own = self._recorder.own_object(number)
+        self.scalars[id(own)] = (own, self.node(*step.node))
+        self._recorder.watcher.loosen(own)
+        return own
+
+    def is_scalar(self, value: Any) -> bool:
+        return id(value) in self.scalars
+
+    def scalar_output(self, value: Any) -> int | None:
+        """The number of the graph output which is this number; None if it is no node of the graph."""
+        found = self.scalars.get(id(value)) if self.scalars else None
+        return None if found is None else self._output_number(found[1])
 
     def _attribute(self, name: str, tensor: Any, value: Any) -> None:
         """`t.grad`, `t.grad_fn`, hooks: state of a tensor that is not part of its facts."""
@@ -330,6 +354,9 @@ class Tracer(_native.Tracer):
             node = self.node_of(known)
             if tensor.__dict__:
                 raise Drop("rebuild", "a tensor with attributes of its own")
+        return self._output_number(node)
+
+    def _output_number(self, node: fx.Node) -> int:
         if node not in self._output_index:
             self._output_index[node] = len(self.outputs)
             self.outputs.append(node)

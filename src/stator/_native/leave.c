@@ -1,0 +1,388 @@
+/* Leaving a segment at a break: the step that Python makes, and where the program lands.
+ *
+ * A replay that ends at a break gives back a state. `Leave` makes the step from there: it calls a function with the state,
+ * which says at which `Landing` the program goes on and with what. The landing knows the shelf of the recordings that start
+ * there. It belongs to one recording, so that shelf is the same for all compiled callables which share the recording.
+ *
+ * A `Jump` is what Python code gets to see: a landing and what the continuation there takes.
+ */
+#include "shelf.h"
+
+/* A function without a closure; PyFunction_New makes it also where the code needs one. */
+static PyObject *
+unbound(PyObject *code, PyObject *namespace)
+{
+    return PyFunction_New(code, namespace);
+}
+
+/* The function itself, or one with the same code and the closure of `original`. `known` (or NULL) holds those that were made
+ * for this closure before. */
+static PyObject *
+bound(PyObject *function, PyObject *original, PyObject *known)
+{
+    PyObject *code = PyFunction_GET_CODE(function);
+    if (((PyCodeObject *)code)->co_nfreevars == 0) {
+        return Py_NewRef(function);
+    }
+    PyObject *found = known == NULL ? NULL : PyDict_GetItemWithError(known, function);
+    if (found != NULL) {
+        return Py_NewRef(found);
+    }
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    PyObject *closure = PyFunction_Check(original) ? PyFunction_GET_CLOSURE(original) : NULL;
+    if (closure == NULL || PyTuple_GET_SIZE(closure) != ((PyCodeObject *)code)->co_nfreevars) {
+        PyErr_SetString(PyExc_ValueError, "a continuation needs the closure of the function that it continues");
+        return NULL;
+    }
+    PyObject *made = PyFunction_New(code, PyFunction_GET_GLOBALS(function));
+    if (made != NULL &&
+        (PyFunction_SetClosure(made, closure) < 0 || (known != NULL && PyDict_SetItem(known, function, made) < 0))) {
+        Py_CLEAR(made);
+    }
+    return made;
+}
+
+/* ---- landings ---- */
+
+static PyTypeObject LandingType;
+
+static PyObject *
+landing_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *way, *code, *namespace;
+    if (!PyArg_ParseTuple(args, "OO!O!", &way, &PyCode_Type, &code, &PyDict_Type, &namespace)) {
+        return NULL;
+    }
+    Landing *l = (Landing *)type->tp_alloc(type, 0);
+    if (l != NULL) {
+        l->way = Py_NewRef(way);
+        l->function = unbound(code, namespace);
+        if (l->function == NULL) {
+            Py_CLEAR(l);
+        }
+    }
+    return (PyObject *)l;
+}
+
+static int
+landing_traverse(Landing *l, visitproc visit, void *arg)
+{
+    Py_VISIT(l->way);
+    Py_VISIT(l->function);
+    Py_VISIT(l->shelf);
+    return 0;
+}
+
+static int
+landing_clear(Landing *l)
+{
+    Py_CLEAR(l->way);
+    Py_CLEAR(l->function);
+    Py_CLEAR(l->shelf);
+    return 0;
+}
+
+static void
+landing_dealloc(Landing *l)
+{
+    PyObject_GC_UnTrack(l);
+    landing_clear(l);
+    Py_TYPE(l)->tp_free(l);
+}
+
+static PyObject *
+landing_open(Landing *l, PyObject *shelf)
+{
+    if (!Py_IS_TYPE(shelf, &ShelfType)) {
+        PyErr_SetString(PyExc_TypeError, "open(shelf) takes a Shelf");
+        return NULL;
+    }
+    Py_XSETREF(l->shelf, (Shelf *)Py_NewRef(shelf));
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef landing_methods[] = {
+    {"open", (PyCFunction)landing_open, METH_O, "open(shelf): C code may go on here by itself, with these recordings."},
+    {NULL},
+};
+
+static PyMemberDef landing_members[] = {
+    {"way", T_OBJECT, offsetof(Landing, way), READONLY, "The place in the program."},
+    {"shelf", T_OBJECT, offsetof(Landing, shelf), READONLY, "The recordings from there on, or None."},
+    {NULL},
+};
+
+static PyTypeObject LandingType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Landing",
+    .tp_doc = "Landing(way, code, namespace): one place where the program goes on after a break.",
+    .tp_basicsize = sizeof(Landing),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = landing_new,
+    .tp_dealloc = (destructor)landing_dealloc,
+    .tp_traverse = (traverseproc)landing_traverse,
+    .tp_clear = (inquiry)landing_clear,
+    .tp_methods = landing_methods,
+    .tp_members = landing_members,
+};
+
+/* ---- jumps ---- */
+
+typedef struct {
+    PyObject_HEAD
+    Landing *landing;
+    PyObject *inputs; /* NULL once they were taken */
+} Jump;
+
+static PyTypeObject JumpType;
+
+PyObject *
+jump_new(Landing *landing, PyObject *inputs)
+{
+    Jump *j = PyObject_GC_New(Jump, &JumpType);
+    if (j == NULL) {
+        Py_DECREF(inputs);
+        return NULL;
+    }
+    j->landing = (Landing *)Py_NewRef(landing);
+    j->inputs = inputs;
+    PyObject_GC_Track(j);
+    return (PyObject *)j;
+}
+
+static int
+jump_traverse(Jump *j, visitproc visit, void *arg)
+{
+    Py_VISIT(j->landing);
+    Py_VISIT(j->inputs);
+    return 0;
+}
+
+static int
+jump_clear(Jump *j)
+{
+    Py_CLEAR(j->landing);
+    Py_CLEAR(j->inputs);
+    return 0;
+}
+
+static void
+jump_dealloc(Jump *j)
+{
+    PyObject_GC_UnTrack(j);
+    jump_clear(j);
+    PyObject_GC_Del(j);
+}
+
+static PyObject *
+jump_take(Jump *j, PyObject *Py_UNUSED(none))
+{
+    PyObject *inputs = j->inputs;
+    if (inputs == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "what a jump carries can be taken once");
+        return NULL;
+    }
+    j->inputs = NULL;
+    Py_ssize_t last = PyTuple_GET_SIZE(inputs) - 1;
+    PyObject *slots = PyTuple_GetSlice(inputs, 0, last);
+    PyObject *taken = slots == NULL ? NULL : PyTuple_Pack(2, PyTuple_GET_ITEM(inputs, last), slots);
+    Py_XDECREF(slots);
+    Py_DECREF(inputs);
+    return taken;
+}
+
+static PyMethodDef jump_methods[] = {
+    {"take", (PyCFunction)jump_take, METH_NOARGS, "(function, slots): the call that goes on; the jump lets go of it."},
+    {NULL},
+};
+
+static PyMemberDef jump_members[] = {
+    {"landing", T_OBJECT, offsetof(Jump, landing), READONLY, "Where the program goes on."},
+    {NULL},
+};
+
+static PyTypeObject JumpType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Jump",
+    .tp_doc = "The program goes on at a landing.",
+    .tp_basicsize = sizeof(Jump),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = (destructor)jump_dealloc,
+    .tp_traverse = (traverseproc)jump_traverse,
+    .tp_clear = (inquiry)jump_clear,
+    .tp_methods = jump_methods,
+    .tp_members = jump_members,
+};
+
+/* ---- leaving ---- */
+
+static PyObject *
+leave_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *code, *namespace, *landings;
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyCode_Type, &code, &PyDict_Type, &namespace, &PyTuple_Type, &landings)) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(landings); i++) {
+        if (!Py_IS_TYPE(PyTuple_GET_ITEM(landings, i), &LandingType)) {
+            PyErr_SetString(PyExc_TypeError, "Leave takes landings");
+            return NULL;
+        }
+    }
+    Leave *l = (Leave *)type->tp_alloc(type, 0);
+    if (l != NULL) {
+        l->landings = Py_NewRef(landings);
+        l->call = unbound(code, namespace);
+        if (l->call == NULL) {
+            Py_CLEAR(l);
+        }
+    }
+    return (PyObject *)l;
+}
+
+static int
+leave_traverse(Leave *l, visitproc visit, void *arg)
+{
+    Py_VISIT(l->call);
+    Py_VISIT(l->landings);
+    return 0;
+}
+
+static int
+leave_clear(Leave *l)
+{
+    Py_CLEAR(l->call);
+    Py_CLEAR(l->landings);
+    return 0;
+}
+
+static void
+leave_dealloc(Leave *l)
+{
+    PyObject_GC_UnTrack(l);
+    leave_clear(l);
+    Py_TYPE(l)->tp_free(l);
+}
+
+/* Which landing a step has come to; borrowed. NULL with an exception. */
+static Landing *
+landed(Leave *l, PyObject *moved)
+{
+    Py_ssize_t number = -1;
+    if (PyTuple_CheckExact(moved) && PyTuple_GET_SIZE(moved) > 0 && PyLong_CheckExact(PyTuple_GET_ITEM(moved, 0))) {
+        number = PyLong_AsSsize_t(PyTuple_GET_ITEM(moved, 0));
+    }
+    if (number < 0 || l->landings == NULL || number >= PyTuple_GET_SIZE(l->landings)) {
+        PyErr_SetString(PyExc_SystemError, "a step gives back the number of a landing, and what that takes");
+        return NULL;
+    }
+    Landing *landing = (Landing *)PyTuple_GET_ITEM(l->landings, number);
+    if (landing->function == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this landing was taken apart by the garbage collector");
+        return NULL;
+    }
+    return landing;
+}
+
+/* (number, values...) becomes (values..., function), in place if nobody else has it. Steals both. */
+static PyObject *
+as_inputs(PyObject *moved, PyObject *function)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(moved);
+    if (Py_REFCNT(moved) == 1) {
+        PyObject **items = ((PyTupleObject *)moved)->ob_item, *number = items[0];
+        memmove(items, items + 1, (size_t)(count - 1) * sizeof(PyObject *));
+        items[count - 1] = function;
+        Py_DECREF(number);
+        return moved;
+    }
+    PyObject *inputs = PyTuple_New(count);
+    for (Py_ssize_t i = 1; inputs != NULL && i < count; i++) {
+        PyTuple_SET_ITEM(inputs, i - 1, Py_NewRef(PyTuple_GET_ITEM(moved, i)));
+    }
+    Py_DECREF(moved);
+    if (inputs == NULL) {
+        Py_DECREF(function);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(inputs, count - 1, function);
+    return inputs;
+}
+
+int
+leave_step(Leave *l, PyObject *function, PyObject *known, PyObject *state, Landing **landing, PyObject **inputs)
+{
+    if (l->call == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this step was taken apart by the garbage collector");
+        return -1;
+    }
+    PyObject *step = bound(l->call, function, known);
+    if (step == NULL) {
+        return -1;
+    }
+    PyObject *moved = PyObject_Vectorcall(step, ((PyTupleObject *)state)->ob_item, (size_t)PyTuple_GET_SIZE(state), NULL);
+    Py_DECREF(step);
+    Landing *found = moved == NULL ? NULL : landed(l, moved);
+    PyObject *next = found == NULL ? NULL : bound(found->function, function, known);
+    if (next == NULL) {
+        Py_XDECREF(moved);
+        return -1;
+    }
+    *landing = (Landing *)Py_NewRef(found);
+    *inputs = as_inputs(moved, next);
+    if (*inputs == NULL) {
+        Py_CLEAR(*landing);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *
+leave_go(Leave *l, PyObject *args)
+{
+    PyObject *function, *state, *inputs;
+    Landing *landing;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyFunction_Type, &function, &PyTuple_Type, &state) ||
+        leave_step(l, function, NULL, state, &landing, &inputs) < 0) {
+        return NULL;
+    }
+    PyObject *jump = jump_new(landing, inputs);
+    Py_DECREF(landing);
+    return jump;
+}
+
+static PyMethodDef leave_methods[] = {
+    {"go", (PyCFunction)leave_go, METH_VARARGS,
+     "go(function, state): make the step from a state of this function, and say where the program goes on."},
+    {NULL},
+};
+
+static PyMemberDef leave_members[] = {
+    {"landings", T_OBJECT, offsetof(Leave, landings), READONLY, "Where the program may go on."},
+    {NULL},
+};
+
+PyTypeObject LeaveType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Leave",
+    .tp_doc = "Leave(code, namespace, landings): the step behind a segment. The code takes the state and gives back the number of a landing and what that takes.",
+    .tp_basicsize = sizeof(Leave),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = leave_new,
+    .tp_dealloc = (destructor)leave_dealloc,
+    .tp_traverse = (traverseproc)leave_traverse,
+    .tp_clear = (inquiry)leave_clear,
+    .tp_methods = leave_methods,
+    .tp_members = leave_members,
+};
+
+int
+leave_setup(PyObject *module)
+{
+    return PyModule_AddType(module, &LeaveType) < 0 || PyModule_AddType(module, &LandingType) < 0 ||
+                   PyModule_AddType(module, &JumpType) < 0
+               ? -1
+               : 0;
+}

@@ -1,0 +1,64 @@
+/* Recordings as C code uses them: what shelf.c, leave.c and dispatch.c share. */
+#ifndef STATOR_SHELF_H
+#define STATOR_SHELF_H
+
+#include "native.h"
+#include "guard.h"
+
+/* ---- counting (shelf.c) ---- */
+
+typedef struct {
+    PyObject_HEAD
+    unsigned long long value;
+} Count;
+
+/* ---- leaving a segment (leave.c) ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *call;     /* a function: takes the state, gives back (number of a landing, what that one takes, ...) */
+    PyObject *landings; /* a tuple */
+} Leave;
+
+struct Shelf;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *way;       /* a `recording.Way` */
+    PyObject *function;  /* its outermost continuation, without a closure */
+    struct Shelf *shelf; /* the recordings from there on, or NULL: not known yet, or of no use to C code */
+} Landing;
+
+extern PyTypeObject LeaveType;
+
+/* Makes the step from a state. 0: *landing, and *inputs (what the continuation takes, and it itself), both owned.
+ * -1 with an exception. `function` is the one that is left: its closure goes on being used. Functions with that closure are
+ * kept in the dict `known`, unless that is NULL. */
+int leave_step(Leave *leave, PyObject *function, PyObject *known, PyObject *state, Landing **landing, PyObject **inputs);
+/* A `Jump`, for Python code. Steals `inputs`. */
+PyObject *jump_new(Landing *landing, PyObject *inputs);
+
+/* ---- the recordings of one code object (shelf.c) ---- */
+
+typedef struct {
+    PyObject *entry;
+    Guards *guards;   /* NULL: not armed, only Python code may use it */
+    PyObject *replay; /* NULL: Python code goes on when the guards hold */
+    Leave *leave;     /* what follows the replay; NULL: it gives the result */
+    Count *hits;
+} Row;
+
+typedef struct Shelf {
+    PyObject_HEAD
+    Row *rows;
+    Py_ssize_t count;
+    unsigned long long changes; /* counts everything but a change of order */
+} Shelf;
+
+extern PyTypeObject CountType, ShelfType;
+
+void row_clear(Row *row);
+/* Looks for a recording that fits; `made` as in guards_walk. 1: *row and *values (what its replay takes) are owned. 0: none can be used. */
+int shelf_fitting(Shelf *s, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, Row *row, PyObject **values);
+
+#endif

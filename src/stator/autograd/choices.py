@@ -1,0 +1,121 @@
+"""What torch does by the device, done for the real device while stand-ins are on none.
+
+Python code that asks a stand-in for its device is told the real one; numbers that it makes tensors of keep their
+values.
+
+`scaled_dot_product_attention` is written in C++ in terms of one of several kernels, chosen by what the device has.
+On stand-ins it would always take the slow one. Here the choice is asked for with tensors on the real device.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .record import Recorder
+from .standins import CPU, MetaStandIns
+
+aten = torch.ops.aten
+_choose: Any = torch._fused_sdp_choice
+_leave_autocast = torch.amp.autocast_mode._exit_autocast
+_FLASH = 1  # SDPBackend::flash_attention
+_OWN_FOLDERS = (torch.__path__[0], __file__.rsplit("autograd", 1)[0])
+
+
+class DeviceWanted(Exception):
+    """Autocast goes by the device, which the stand-ins do not have."""
+
+
+class Choices(TorchFunctionMode):
+    """Stands on torch's stack of function modes while a function is traced."""
+
+    def __init__(self, recorder: Recorder, *, lines: bool) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._deviceless = isinstance(recorder.stand_ins, MetaStandIns)
+        self._lines = lines  # find the user's line here; a graph knows it already
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if self._deviceless and torch._C._is_any_autocast_enabled() and func is not _leave_autocast:
+            raise DeviceWanted
+        if self._lines:
+            self._recorder.at_line(_user_line())
+        answer = self._ANSWERS.get(func)
+        if answer is None and self._deviceless:
+            answer = self._FOR_THE_DEVICE.get(func)
+        if answer is not None:
+            return answer(self, func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _device(self, func: Any, tensor: Tensor) -> torch.device:
+        return CPU
+
+    def _indexed(self, func: Any, tensor: Tensor, index: Any, *value: Any) -> Any:
+        """Lists of numbers would become tensors without data."""
+        items = index if isinstance(index, tuple) else (index,)
+        items = tuple([torch.tensor(_positions(item)) if _all_numbers(item) else item for item in items])
+        return func(tensor, items if isinstance(index, tuple) else items[0], *value)
+
+    def _attention(
+        self,
+        func: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
+        tensors: Any = (query, key, value, attn_mask)
+        with torch._C._DisableTorchDispatch():
+            real: Any = [None if t is None else self._real(t) for t in tensors]
+            chosen = _choose(*real, dropout_p, is_causal, **options)
+        if chosen != _FLASH:
+            return func(*tensors, dropout_p, is_causal, **options)
+        if attn_mask is not None and attn_mask.dtype is torch.bool:
+            nothing = torch.zeros_like(attn_mask, dtype=query.dtype)
+            attn_mask = nothing.masked_fill_(attn_mask.logical_not(), -torch.inf)
+        flash = aten._scaled_dot_product_flash_attention_for_cpu.default
+        return flash(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
+
+    _FOR_THE_DEVICE: ClassVar[dict[Any, Any]] = {
+        torch.nn.functional.scaled_dot_product_attention: _attention,
+        torch.Tensor.device.__get__: _device,
+    }
+    _ANSWERS: ClassVar[dict[Any, Any]] = {torch.Tensor.__getitem__: _indexed, torch.Tensor.__setitem__: _indexed}
+
+    def _real(self, tensor: Tensor) -> Tensor:
+        return self._recorder.stand_ins.real(tensor).requires_grad_(tensor.requires_grad)
+
+
+def _all_numbers(item: Any) -> bool:
+    return isinstance(item, list) and all(
+        _all_numbers(part) if isinstance(part, list) else isinstance(part, (int, bool)) for part in item
+    )
+
+
+def _positions(item: list[Any]) -> list[Any]:
+    """A list of flags says which positions; how many there are must be known without data."""
+    flags = item and all(isinstance(part, bool) for part in item)
+    return [position for position, flag in enumerate(item) if flag] if flags else item
+
+
+def _user_line() -> str:
+    """Where in the user's program the operation stands: the innermost frame outside of torch and of stator."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OWN_FOLDERS):
+            return f'File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}'
+        frame = frame.f_back
+    return ""

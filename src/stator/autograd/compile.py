@@ -1,0 +1,189 @@
+"""The steps in order: trace, optimise, cut, compile forward and backward, wrap.
+
+Enters: a function (or a torch-level graph), example inputs, and the compilers. Leaves: a callable that takes and
+gives what the function does. Both graphs are compiled before it is called for the first time.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.graph import _BoxedCodeGen
+
+from .. import events
+from .joint import PassRun, optimise
+from .partition import PartitionFn, min_cut_partition
+from .record import Decompositions
+from .runtime import Boxed, Original, wrap
+from .standins import FakeStandIns, StandIns
+from .trace import Function, Joint, trace
+
+Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+@dataclass(slots=True)
+class Graphs:
+    """A function's graphs, not compiled yet."""
+
+    joint: Joint
+    forward: fx.GraphModule
+    backward: fx.GraphModule | None  # None: nothing to differentiate
+    passes: list[PassRun]
+
+    @property
+    def saved(self) -> Sequence[Any]:
+        """Example values of what the forward keeps for the backward."""
+        return _returned(self.forward)[self.joint.plan.results :]
+
+
+def derive(
+    function: Function | fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    partition_fn: PartitionFn = min_cut_partition,
+    decompositions: Decompositions | None = None,
+    stand_ins: StandIns | None = None,
+) -> Graphs:
+    """Forward and backward graphs of a function."""
+    start = time.perf_counter()
+    joint = trace(function, inputs, decompositions=decompositions, stand_ins=stand_ins)
+    traced = time.perf_counter()
+    passes = optimise(joint.module, joint.plan.results)
+    optimised = time.perf_counter()
+    forward, backward = joint.module, None
+    if joint.has_backward:
+        inputs_of_joint = [*joint.primals, *joint.tangents]
+        forward, backward = partition_fn(joint.module, inputs_of_joint, num_fwd_outputs=joint.plan.results)
+    end = time.perf_counter()
+    if events.listening(events.BackwardDerived):
+        steps = (
+            f"trace: {(traced - start) * 1e3:.1f} ms",
+            *map(str, passes),
+            f"cut: {(end - optimised) * 1e3:.1f} ms",
+        )
+        texts = _printer(joint.module), _printer(forward), _printer(backward)
+        events.emit(events.BackwardDerived(end - start, *texts, steps))
+    return Graphs(joint, forward, backward, passes)
+
+
+def compile_function(
+    function: Function | fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    partition_fn: PartitionFn = min_cut_partition,
+    decompositions: Decompositions | None = None,
+    with_devices: bool = True,
+) -> Callable[..., Sequence[Any]]:
+    """The function by way of compiled graphs; it takes the inputs one by one and gives a sequence.
+
+    `with_devices`: the compilers read example values, so give them fake tensors, which know their device.
+    """
+    graphs = derive(function, inputs, partition_fn=partition_fn, decompositions=decompositions)
+    joint, forward, backward = graphs.joint, graphs.forward, graphs.backward
+    saved = graphs.saved if backward is not None else ()
+    if with_devices:
+        mode = joint.stand_ins.mode if isinstance(joint.stand_ins, FakeStandIns) else FakeTensorMode()
+        dress([forward, backward], joint.stand_ins, mode)
+    run = function.forward if isinstance(function, fx.GraphModule) else function
+    original = Original(run, _as_copy(backward).forward if backward is not None and not saved else None)
+    compiled = boxed(fw_compiler(forward, _examples(forward)))
+    compiled_backward = None
+    if backward is not None:
+        assert len(_examples(backward)) == len(saved) + len(joint.tangents)
+        compiled_backward = boxed((bw_compiler or fw_compiler)(backward, _examples(backward)))
+    return wrap(joint, compiled, compiled_backward, original, inputs)
+
+
+def dress(modules: Sequence[fx.GraphModule | None], stand_ins: StandIns, mode: FakeTensorMode) -> None:
+    """Example values that know their device, in place of stand-ins that do not."""
+    made: dict[int, Any] = {}
+
+    def dressed(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(dressed, value))
+        if id(value) not in made:
+            made[id(value)] = stand_ins.with_device(value, mode)
+        return made[id(value)]
+
+    for module in modules:
+        for node in module.graph.nodes if module is not None else ():
+            if "val" in node.meta:
+                node.meta["val"] = dressed(node.meta["val"])
+
+
+def make_boxed(module: fx.GraphModule) -> Boxed:
+    """A graph as a callable that takes a list and clears it, so that each input is freed after its last use.
+
+    It is fx's Python for the graph, with operators as names of its own: `torch.ops.aten.add.Tensor` is four lookups.
+    """
+    former = module.graph._codegen
+    module.graph.set_codegen(_BoxedCodeGen())
+    written = module.graph.python_code("self")
+    module.graph.set_codegen(former)
+    names: dict[str, Any] = dict(written.globals)
+
+    def short(match: re.Match[str]) -> str:
+        namespace, packet, overload = match.groups()
+        name = f"{namespace}_{packet}_{overload}"
+        names[name] = getattr(getattr(getattr(torch.ops, namespace), packet), overload)._op
+        return name
+
+    source = re.sub(r"\btorch\.ops\.(\w+)\.(\w+)\.(\w+)(?=\()", short, written.src)
+    exec(compile(source, "<graph>", "exec"), names)
+    run: Any = names["forward"].__get__(module)
+    names["forward"]._boxed_call = True
+    return run  # type: ignore[no-any-return]  # made just now
+
+
+def make_boxed_compiler(compiler: Compiler) -> Compiler:
+    """A compiler whose callables take their arguments one by one, as one whose callables take a list."""
+
+    def compile_boxed(module: fx.GraphModule, examples: Sequence[Any]) -> Boxed:
+        return boxed(compiler(module, examples))
+
+    return compile_boxed
+
+
+def boxed(compiled: Callable[..., Any]) -> Boxed:
+    """A compiled graph that takes a list and clears it. Unless it says so itself, it takes its arguments one by one."""
+    if getattr(compiled, "_boxed_call", False):
+        return compiled
+    if isinstance(compiled, fx.GraphModule):
+        return make_boxed(_as_copy(compiled))  # the caller may keep and call the graph as it is
+
+    def run(args: list[Any]) -> Any:
+        given = tuple(args)
+        args.clear()
+        return compiled(*given)
+
+    run._boxed_call = True  # type: ignore[attr-defined]  # the mark that torch's compilers use
+    return run
+
+
+def _as_copy(module: fx.GraphModule) -> fx.GraphModule:
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return _LazyGraphModule(module, graph)
+
+
+def _returned(module: fx.GraphModule) -> Sequence[Any]:
+    returned: Any = module.graph.output_node().args[0]
+    return [node.meta["val"] for node in returned]
+
+
+def _examples(module: fx.GraphModule) -> list[Any]:
+    return [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+
+
+def _printer(module: fx.GraphModule | None) -> Callable[[], str]:
+    return lambda: "" if module is None else module.print_readable(print_output=False)

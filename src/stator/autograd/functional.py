@@ -1,0 +1,237 @@
+"""Functional form: which node holds the current contents of which tensor, while a program writes and takes views.
+
+Enters: what a trace sees, in order: new tensors, views, writes. Leaves: for every tensor, at any time, the node
+whose value it has. Nothing in the graph writes: a write gives its tensor a new node, is carried up to the tensor
+whose memory it is, and the other views of that memory are taken anew when they are next read.
+
+What holds: a node's example value has the size, strides and dtype of each tensor it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+
+from ..errors import CannotDerive
+
+aten = torch.ops.aten
+Emit = Callable[..., fx.Node]
+
+
+class Memory:
+    """A tensor's memory, shared with its views. Counts the writes."""
+
+    __slots__ = ("version",)
+
+    def __init__(self) -> None:
+        self.version = 0
+
+
+class View:
+    """How one tensor is seen through another."""
+
+    __slots__ = ("args", "index", "kwargs", "op", "position")
+
+    def __init__(
+        self, op: OpOverload, position: int, args: tuple[Any, ...], kwargs: dict[str, Any], index: int | None
+    ) -> None:
+        self.op = op
+        self.position = position  # of the tensor looked at, among args
+        self.args = args
+        self.kwargs = kwargs
+        self.index = index  # among the results; None if there is one
+
+    def on(self, tensor: Any) -> tuple[Any, ...]:
+        return (*self.args[: self.position], tensor, *self.args[self.position + 1 :])
+
+
+class Value:
+    """One tensor of the trace. Holding it keeps its identity from being given to another."""
+
+    __slots__ = ("memory", "node", "parent", "tensor", "version", "view")
+
+    def __init__(self, tensor: Tensor, node: fx.Node, memory: Memory, parent: Value | None, view: View | None) -> None:
+        self.tensor = tensor
+        self.node = node  # has the tensor's contents, if `version` is the memory's
+        self.memory = memory
+        self.version = memory.version
+        self.parent = parent  # seen through `view`; None: the tensor has the memory for itself
+        self.view = view
+
+    def root(self) -> Value:
+        """The tensor whose memory it is."""
+        return self if self.parent is None else self.parent.root()
+
+
+class Values:
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._values: dict[int, Value] = {}
+
+    def find(self, tensor: Tensor) -> Value | None:
+        return self._values.get(id(tensor))
+
+    def new(self, tensor: Tensor, node: fx.Node) -> Value:
+        """A tensor with memory of its own."""
+        value = self._values[id(tensor)] = Value(tensor, node, Memory(), None, None)
+        return value
+
+    def same(self, tensor: Tensor, value: Value) -> None:
+        """Another name for all of a known tensor (`detach`)."""
+        node = self.node(value)
+        self._values[id(tensor)] = Value(tensor, node, value.memory, value, None)
+
+    def view(self, tensor: Tensor, node: fx.Node, of: Value, view: View) -> None:
+        self._values[id(tensor)] = Value(tensor, node, of.memory, of, view)
+
+    def node(self, value: Value) -> fx.Node:
+        """The node that has this tensor's contents now."""
+        if value.version != value.memory.version:
+            assert value.parent is not None
+            value.node = self._look(value, self.node(value.parent))
+            value.version = value.memory.version
+        return value.node
+
+    def _look(self, value: Value, parent: fx.Node) -> fx.Node:
+        view = value.view
+        if view is None:
+            return parent
+        node = self._emit(view.op, view.on(parent), view.kwargs)
+        return node if view.index is None else self._emit(getitem, (node, view.index), {})
+
+    def write(self, value: Value, node: fx.Node) -> None:
+        """The tensor's contents are now those of `node`; so are the memory's behind it."""
+        above: list[tuple[Value, fx.Node]] = []
+        parent = value.parent
+        while parent is not None:
+            above.append((parent, self.node(parent)))
+            parent = parent.parent
+        value.memory.version += 1
+        self._set(value, node)
+        for parent, before in above:
+            node = self._put(value, before, node)
+            self._set(parent, node)
+            value = parent
+
+    def _set(self, value: Value, node: fx.Node) -> None:
+        """A node of other strides is good for what is above, not for the tensor itself: that is then looked at anew."""
+        if node.meta["val"].stride() == value.tensor.stride():
+            value.node, value.version = node, value.memory.version
+
+    def _put(self, value: Value, parent: fx.Node, node: fx.Node) -> fx.Node:
+        """`parent` with `node` written where it is seen through the value's view."""
+        view = value.view
+        if view is None:
+            return node
+        put = _PUT.get(view.op)
+        if put is None:
+            raise CannotDerive(f"a write through a view made by {view.op}")
+        return put(self._emit, view, parent, node)
+
+
+# ------------------------------------------------------------------------- the inverses of views, by operator
+#
+# Each takes the view, the node seen through it and the new contents; gives the node with these contents in place.
+
+
+def _size(node: fx.Node) -> list[int]:
+    return list(node.meta["val"].shape)
+
+
+def _argument(view: View, position: int, name: str, default: Any) -> Any:
+    return view.args[position] if len(view.args) > position else view.kwargs.get(name, default)
+
+
+def _scatter(op: OpOverload) -> Any:
+    return lambda emit, view, parent, node: emit(op, (parent, node, *view.args[1:]), view.kwargs)
+
+
+def _reshaped(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+    if not node.meta["val"].is_contiguous():
+        node = emit(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+    flat = emit(aten.view.default, (node, _size(parent)), {})
+    return restrided(emit, flat, parent)
+
+
+def restrided(emit: Emit, node: fx.Node, like: fx.Node) -> fx.Node:
+    """`node` with the strides of `like`, which has the same size."""
+    if node.meta["val"].stride() == like.meta["val"].stride():
+        return node
+    return emit(aten.copy.default, (like, node), {})
+
+
+def _swapped(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+    return emit(view.op, (node, *view.args[1:]), view.kwargs)
+
+
+def _permuted(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+    dims = [d % len(view.args[1]) for d in view.args[1]]
+    return emit(aten.permute.default, (node, [dims.index(d) for d in range(len(dims))]), {})
+
+
+def _unselected(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+    dim = _argument(view, 1, "dim", 0)
+    return emit(aten.select_scatter.default, (parent, node, dim, view.index), {})
+
+
+def _joined(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+    dim = _argument(view, 2, "dim", 0)
+    sizes = view.args[1]
+    length = _size(parent)[dim]
+    assert view.index is not None
+    if isinstance(sizes, int):
+        start, stop = view.index * sizes, min((view.index + 1) * sizes, length)
+    else:
+        start = sum(sizes[: view.index])
+        stop = start + sizes[view.index]
+    return emit(aten.slice_scatter.default, (parent, node, dim, start, stop), {})
+
+
+def _strided(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+    offset = _argument(view, 3, "storage_offset", None)
+    return emit(aten.as_strided_scatter.default, (parent, node, view.args[1], view.args[2], offset), {})
+
+
+def _expanded(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+    if _size(parent) != _size(node):
+        raise CannotDerive("a write to an expanded tensor")
+    return node
+
+
+def _through(op: OpOverload) -> Any:
+    return lambda emit, view, parent, node: restrided(emit, emit(op, (node,), {}), parent)
+
+
+def _retyped(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+    return emit(aten.view.dtype, (node, parent.meta["val"].dtype), {})
+
+
+_PUT: dict[Any, Callable[[Emit, View, fx.Node, fx.Node], fx.Node]] = {
+    aten.slice.Tensor: _scatter(aten.slice_scatter.default),
+    aten.select.int: _scatter(aten.select_scatter.default),
+    aten.diagonal.default: _scatter(aten.diagonal_scatter.default),
+    aten.as_strided.default: _strided,
+    aten.view.default: _reshaped,
+    aten._reshape_alias.default: _reshaped,
+    aten.view.dtype: _retyped,
+    aten.squeeze.default: _reshaped,
+    aten.squeeze.dim: _reshaped,
+    aten.squeeze.dims: _reshaped,
+    aten.unsqueeze.default: _reshaped,
+    aten.expand.default: _expanded,
+    aten.t.default: _swapped,
+    aten.transpose.int: _swapped,
+    aten.permute.default: _permuted,
+    aten.unbind.int: _unselected,
+    aten.split.Tensor: _joined,
+    aten.split_with_sizes.default: _joined,
+    aten.view_as_real.default: _through(aten.view_as_complex.default),
+    aten.view_as_complex.default: _through(aten.view_as_real.default),
+    aten._conj.default: _swapped,
+    aten._neg_view.default: _swapped,
+}

@@ -1,0 +1,404 @@
+"""The dispatch mode of a trace: every ATen operator that runs under it becomes a node of a pure graph.
+
+Enters: operators, as `TorchDispatchMode` hands them over (below autograd, so its formulas are seen too). Leaves: an
+`fx.Graph` without writes. Every node has its example value in `meta["val"]` and, if it is known, the user's line in
+`meta["stack_trace"]`. Which rule an operator goes by is found once per operator, from its schema.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Callable, Mapping
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..errors import CannotDerive
+from .functional import Value, Values, View, restrided
+from .operators import EFFECTS, UNMARKED, Facts, Write, arguments_by_name, facts, pure_form
+from .standins import StandIns
+
+aten = torch.ops.aten
+Decompositions = Mapping[OpOverload, Callable[..., Any]]
+Policy = Any  # a mark for nodes, or a function (operator, args, kwargs, result) -> mark
+Rule = Callable[["Recorder", Any, tuple[Any, ...], dict[str, Any]], Any]
+_META = torch.device("meta")
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type its modes
+    """The dispatch mode: every operator runs on stand-ins and becomes a node."""
+
+    def __init__(self, stand_ins: StandIns, decompositions: Decompositions | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.stand_ins = stand_ins
+        self.graph = fx.Graph()
+        self.values = Values(self.emit)
+        self.constants: dict[str, Tensor] = {}
+        self.random = False
+        self.line = ""  # of the user, for the operators that run now
+        self.policy: Policy = None  # of recomputation (`remat.policy_of`), for the operators that run now
+        self.region: Any = None  # which checkpointed call they belong to
+        self._lines: list[str] = []  # by autograd's sequence numbers: ascending, see `at_line`
+        self._numbers: list[int] = []
+        self._last_placeholder: fx.Node | None = None
+        self._decompositions = decompositions or {}
+        self._rules: dict[Any, Rule] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would import and call TorchDynamo around every operator
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        rule = self._rules.get(func)
+        if rule is None:
+            rule = self._rules[func] = self._choose(func)
+        return rule(self, func, args, kwargs or {})
+
+    def _choose(self, op: OpOverload) -> Rule:
+        if op.namespace == "prim":
+            return _ask  # fake tensors answer for their device and layout
+        if op in _SPECIAL:
+            return _SPECIAL[op]
+        if op in self._decompositions or facts(op).composite:
+            return Recorder._decompose
+        return self._choose_plain(op)
+
+    def _choose_plain(self, op: OpOverload) -> Rule:
+        known: Facts = facts(op)
+        if op in UNMARKED:
+            return Recorder._write_unmarked
+        if known.in_place_view:
+            return Recorder._change_shape
+        if known.writes:
+            return Recorder._write
+        return Recorder._pure if known.view_of is None else Recorder._view
+
+    # -- nodes
+
+    def placeholder(self, name: str, tensor: Any) -> fx.Node:
+        """A new input, after the inputs there are."""
+        before = self._last_placeholder.next if self._last_placeholder else None
+        if before is not None and before.op != "root":
+            with self.graph.inserting_before(before):
+                node = self.graph.placeholder(name)
+        else:
+            node = self.graph.placeholder(name)
+        node.meta["val"] = tensor
+        self._last_placeholder = node
+        return node
+
+    def emit(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        """A node whose arguments are nodes; it runs on their example values."""
+        if op in self._decompositions:
+            return self._emit_decomposed(op, args, kwargs)
+        values = tuple([fx.node.map_arg(arg, _example) for arg in args])
+        with torch.no_grad():
+            result = self.stand_ins.run(op, values, kwargs) if isinstance(op, OpOverload) else op(*values)
+        return self._node(op, args, kwargs, result)
+
+    def _emit_decomposed(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        with torch.no_grad():
+            result = self._decompose(op, tuple([fx.node.map_arg(arg, self._tensor_of) for arg in args]), kwargs)
+        return self.node_of(result)
+
+    def _tensor_of(self, node: fx.Node) -> Tensor:
+        """A tensor that has the node's contents."""
+        made: Tensor = node.meta["val"].detach()
+        self.values.new(made, node)
+        return made
+
+    def _node(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> fx.Node:
+        name = facts(op).name if isinstance(op, OpOverload) else op.__name__
+        node = self.graph.create_node("call_function", op, args, kwargs, name)
+        meta = node.meta
+        meta["val"] = result
+        line = self._line_now()
+        if line:
+            meta["stack_trace"] = line
+        if self.policy is not None:
+            meta["recompute"] = self._recompute(node, result)
+            meta["checkpoint_region"] = self.region
+        return node
+
+    def _recompute(self, node: fx.Node, result: Any) -> Any:
+        """What the checkpoint that this node belongs to wants of it."""
+        if not callable(self.policy):
+            return self.policy
+        if node.target is getitem:
+            return node.all_input_nodes[0].meta.get("recompute")
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), _example)
+        return self.policy(node.target, args, kwargs, result)
+
+    def _line_now(self) -> str:
+        """The user's line: in the backward, the line of the operator whose formula runs."""
+        running = torch._C._current_autograd_node()
+        if running is None:
+            return self.line
+        at = bisect.bisect_right(self._numbers, running._sequence_nr()) - 1
+        return self._lines[at] if at >= 0 else ""
+
+    def at_line(self, line: str) -> None:
+        """What runs from now on stands in this line."""
+        self.line = line
+        self._numbers.append(torch._C._autograd._get_sequence_nr())
+        self._lines.append(line)
+
+    # -- arguments: tensors become nodes
+
+    def node_of(self, tensor: Tensor) -> fx.Node:
+        value = self.values.find(tensor)
+        if value is None:
+            value = self._constant(tensor)
+        return self.values.node(value)
+
+    def _constant(self, tensor: Tensor) -> Value:
+        """A real tensor that the function reached by itself."""
+        if self.stand_ins.owns(tensor):
+            raise CannotDerive("a tensor that no operator made")
+        if tensor.requires_grad:
+            raise CannotDerive("a tensor that requires gradients is reached by the function, not given to it")
+        name = f"_tensor_constant{len(self.constants)}"
+        self.constants[name] = tensor
+        node = self.graph.create_node("get_attr", name, (), {}, name)
+        node.meta["val"] = self.stand_ins.of(tensor)
+        return self.values.new(tensor, node)
+
+    def _nodes(self, arg: Any) -> Any:
+        if isinstance(arg, Tensor):
+            return self.node_of(arg)
+        if isinstance(arg, (list, tuple)):
+            return [self._nodes(item) for item in arg]
+        if isinstance(arg, torch.Generator):
+            raise CannotDerive("an operator with a generator of its own")
+        return self.stand_ins.device if arg == _META and self.stand_ins.device else arg
+
+    def _standing(self, arg: Any) -> Any:
+        """The argument as an operator takes it: real tensors are replaced by stand-ins."""
+        if isinstance(arg, Tensor):
+            return arg if self.stand_ins.owns(arg) else self.node_of(arg).meta["val"]
+        if isinstance(arg, (list, tuple)):
+            return [self._standing(item) for item in arg]
+        return arg
+
+    def _run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[fx.Node, Any]:
+        node_args = tuple([self._nodes(arg) for arg in args])
+        node_kwargs = {key: self._nodes(arg) for key, arg in kwargs.items()} if kwargs else kwargs
+        if facts(op).random:
+            self.random = True
+        given = {key: self._standing(arg) for key, arg in kwargs.items()} if kwargs else kwargs
+        result = self.stand_ins.run(op, tuple([self._standing(arg) for arg in args]), given)
+        return self._node(op, node_args, node_kwargs, result), result
+
+    # -- rules
+
+    def _decompose(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        written = self._decompositions.get(op)
+        if written is not None:
+            with self:
+                result = written(*args, **kwargs)
+            if result is not NotImplemented:  # that is: not for these arguments
+                return result
+        if not facts(op).composite:
+            return self._choose_plain(op)(self, op, args, kwargs)
+        with self:
+            return op.decompose(*args, **kwargs)
+
+    def _pure(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        node, result = self._run(op, args, kwargs)
+        if isinstance(result, Tensor):
+            self.values.new(result, node)
+        elif isinstance(result, (list, tuple)):
+            result = node.meta["val"] = _apart(result)
+            for index, item in enumerate(result):
+                if isinstance(item, Tensor):
+                    self.values.new(item, self._node(getitem, (node, index), {}, item))
+        elif op not in EFFECTS:
+            raise CannotDerive(f"{op} gives {type(result).__name__}, which depends on data")
+        return result
+
+    def _view(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        position = facts(op).view_of
+        assert position is not None
+        base = args[position]
+        self.node_of(base)
+        of = self.values.find(base)
+        assert of is not None
+        node, result = self._run(op, args, kwargs)
+        if isinstance(result, Tensor):
+            self.values.view(result, node, of, View(op, position, args, kwargs, None))
+        else:
+            for index, item in enumerate(result):
+                part = self._node(getitem, (node, index), {}, item)
+                self.values.view(item, part, of, View(op, position, args, kwargs, index))
+        return result
+
+    def _same(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`detach` and its like: another tensor, the same contents and memory, no node."""
+        self.node_of(args[0])
+        value = self.values.find(args[0])
+        assert value is not None
+        result = self.stand_ins.run(op, (self._standing(args[0]), *args[1:]), kwargs)
+        self.values.same(result, value)
+        return result
+
+    def _lift(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`torch.tensor(...)`: new in every run."""
+        tensor = args[0]
+        if self.stand_ins.owns(tensor):
+            return self._same(op, args, kwargs)
+        if tensor.dim() == 0 and not tensor.is_complex():
+            made = {"dtype": tensor.dtype, "device": tensor.device}
+            node = self.emit(aten.scalar_tensor.default, (tensor.item(),), made)
+        else:
+            node = self.emit(aten.lift_fresh_copy.default, (self.node_of(tensor),), {})
+        result = node.meta["val"]
+        self.values.new(result, node)
+        return result
+
+    def _change_shape(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`t_`, `squeeze_`, …: the tensor becomes a view of what it was."""
+        write = pure_form(op)
+        value = self.values.find(args[0])
+        if write is None or value is None or value.node.op == "placeholder":
+            raise CannotDerive(f"{op} changes the shape of an input")
+        before = args[0].detach()
+        node = self.values.node(value)
+        if node.meta["val"] is args[0]:
+            node.meta["val"] = before
+        self.values.same(before, value)
+        was = self.values.find(before)
+        assert was is not None
+        op(*args, **kwargs)
+        view = View(write.functional, 0, args, kwargs, None)
+        self.values.view(args[0], self.emit(write.functional, (node, *args[1:]), kwargs), was, view)
+        return args[0]
+
+    def _write(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        write = pure_form(op)
+        if write is None:
+            raise CannotDerive(f"{op} writes to its arguments, and there is no form of it that does not")
+        named = arguments_by_name(op, args, kwargs)
+        if facts(op).random and isinstance(args[0], Tensor) and not args[0].is_contiguous():
+            self._draw(write, named)
+            return args[0]
+        results = self._write_as(write, named)
+        returns = op._schema.returns
+        if not returns:
+            return None
+        if results or len(returns) != len(write.arguments):
+            return results[0] if len(results) == 1 else tuple(results)
+        targets = [named[name] for name in write.arguments]
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    def _write_unmarked(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        write = UNMARKED[op]
+        named = arguments_by_name(op, args, kwargs)
+        if not named["training"] or any(named[name] is None for name in write.arguments):
+            return self._pure(op, args, kwargs)
+        return tuple(self._write_as(write, named))
+
+    def _draw(self, write: Write, named: dict[str, Any]) -> None:
+        """Random numbers are drawn in the order of memory, the pure forms of operators draw in the order of indices."""
+        target = named["self"]
+        order = sorted(range(target.dim()), key=target.stride, reverse=True)
+        inside = self._tensor_of(self.emit(aten.permute.default, (self.node_of(target), order), {}))
+        self._write_as(write, {**named, "self": inside})
+        back = [order.index(dim) for dim in range(len(order))]
+        self.assign(target, self.emit(aten.permute.default, (self.node_of(inside), back), {}))
+
+    def _write_as(self, write: Write, named: dict[str, Any]) -> list[Any]:
+        """Say a write by its pure form; the results before the written values are given back."""
+        takes = {k: v for k, v in named.items() if write.keeps_arguments or k not in write.arguments}
+        args = tuple([takes.pop(name) for name in _leading(write.functional, takes)])
+        if write.functional is aten.copy.default:
+            made: list[Any] = []
+            nodes = [self._copied(named)]
+        else:
+            result = self.__torch_dispatch__(write.functional, (), args, takes)
+            made = [result] if isinstance(result, Tensor) else list(result)
+            nodes = [self.node_of(item) for item in made]
+        targets = [named[name] for name in write.arguments]
+        flat = targets[0] if len(targets) == 1 and isinstance(targets[0], (list, tuple)) else targets
+        for target, node in zip(flat, nodes[write.returns :], strict=True):
+            self.assign(target, node)
+        return made[: write.returns]
+
+    def _copied(self, named: dict[str, Any]) -> fx.Node:
+        """`copy_`: a copy of the source if it looks like the target, else the target overwritten."""
+        target, source = named["self"], named["src"]
+        to, origin = self.node_of(target), self.node_of(source)
+        if _looks_like(origin.meta["val"], target):
+            return self.emit(aten.clone.default, (origin,), {})
+        return self.emit(aten.copy.default, (to, origin), {})
+
+    def assign(self, target: Tensor, node: fx.Node) -> None:
+        """The tensor's contents are from now on the node's."""
+        before = self.node_of(target)
+        value = self.values.find(target)
+        assert value is not None
+        if value.root().node.op == "get_attr":
+            raise CannotDerive("a write to a tensor which the function reached by itself")
+        made = node.meta["val"]
+        if made.shape != target.shape:
+            raise CannotDerive("an operator changes the size of what it writes to")
+        if made.dtype != target.dtype:
+            node = self.emit(aten._to_copy.default, (node,), {"dtype": target.dtype})
+        if value.parent is None:
+            node = restrided(self.emit, node, before)
+        self.values.write(value, node)
+
+
+def _apart(results: Any) -> Any:
+    """Some meta kernels give one tensor in two places, where the operator gives two."""
+    seen: set[int] = set()
+    apart = []
+    for item in results:
+        apart.append(item.detach() if id(item) in seen and isinstance(item, Tensor) else item)
+        seen.add(id(item))
+    return type(results)(apart)
+
+
+def _leading(op: OpOverload, given: dict[str, Any]) -> list[str]:
+    """The arguments that can be given by position."""
+    names = itertools.takewhile(lambda a: a.name in given and not a.kwarg_only, op._schema.arguments)
+    return [a.name for a in names]
+
+
+def _example(node: fx.Node) -> Any:
+    return node.meta["val"]
+
+
+def _looks_like(one: Tensor, other: Tensor) -> bool:
+    return (
+        one.shape == other.shape
+        and one.stride() == other.stride()
+        and one.dtype == other.dtype
+        and one.device == other.device
+        and torch._debug_has_internal_overlap(one) == 0
+    )
+
+
+def _ask(recorder: Recorder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return op(*args, **kwargs)
+
+
+def _data_wanted(recorder: Recorder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise CannotDerive(f"{op} needs the data of a tensor")
+
+
+_SPECIAL: dict[Any, Rule] = {
+    aten.detach.default: Recorder._same,
+    aten.alias.default: Recorder._same,
+    aten.lift_fresh.default: Recorder._lift,
+    aten._local_scalar_dense.default: _data_wanted,
+    aten.resize_.default: _data_wanted,
+    aten.resize_as_.default: _data_wanted,
+    aten.set_.source_Storage_storage_offset: _data_wanted,
+}

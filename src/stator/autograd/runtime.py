@@ -1,0 +1,250 @@
+"""Running: forward and backward graphs behind one node of autograd.
+
+Enters: compiled graphs, boxed (they take a list of tensors and clear it), and the `Plan` of their trace. Leaves: a
+function of the original inputs that gives the original outputs.
+
+What holds: what is kept for the backward is kept by autograd (`save_for_backward`), so that it is freed, checked
+for writes and handed to the user's hooks as in eager. A backward that is itself to be differentiated runs the
+original function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .trace import Constant, Given, Joint, Output, Plan, Result, Seen
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """What the graphs were made from, for a backward that is to be differentiated itself."""
+
+    function: Callable[..., Sequence[Any]]
+    backward: Callable[..., Sequence[Any]] | None  # as a function of the tangents alone, if nothing is kept
+
+
+@dataclass(frozen=True, slots=True)
+class TangentFacts:
+    """How the backward expects a tangent."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def fit(self, tangent: Tensor | None) -> Tensor:
+        """The tangent as expected: zeros if there is none, a copy if its strides are others."""
+        if tangent is None:
+            made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+            return made.zero_()
+        if tangent.stride() == self.stride and tangent.layout is torch.strided and not tangent.is_conj():
+            return tangent
+        if tangent.layout is not torch.strided:
+            tangent = tangent.to_dense()
+        copy = torch.empty_strided(self.size, self.stride, dtype=tangent.dtype, device=tangent.device)
+        return copy.copy_(tangent)
+
+
+def wrap(
+    joint: Joint,
+    forward: Boxed,
+    backward: Boxed | None,
+    original: Original,
+    inputs: Sequence[Any],
+) -> Callable[..., Sequence[Any]]:
+    """The function that takes what `original` takes, and gives what it gives, by way of the graphs."""
+    plan = joint.plan
+    if backward is None:
+        plain = _without_autocast(forward)
+        if any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
+            plain = torch.no_grad()(plain)  # nothing that comes out has a gradient
+
+        def run(*primals: Any) -> Sequence[Any]:
+            return plain(list(primals))
+    else:
+        run = _node(joint, forward, backward, original, inputs)
+    finish = _finisher(plan)
+    if plan.inputs != list(range(len(inputs))):
+        return lambda *given: finish(given, run(*[given[index] for index in plan.inputs]))
+    if finish is _nothing_around:
+        return run
+    return lambda *given: finish(given, run(*given))
+
+
+# --------------------------------------------------------------------------------------- the node of autograd
+
+
+def _node(
+    joint: Joint, forward: Boxed, backward: Boxed, original: Original, inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """One `autograd.Function` for this graph."""
+    plan, results = joint.plan, joint.plan.results
+    tangents = [_tangent_facts(t, joint.stand_ins.device) for t in joint.tangents]
+    differentiable = plan.differentiable
+    constant = [position for position in range(results) if position not in differentiable]
+    forward, backward = _without_autocast(forward), _without_autocast(backward)
+    again = _Again(plan, original, inputs)
+    expected = list(zip(differentiable, tangents, strict=True))
+
+    class Graph(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *primals: Any) -> Any:
+            ctx.again = again.note(primals)
+            produced = forward(list(primals))
+            ctx.save_for_backward(*produced[results:])
+            ctx.set_materialize_grads(False)
+            if constant:
+                ctx.mark_non_differentiable(*[produced[position] for position in constant])
+            return tuple(produced[:results])
+
+        @staticmethod
+        def backward(ctx: Any, *given: Any) -> Any:
+            if torch.is_grad_enabled():
+                if original.backward is not None:
+                    return tuple(original.backward(*[facts.fit(given[position]) for position, facts in expected]))
+                return again.run(ctx.again, given)
+            args = list(ctx.saved_tensors)
+            if not torch._C._autograd._get_current_graph_task_keep_graph():
+                ctx.maybe_clear_saved_tensors()
+            args += [facts.fit(given[position]) for position, facts in expected]
+            return tuple(backward(args))
+
+    # Past the wrapper in Python, which is there for function transforms; a compiled graph is not run under one.
+    apply: Callable[..., Any] = super(torch.autograd.Function, Graph).apply
+    return apply
+
+
+def _tangent_facts(tangent: Tensor, device: torch.device | None) -> TangentFacts:
+    return TangentFacts(tuple(tangent.shape), tangent.stride(), tangent.dtype, device or tangent.device)
+
+
+def _without_autocast(graph: Boxed) -> Boxed:
+    """Casts are written out in the graph; autocast must not add to them."""
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        if torch._C._is_any_autocast_enabled():
+            with torch._C._DisableAutocast():
+                return graph(args)
+        return graph(args)
+
+    return run
+
+
+# ---------------------------------------------------------------------------------------------- what is around
+
+
+def _nothing_around(given: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+    return results
+
+
+def _finisher(plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]:
+    """From the graph's results to the function's outputs: writes to inputs first, then views."""
+    if not plan.writes and plan.outputs == [Result(position) for position in range(plan.results)]:
+        return _nothing_around
+
+    def finish(given: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
+        for write in plan.writes:
+            if write.differentiable:
+                given[write.index].copy_(results[write.position])
+            else:
+                with torch.no_grad():
+                    given[write.index].copy_(results[write.position])
+        return [_output(output, given, results) for output in plan.outputs]
+
+    return finish
+
+
+def _output(output: Output, given: Sequence[Any], results: Sequence[Any]) -> Any:
+    if isinstance(output, Result):
+        return results[output.position]
+    if isinstance(output, Given):
+        return given[output.index]
+    if isinstance(output, Constant):
+        return output.value
+    seen = _output(output.source, given, results)
+    for view in output.views:
+        seen = view.op(*view.on(seen), **view.kwargs)
+        seen = seen if view.index is None else seen[view.index]
+    return seen.detach() if output.detached else seen
+
+
+# --------------------------------------------------------------------------------------- differentiating again
+
+
+class _Again:
+    """A backward that is to be differentiated itself: the original function runs, in eager mode."""
+
+    def __init__(self, plan: Plan, original: Original, inputs: Sequence[Any]) -> None:
+        self._plan = plan
+        self._original = original
+        self._count = len(inputs)
+        self._constants = {i: v for i, v in enumerate(inputs) if not isinstance(v, Tensor)}
+        first: dict[int, int] = {}  # the same object may be given twice
+        self._same = [first.setdefault(id(value), index) for index, value in enumerate(inputs)]
+        # Leaves that require gradients are kept alive by autograd; keeping others would cost memory.
+        primals = [inputs[index] for index in plan.inputs]
+        self._weak = [i for i, p in enumerate(primals) if not (p.requires_grad and p.is_leaf)]
+        self._warned = False
+        self._autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+
+    def note(self, primals: tuple[Any, ...]) -> Any:
+        """What the node must hold."""
+        state = torch.get_rng_state() if self._plan.random else None
+        if not self._weak:
+            return primals, state
+        held: list[Any] = list(primals)
+        for index in self._weak:
+            held[index] = weakref.ref(primals[index])
+        return held, state
+
+    def run(self, noted: Any, tangents: tuple[Any, ...]) -> Any:
+        held, state = noted
+        primals: list[Any] = [p() if isinstance(p, weakref.ref) else p for p in held]
+        if any(primal is None for primal in primals):
+            raise RuntimeError(
+                "a compiled graph is to be differentiated twice, but one of its inputs is gone; "
+                "keep a reference to the inputs, or leave this function uncompiled"
+            )
+        if self._plan.writes:
+            raise RuntimeError("a compiled graph that writes to its inputs cannot be differentiated twice")
+        if not self._warned:
+            self._warned = True
+            warnings.warn("differentiating a compiled graph's backward: this backward runs in eager mode", stacklevel=2)
+        results = self._results(primals, state)
+        wanted = [p for p in primals if p.requires_grad]
+        pairs = [(results[i], tangents[i]) for i in self._plan.differentiable if tangents[i] is not None]
+        found = iter(
+            torch.autograd.grad(
+                [r for r, _ in pairs], wanted, [t for _, t in pairs], create_graph=True, allow_unused=True
+            )
+        )
+        return tuple([next(found) if p.requires_grad else None for p in primals])
+
+    def _results(self, primals: list[Any], state: Tensor | None) -> dict[int, Tensor]:
+        """The graph's results, computed by the original function."""
+        by_index = dict(zip(self._plan.inputs, primals, strict=True)) | self._constants
+        inputs = [by_index[self._same[index]] for index in range(self._count)]
+        with contextlib.ExitStack() as stack:
+            for device, enabled, dtype in self._autocast:
+                stack.enter_context(torch.autocast(device, dtype, enabled))
+            if state is not None:
+                stack.enter_context(torch.random.fork_rng(devices=[]))
+                torch.set_rng_state(state)
+            outputs = self._original.function(*inputs)
+        results: dict[int, Tensor] = {}
+        for plan, output in zip(self._plan.outputs, outputs, strict=True):
+            if isinstance(plan, Result):
+                results[plan.position] = output
+            elif isinstance(plan, Seen) and isinstance(plan.source, Result) and output._base is not None:
+                results.setdefault(plan.source.position, output._base)
+        return results

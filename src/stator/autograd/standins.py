@@ -1,0 +1,181 @@
+"""Stand-ins: tensors without data that a program is traced on in place of its inputs.
+
+Enters: real tensors. Leaves: tensors with the same size, strides and dtype, and a way to run operators on them.
+Static shapes on the CPU take plain meta tensors, which is fast. Whatever else there is (other devices, symbolic
+shapes) takes fake tensors, which know their device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.immutable_collections import immutable_list
+from torch.utils._pytree import tree_map_only
+
+from ..errors import CannotDerive
+from .operators import facts
+
+META = torch.device("meta")
+CPU = torch.device("cpu")
+_SIZED_BY_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+# What operators gave, by what they were given. Torch's meta kernels are Python and take up to a millisecond, and a
+# model does the same things again in every layer.
+
+
+class _NotCached(Exception):
+    """Something that a look does not tell all of."""
+
+
+class _Look(NamedTuple):
+    """All that an operator on stand-ins knows of a tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+_PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
+_RESULTS: dict[Any, Any] = {}
+_MOST_RESULTS = 20_000
+
+
+def _looks(arg: Any) -> Any:
+    kind = type(arg)
+    if kind is Tensor or kind is torch.nn.Parameter:
+        if arg.dtype.is_complex:
+            raise _NotCached
+        return _Look(arg.shape, arg.stride(), arg.dtype)
+    if kind in _PLAIN:
+        return kind, arg  # the type too: 1 == 1.0 == True
+    if kind is tuple or kind is list or kind is torch.Size or kind is immutable_list:
+        return tuple([_looks(item) for item in arg])
+    raise _NotCached
+
+
+def _look_of_result(result: Any) -> Any:
+    if isinstance(result, Tensor) and not result.dtype.is_complex:
+        return _Look(tuple(result.shape), result.stride(), result.dtype)
+    if type(result) in (tuple, list):
+        return type(result)(map(_look_of_result, result))
+    raise _NotCached
+
+
+def _made(look: Any) -> Any:
+    if type(look) is _Look:
+        return torch.empty_strided(look.shape, look.stride, dtype=look.dtype, device=META)
+    return type(look)(map(_made, look))
+
+
+class MetaStandIns:
+    """Meta tensors for tensors on the CPU."""
+
+    device = CPU
+
+    def of(self, tensor: Tensor) -> Tensor:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
+        if tensor.storage_offset():
+            room = torch.empty(tensor.untyped_storage().nbytes(), dtype=torch.uint8, device=META).untyped_storage()
+            empty = torch.empty(0, dtype=tensor.dtype, device=META)
+            made = empty.set_(room, tensor.storage_offset(), tensor.shape, tensor.stride())  # no view of anything
+        if tensor.is_conj():
+            made = made.conj()
+        return made.neg() if tensor.is_neg() else made
+
+    def owns(self, tensor: Tensor) -> bool:
+        return tensor.device.type == "meta"
+
+    def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        known = facts(op)
+        if known.takes_device:
+            kwargs = {**kwargs, "device": META}
+        if known.view_of is not None or known.writes or known.in_place_view:
+            return op(*args, **kwargs)
+        try:
+            key = (op, torch.get_default_dtype(), _looks(args), _looks(tuple(kwargs.items())))
+            made = _RESULTS.get(key)
+        except _NotCached:
+            return self._run(op, args, kwargs)
+        if made is not None:
+            return _made(made)
+        result = self._run(op, args, kwargs)
+        with contextlib.suppress(_NotCached):
+            if len(_RESULTS) >= _MOST_RESULTS:
+                _RESULTS.clear()
+            _RESULTS[key] = _look_of_result(result)
+        return result
+
+    def _run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return op(*args, **kwargs)
+        except NotImplementedError as error:
+            if not _SIZED_BY_DATA.isdisjoint(op.tags):
+                raise CannotDerive(f"what {op} gives depends on data") from error
+        # No meta kernel: it runs on zeros, once, to see what it gives.
+        args, kwargs = tree_map_only(Tensor, lambda tensor: self.real(tensor).zero_(), (args, kwargs))
+        return tree_map_only(Tensor, self.of, op(*args, **kwargs))
+
+    def real(self, tensor: Tensor) -> Tensor:
+        """A tensor on the real device, whose contents mean nothing: for operators that decide by the device."""
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU)
+
+    def with_device(self, value: Any, mode: FakeTensorMode) -> Any:
+        """The stand-in as a fake tensor, which knows the device."""
+        return FakeTensor(mode, value, CPU) if isinstance(value, Tensor) else value
+
+
+@contextlib.contextmanager
+def without_cudnn() -> Iterator[None]:
+    """Cudnn's batch norm writes to arguments that its schema does not mark. Convolutions choose it when they run."""
+    enabled = torch._C._get_cudnn_enabled()
+    torch._C._set_cudnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_cudnn_enabled(enabled)
+
+
+class FakeStandIns:
+    """Fake tensors, for any device."""
+
+    def __init__(self, mode: FakeTensorMode | None = None) -> None:
+        self.mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+        self.device: torch.device | None = None  # they know it themselves
+
+    def of(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor.detach()
+        return self.mode.from_tensor(tensor.detach(), static_shapes=True)
+
+    def owns(self, tensor: Tensor) -> bool:
+        return isinstance(tensor, FakeTensor)
+
+    def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self.mode:
+            return op(*args, **kwargs)
+
+    def real(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def with_device(self, value: Any, mode: FakeTensorMode) -> Any:
+        return value
+
+
+StandIns = MetaStandIns | FakeStandIns
+
+
+def stand_ins_for(inputs: Sequence[Any]) -> StandIns:
+    tensors = [value for value in inputs if isinstance(value, Tensor)]
+    fake = next((value for value in tensors if isinstance(value, FakeTensor)), None)
+    if fake is not None:
+        return FakeStandIns(fake.fake_mode)
+    if all(value.device.type == "cpu" for value in tensors):
+        return MetaStandIns()
+    return FakeStandIns()

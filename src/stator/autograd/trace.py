@@ -1,0 +1,391 @@
+"""Tracing: a function of tensors becomes one graph of ATen operators, forward and backward together.
+
+Enters: a function (or a torch-level `fx.GraphModule`) and example inputs. Leaves: a `Joint`: the graph, which is
+pure, and a `Plan` of what the runtime must do around it. The function runs once, on stand-ins without data, under a
+dispatch mode (`record.py`); then autograd runs its own formulas for the backward, under the same mode.
+
+What holds: the graph's inputs are `primals_1…` and `tangents_1…`; its output is (forward results…, gradients of the
+primals…).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
+
+from ..errors import CannotDerive
+from .checkpoint import honoured
+from .choices import Choices, DeviceWanted
+from .functional import Value, View
+from .record import Decompositions, Recorder
+from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
+
+aten = torch.ops.aten
+Function = Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An output that is a result of the graph."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An output that is one of the inputs."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An output that is a view of a result or of an input, taken by eager operators, so that autograd knows of it."""
+
+    source: Result | Given
+    views: tuple[View, ...]
+    detached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    value: Any
+
+
+Output = Result | Given | Seen | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBack:
+    """An input that the function writes to."""
+
+    index: int
+    position: int  # of its new contents, among the results
+    differentiable: bool
+
+
+@dataclass(slots=True)
+class Plan:
+    """What stands between a function's inputs and outputs and those of its graph."""
+
+    inputs: list[int] = field(default_factory=list)  # the function's inputs that are primals
+    writes: list[WriteBack] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    differentiable: list[int] = field(default_factory=list)  # positions of results that have tangents
+    results: int = 0
+    random: bool = False
+
+
+@dataclass(slots=True)
+class Joint:
+    module: fx.GraphModule
+    primals: list[Any]  # example values
+    tangents: list[Any]
+    plan: Plan
+    stand_ins: StandIns
+
+    @property
+    def has_backward(self) -> bool:
+        return bool(self.tangents)
+
+
+class _NotALeaf(torch.autograd.Function):
+    """Makes a stand-in that was computed from another, as far as autograd knows, without an operator."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor, boxed: list[Tensor]) -> Tensor:
+        return boxed[0]  # in a box: a tensor given and returned would count as a view
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0], None
+
+
+_not_a_leaf: Callable[[Tensor, list[Tensor]], Tensor] = _NotALeaf.apply
+
+
+class _LineByLine(fx.Interpreter):
+    """Runs a graph and tells the recorder which line of the user's each node stands in."""
+
+    def __init__(self, module: fx.GraphModule, recorder: Recorder) -> None:
+        super().__init__(module)
+        self.extra_traceback = False
+        self._recorder = recorder
+        self._entered: list[tuple[Any, Any]] = []  # modes that the graph entered and has not left: how to, and what
+
+    def run_node(self, n: fx.Node) -> Any:
+        self._recorder.at_line(n.meta.get("stack_trace") or "")
+        self._recorder.policy = n.meta.get("recompute")
+        self._recorder.region = n.meta.get("checkpoint_region")
+        result = super().run_node(n)
+        leave = _LEAVE.get(n.target) if n.op == "call_function" else None
+        if leave is not None:
+            self._entered.append((leave, result))
+        elif self._entered and n.target is self._entered[-1][0]:
+            self._entered.pop()
+        return result
+
+    def run_and_leave(self, *inputs: Any) -> list[Any]:
+        """Run; whatever happens, torch's modes are afterwards what they were."""
+        grad = torch.is_grad_enabled()
+        try:
+            outputs = list(self.run(*inputs))
+            if torch.is_grad_enabled() is not grad:
+                raise CannotDerive("the graph leaves another grad mode than it found")
+            return outputs
+        finally:
+            for leave, entered in reversed(self._entered):
+                leave(entered)
+            torch._C._set_grad_enabled(grad)
+
+
+# How graphs enter modes, and how they leave them.
+_LEAVE: dict[Any, Any] = {
+    torch.amp.autocast_mode._enter_autocast: torch.amp.autocast_mode._exit_autocast,
+    torch.autograd.grad_mode._enter_inference_mode: torch.autograd.grad_mode._exit_inference_mode,
+}
+
+
+def trace(
+    function: Function | fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    decompositions: Decompositions | None = None,
+    stand_ins: StandIns | None = None,
+) -> Joint:
+    """The joint graph of a function that takes `inputs` and gives back a sequence."""
+    if stand_ins is None and torch._C._is_any_autocast_enabled():
+        stand_ins = FakeStandIns()
+    numbers = torch.get_rng_state()  # some stand-ins draw numbers
+    try:
+        with without_cudnn():
+            return _Trace(function, inputs, decompositions, stand_ins or stand_ins_for(inputs)).run()
+    except DeviceWanted:
+        with without_cudnn():
+            return _Trace(function, inputs, decompositions, FakeStandIns()).run()
+    finally:
+        torch.set_rng_state(numbers)
+
+
+class _Trace:
+    def __init__(
+        self,
+        function: Function | fx.GraphModule,
+        inputs: Sequence[Any],
+        decompositions: Decompositions | None,
+        stand_ins: StandIns,
+    ) -> None:
+        self._function = function
+        self._inputs = inputs
+        self._stand_ins = stand_ins
+        self._recorder = Recorder(stand_ins, decompositions)
+        self._plan = Plan()
+        self._given: list[Any] = list(inputs)  # what the function gets
+        self._leaves: list[Tensor] = []  # what is differentiated for, per primal
+        self._placeholders: list[fx.Node] = []
+        self._formers: list[Any] = []  # grad_fn of each stand-in before the function ran
+        self._results: list[Tensor] = []
+        self._by_tensor: dict[int, int] = {}
+
+    def run(self) -> Joint:
+        recorder = self._recorder
+        self._make_primals()
+        outputs = self._call()
+        self._find_writes()
+        self._plan_outputs(outputs)
+        if self._plan.differentiable and not torch.is_grad_enabled():
+            raise CannotDerive("gradients of a part of a graph that runs without them")
+        tangents, gradients = self._differentiate()
+        with torch.no_grad():
+            nodes = [recorder.node_of(tensor) for tensor in self._results]
+            nodes = self._apart(nodes)
+            gradient_nodes = [None if g is None else recorder.node_of(g) for g in gradients]
+        recorder.graph.output((*nodes, *gradient_nodes))
+        for node in recorder.graph.nodes:
+            if "val" in node.meta:
+                node.meta["val"] = _detached(node.meta["val"])
+        module = _LazyGraphModule(recorder.constants, recorder.graph, "joint")
+        self._plan.results = len(nodes)
+        self._plan.random = recorder.random
+        primals = [_detached(leaf) for leaf in self._leaves]
+        return Joint(module, primals, tangents, self._plan, self._stand_ins)
+
+    def _call(self) -> list[Any]:
+        recorder = self._recorder
+        if not isinstance(self._function, fx.GraphModule):
+            with recorder, Choices(recorder, lines=True), honoured(recorder):
+                return list(self._function(*self._given))
+        if any(node.op == "call_method" and node.target == "requires_grad_" for node in self._function.graph.nodes):
+            raise CannotDerive("a tensor made inside begins to require gradients")
+        try:
+            with recorder, Choices(recorder, lines=False):
+                return _LineByLine(self._function, recorder).run_and_leave(*self._given)
+        except (CannotDerive, DeviceWanted):
+            raise
+        except Exception as error:  # the graph ran on real tensors; here it needs something that stand-ins do not have
+            raise CannotDerive(f"{type(error).__name__} on tensors without data: {error}") from error
+
+    # -- inputs
+
+    def _make_primals(self) -> None:
+        known: dict[int, Tensor] = {}
+        for index, tensor in enumerate(self._inputs):
+            if not isinstance(tensor, Tensor):
+                continue
+            if id(tensor) in known:
+                self._given[index] = known[id(tensor)]
+                continue
+            if tensor.layout is not torch.strided:
+                raise CannotDerive(f"an input with layout {tensor.layout}")
+            leaf = standing = self._stand_ins.of(tensor)
+            if tensor.requires_grad:
+                leaf.requires_grad_()
+                if not tensor.is_leaf:
+                    with torch.enable_grad():
+                        standing = _not_a_leaf(leaf, [self._stand_ins.of(tensor)])
+            self._plan.inputs.append(index)
+            self._leaves.append(leaf)
+            self._formers.append(standing.grad_fn)
+            node = self._recorder.placeholder(f"primals_{len(self._leaves)}", _detached(leaf))
+            node.meta["parameter"] = isinstance(tensor, torch.nn.Parameter)
+            self._placeholders.append(node)
+            self._recorder.values.new(standing, node)
+            self._given[index] = known[id(tensor)] = standing
+
+    def _standing(self, primal: int) -> Tensor:
+        tensor: Tensor = self._given[self._plan.inputs[primal]]
+        return tensor
+
+    # -- what came of it
+
+    def _position(self, tensor: Tensor) -> int:
+        """The place of a tensor among the graph's results."""
+        position = self._by_tensor.get(id(tensor))
+        if position is None:
+            position = self._by_tensor[id(tensor)] = len(self._results)
+            self._results.append(tensor)
+        return position
+
+    def _find_writes(self) -> None:
+        values = self._recorder.values
+        for primal, index in enumerate(self._plan.inputs):
+            standing = self._standing(primal)
+            value = values.find(standing)
+            assert value is not None
+            if value.memory.version == 0:
+                continue
+            self._refuse_shared(index)
+            self._placeholders[primal].meta["mutated"] = True
+            differentiable = standing.requires_grad and standing.grad_fn is not self._formers[primal]
+            self._plan.writes.append(WriteBack(index, self._position(standing), differentiable))
+
+    def _refuse_shared(self, index: int) -> None:
+        """A write to memory that another input shares is not seen through that other input."""
+        written = self._inputs[index]
+        where = written.untyped_storage()._cdata
+        for other in self._plan.inputs:
+            if other != index and self._inputs[other].untyped_storage()._cdata == where:
+                raise CannotDerive("a write to an input that shares memory with another")
+
+    def _plan_outputs(self, outputs: list[Any]) -> None:
+        roots: dict[int, set[int]] = {}  # memory -> tensors of it that are outputs
+        for output in outputs:
+            if isinstance(output, Tensor):
+                self._recorder.node_of(output)
+                value = self._recorder.values.find(output)
+                assert value is not None
+                roots.setdefault(id(value.memory), set()).add(id(output))
+        given = {id(self._standing(primal)): index for primal, index in enumerate(self._plan.inputs)}
+        for output in outputs:
+            self._plan.outputs.append(self._plan_output(output, given, roots))
+        differentiable = {write.position for write in self._plan.writes if write.differentiable}
+        writes = {write.position for write in self._plan.writes}
+        for position, tensor in enumerate(self._results):
+            if tensor.requires_grad and (position in differentiable or position not in writes):
+                self._plan.differentiable.append(position)
+
+    def _plan_output(self, output: Any, given: dict[int, int], roots: dict[int, set[int]]) -> Output:
+        if not isinstance(output, Tensor):
+            return Constant(output)
+        if id(output) in given:
+            return Given(given[id(output)])
+        value = self._recorder.values.find(output)
+        assert value is not None
+        root, views = _path(value)
+        if id(root.tensor) in given:
+            source: Result | Given = Given(given[id(root.tensor)])
+        elif len(roots[id(value.memory)]) > 1:
+            source = Result(self._position(root.tensor))
+            if root is value:
+                return source
+        else:
+            return Result(self._position(output))
+        detached = not output.requires_grad and (root.tensor.requires_grad or not views)
+        return Seen(source, views, detached)
+
+    def _apart(self, nodes: list[fx.Node]) -> list[fx.Node]:
+        """Results are tensors of their own: no input itself, no node twice."""
+        recorder, seen, apart = self._recorder, set(), []
+        for node in nodes:
+            if node in seen or node.op in ("placeholder", "get_attr"):
+                node = recorder.emit(aten.clone.default, (node,), {})
+            seen.add(node)
+            apart.append(node)
+        return apart
+
+    # -- the backward
+
+    def _differentiate(self) -> tuple[list[Tensor], list[Tensor | None]]:
+        """Example tangents, and the gradients of the primals."""
+        plan, recorder = self._plan, self._recorder
+        wanted = [leaf for leaf in self._leaves if leaf.requires_grad]
+        if not wanted or not plan.differentiable:
+            plan.differentiable = []
+            return [], []
+        outputs = [self._results[position] for position in plan.differentiable]
+        tangents = [_tangent(output) for output in outputs]
+        for count, tangent in enumerate(tangents, 1):
+            node = recorder.placeholder(f"tangents_{count}", tangent)
+            recorder.values.new(tangent, node)
+        recorder.line, recorder.policy = "", None
+        try:
+            with recorder, _no_autocast():
+                found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
+        except (RuntimeError, NotImplementedError) as error:  # so would eager, but only when its backward is called
+            raise CannotDerive(f"the backward fails: {error}") from error
+        gradients = iter(found)
+        return tangents, [next(gradients) if leaf.requires_grad else None for leaf in self._leaves]
+
+
+def _path(value: Value) -> tuple[Value, tuple[View, ...]]:
+    """The tensor whose memory it is, and the views that lead from there."""
+    views: list[View] = []
+    while value.parent is not None:
+        if value.view is not None:
+            views.append(value.view)
+        value = value.parent
+    return value, tuple(reversed(views))
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach() if value.requires_grad else value
+    return type(value)(map(_detached, value)) if type(value) in (list, tuple) else value
+
+
+def _tangent(output: Tensor) -> Tensor:
+    """Tangents are expected with the strides of their output, if these leave no gaps."""
+    with torch.no_grad():
+        return torch.empty_like(output, requires_grad=False)
+
+
+@contextlib.contextmanager
+def _no_autocast() -> Iterator[None]:
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield

@@ -1,0 +1,75 @@
+"""Torch's code generator on our graphs: forward, backward, dropout, writes to buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import stator
+from stator import events
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.wide = nn.Linear(8, 16)
+        self.back = nn.Linear(16, 8)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.calls += 1
+        y = self.norm(x)
+        y = nn.functional.dropout(nn.functional.gelu(self.wide(y)), 0.3)
+        y = x + self.back(y)
+        return y, y.detach().argmax(-1)
+
+
+@pytest.fixture
+def refused() -> Any:
+    seen: list[Any] = []
+    end = events.subscribe(seen.append, events.NotDerived, events.InternalFailure)
+    yield seen
+    end()
+
+
+def test_training_steps(refused: Any) -> None:
+    ends = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = Block()
+        call = stator.compile(model, backend="inductor", options={"suppress_errors": False}) if compiled else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            out, best = call(torch.randn(6, 8))
+            assert not best.requires_grad
+            out.pow(2).mean().backward()
+            optimizer.step()
+        ends.append(model.state_dict())
+    assert refused == []
+    for name, expected in ends[0].items():
+        torch.testing.assert_close(ends[1][name], expected, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_torchs_own_autograd_is_not_asked(monkeypatch: pytest.MonkeyPatch, refused: Any) -> None:
+    from torch._functorch import aot_autograd, partitioners
+
+    def never(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("torch's ahead-of-time autograd was called")
+
+    for name in ("aot_module_simplified", "aot_function", "create_joint"):
+        monkeypatch.setattr(aot_autograd, name, never)
+    for name in ("default_partition", "min_cut_rematerialization_partition"):
+        monkeypatch.setattr(partitioners, name, never)
+    fn = stator.compile(lambda x: x.sin() * 2, backend="inductor", options={"suppress_errors": False})
+    x = torch.randn(5, requires_grad=True)
+    for _ in range(2):
+        x.grad = None
+        fn(x).sum().backward()
+    torch.testing.assert_close(x.grad, x.cos() * 2)
+    assert refused == []

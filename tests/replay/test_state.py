@@ -1,0 +1,83 @@
+"""Torch's state as C code asks for it directly: as torch's own functions say, in every mode and every thread."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+import torch
+
+from stator import _native
+from stator.facts import torch_state
+from stator.replay import state
+
+
+@pytest.fixture(autouse=True)
+def put_back():
+    yield
+    state.setup()
+
+
+def test_it_is_asked_directly_here():
+    assert state.is_direct()
+
+
+def test_a_library_that_is_not_there():
+    assert not _native.state_direct("/nowhere/libtorch_cpu.so", "/nowhere/libc10.so")
+    assert _native.state_is(torch_state())
+
+
+def test_a_function_that_answers_otherwise_is_not_used(monkeypatch):
+    former = torch_state()
+    monkeypatch.setattr(state, "torch_state", lambda: (*former[:4], former[4] + 1, *former[5:]))
+    assert not state.is_direct()
+    assert _native.state_is(former)
+
+
+MODES = [
+    *state._PROBES,
+    lambda: torch.autocast("cpu", torch.bfloat16),
+    lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x),
+]
+
+
+def differs(mode, found):
+    former = torch_state()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mode())
+        now = torch_state()
+        found.append(_native.state_is(now) and _native.state_is(former) == (now == former))
+    found.append(_native.state_is(former))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes_in_every_thread(mode):
+    found: list[bool] = []
+    threads = [threading.Thread(target=differs, args=(mode, found)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    differs(mode, found)
+    assert found == [True] * 6
+
+
+def test_a_mode_of_one_thread_is_not_another_one_s():
+    former, found = torch_state(), []
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        thread = threading.Thread(target=lambda: found.append(_native.state_is((former[0], *torch_state()[1:]))))
+        thread.start()
+        thread.join()
+        assert not _native.state_is(former)
+    assert found == [True] and _native.state_is(former)
+
+
+def test_tracing():
+    former, found = torch_state(), []
+
+    def traced(x):
+        found.append((_native.state_is(former), _native.state_is(torch_state())))
+        return x + 1
+
+    torch.jit.trace(traced, torch.ones(2), check_trace=False)
+    assert found == [(False, True)] and _native.state_is(former)
