@@ -198,6 +198,63 @@ class Origin:
     @property
     def checks(self) -> list[Check]: ...
 
+class Family:
+    """Tensors that share a version counter: a tensor, its views, what was detached from it."""
+
+    version: int | None
+    epoch: int  # number of recorded writes
+    outside: bool  # does its memory belong to an input?
+    def __init__(self, version: int | None, *, outside: bool) -> None: ...
+
+class Known:
+    """A tensor of a segment: its node, and its fingerprint after the last operation that touched it."""
+
+    node: Any  # of the operation; `index` says which of its results, () if it has one
+    index: tuple[int, ...]
+    print: tuple[Any, ...]
+    epoch: int
+    reference: Any
+    @property
+    def family(self) -> Family: ...
+    def __init__(self, node: Any, index: tuple[int, ...], family: Family, print: tuple[Any, ...], /) -> None: ...
+
+class Mode:
+    """The part of the tensor mode that torch calls: it hands operations to the recorder's tracer."""
+
+    def __init__(self, recorder: Any, /) -> None: ...
+
+class Tracer:
+    """The tensors and nodes of one segment; watch/tensors.py says what it is for."""
+
+    operations: int
+    last_effect: int  # number of the probe behind which something was written or a random number drawn
+    expected: tuple[Any, ...]  # torch's state as it should be
+    answers: tuple[Any, ...] | None  # of the readers, while the state is as expected
+    active: bool
+    mutates: bool
+    risky: bool  # something was written to an input before an operation that may fail
+    @property
+    def known(self) -> dict[int, Known]: ...
+    @property
+    def scalars(self) -> dict[int, tuple[Any, Any]]: ...  # numbers that are nodes, by identity
+    def __init__(
+        self, watcher: Watcher, ledger: Ledger, graph: Any, nodes: list[Any], state: tuple[Any, ...], /
+    ) -> None: ...
+    def lookup(self, tensor: Any, /) -> Known:
+        """The record of a tensor operand, checked against its fingerprint; outside tensors become inputs."""
+
+    def argument(self, value: Any, tensors: list[tuple[Any, Known]], /) -> Any:
+        """A value as it stands in the graph; its tensors join the operands."""
+
+    def refresh(self, tensors: list[tuple[Any, Known]], in_place: bool, /) -> bool:
+        """After an operation: did it write to an operand? The families written to move on."""
+
+    def enter(self, tensor: Any, node: Any, index: tuple[int, ...], tensors: list[tuple[Any, Known]], /) -> None:
+        """A result that is not known yet: its node, which of the results it is, and the operands."""
+
+    def node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], label: str, /) -> Any:
+        """A new node, named after the variable that its result goes to."""
+
 class Ledger:
     """The table of known outside objects of one recording; watch/ledger.py says what it is for."""
 
@@ -422,6 +479,15 @@ def tensor_version(tensor: object, /) -> int | None:
 
 def fingerprint(tensor: object, strided: object, /) -> tuple[int | None, int, Any, tuple[int, ...], bool]:
     """(version, address, dtype, shape, requires_grad); address 0 unless the tensor's layout is `strided`."""
+
+def tensors_are(tensor: type, base: type, /) -> None:
+    """The class of tensors, and its base in C: their attributes are asked without a lookup from now on."""
+
+def tensor_keys(tensor: object, /) -> int | None:
+    """A tensor's raw dispatch key set; None if it cannot be read."""
+
+def tracer_learn(*what: Any) -> None:
+    """What the tensor mode works with; see TracerSetup in tracer.h."""
 
 def answers(functions: tuple[Callable[[], Any], ...], /) -> tuple[Any, ...]:
     """What each function answers, called without arguments."""

@@ -59,8 +59,8 @@ FORWARD_LEVEL = STATE_NAMES.index("forward AD level")
 # -- tensors
 
 
-def tensor_facts(tensor: Any) -> TensorFacts:
-    """Read with no torch function mode on (as it is inside of one)."""
+def tensor_facts(tensor: Any, keys: int | None = None) -> TensorFacts:
+    """Read with no torch function mode on (as it is inside of one). `keys`: the raw dispatch key set, if known."""
     return TensorFacts._make(
         (
             type(tensor),
@@ -70,7 +70,7 @@ def tensor_facts(tensor: Any) -> TensorFacts:
             tensor.stride() if tensor.layout is torch.strided else (),
             tensor.requires_grad,
             tensor.is_leaf,
-            _C._dispatch_keys(tensor).raw_repr(),
+            _C._dispatch_keys(tensor).raw_repr() if keys is None else keys,
         )
     )
 

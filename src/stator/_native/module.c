@@ -90,6 +90,8 @@ static PyMethodDef functions[] = {
     {"tensor_version", tensor_version, METH_O, "A tensor's version counter; None if it has none."},
     {"fingerprint", (PyCFunction)(void (*)(void))tensor_fingerprint, METH_FASTCALL,
      "(version, address, dtype, shape, requires_grad) of a tensor; address 0 unless its layout is the one given."},
+    {"tensors_are", (PyCFunction)(void (*)(void))tensors_are, METH_FASTCALL,
+     "The class of tensors, and its base in C: their attributes are asked without a lookup from now on."},
     {"answers", call_each, METH_O, "What each function of a tuple answers, called without arguments."},
     {NULL},
 };
@@ -135,6 +137,7 @@ PyInit__native(void)
     if (PyModule_AddType(module, &ProbeType) < 0 || PyModule_AddType(module, &WatcherType) < 0 ||
         PyModule_AddType(module, &OriginType) < 0 || PyModule_AddType(module, &LedgerType) < 0 ||
         shortcuts_setup() < 0 || fingerprint_setup() < 0 || codeinfo_setup(module) < 0 || tensor_setup(module) < 0 ||
+        tracer_setup(module) < 0 ||
         state_setup(module) < 0 || guards_setup(module) < 0 ||
         shelf_setup(module) < 0 || leave_setup(module) < 0 || dispatch_setup(module) < 0 ||
         add_constants(module) < 0 || add_missing(module) < 0) {

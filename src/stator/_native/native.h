@@ -229,6 +229,13 @@ int fingerprint_setup(void);
 PyObject *tensor_version(PyObject *module, PyObject *tensor);
 PyObject *tensor_fingerprint(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *call_each(PyObject *module, PyObject *functions);
+PyObject *tensors_are(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+int is_tensor(PyObject *value);
+PyObject *fingerprint_of(PyObject *tensor, PyObject *strided);
+PyObject *tensor_view_base(PyObject *tensor); /* of a view, or None */
+int tensor_requires_grad(PyObject *tensor);
+PyObject *watcher_leaf(Watcher *w, PyObject *func, PyObject *args, PyObject *kwargs); /* call in state SENTINEL */
+int tracer_setup(PyObject *module);
 
 /* ---- the hook (hook.c) ---- */
 

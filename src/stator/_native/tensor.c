@@ -183,6 +183,16 @@ tensor_numbers(PyObject *Py_UNUSED(module), PyObject *value)
     return Py_BuildValue("ii", dtype, index);
 }
 
+/* The raw dispatch key set; None if it cannot be read here. */
+static PyObject *
+tensor_keys(PyObject *Py_UNUSED(module), PyObject *value)
+{
+    const TensorPlaces *at = &tensor_places;
+    int readable = at->way != TENSOR_UNKNOWN && (Py_TYPE(value) == at->types[0] || Py_TYPE(value) == at->types[1]);
+    char *impl = readable ? TENSOR_AT(value, at->impl, char *) : NULL;
+    return impl == NULL ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(TENSOR_AT(impl, at->keys, uint64_t));
+}
+
 static PyObject *
 tensor_matches(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
@@ -206,6 +216,7 @@ static PyMethodDef functions[] = {
     {"tensor_forget", tensor_forget, METH_NOARGS, "Tensors are not read by C code from now on."},
     {"tensor_way", tensor_way, METH_NOARGS, "How tensors are read: 'layout', 'abi' or 'unknown'."},
     {"tensor_numbers", tensor_numbers, METH_O, "The numbers of a tensor's dtype and of its device's index."},
+    {"tensor_keys", tensor_keys, METH_O, "A tensor's raw dispatch key set; None if it cannot be read."},
     {"tensor_matches", (PyCFunction)(void (*)(void))tensor_matches, METH_FASTCALL,
      "Do these facts hold of this value?"},
     {NULL},

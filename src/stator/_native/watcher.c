@@ -260,18 +260,12 @@ remember_leaf_error(Thread *t)
     error_put(exc);
 }
 
-static PyObject *
-watcher_call_leaf(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+PyObject *
+watcher_leaf(Watcher *w, PyObject *func, PyObject *args, PyObject *kwargs)
 {
-    Watcher *w = (Watcher *)self;
     Thread *t = &thread_here;
-    if (nargs != 3 || !PyTuple_Check(args[1]) || !(args[2] == Py_None || PyDict_Check(args[2]))) {
-        PyErr_SetString(PyExc_TypeError, "call_leaf(func, args, kwargs) takes a tuple and a dict or None");
-        return NULL;
-    }
-    PyObject *kwargs = args[2] == Py_None ? NULL : args[2];
     if (t->watcher != w || w->stopped) {
-        return PyObject_Call(args[0], args[1], kwargs);
+        return PyObject_Call(func, args, kwargs);
     }
     PyThreadState *ts = PyThreadState_Get();
     int state = t->state, hidden = t->hidden;
@@ -281,7 +275,7 @@ watcher_call_leaf(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     }
     t->hidden = 0;
     t->state = STATE_SENTINEL;
-    PyObject *result = PyObject_Call(args[0], args[1], kwargs);
+    PyObject *result = PyObject_Call(func, args, kwargs);
     watcher_restore(t, state);
     t->hidden = hidden;
     for (int i = 0; i < hidden; i++) {
@@ -291,6 +285,16 @@ watcher_call_leaf(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         remember_leaf_error(t);
     }
     return result;
+}
+
+static PyObject *
+watcher_call_leaf(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3 || !PyTuple_Check(args[1]) || !(args[2] == Py_None || PyDict_Check(args[2]))) {
+        PyErr_SetString(PyExc_TypeError, "call_leaf(func, args, kwargs) takes a tuple and a dict or None");
+        return NULL;
+    }
+    return watcher_leaf((Watcher *)self, args[0], args[1], args[2] == Py_None ? NULL : args[2]);
 }
 
 /* ---- the sets ---- */

@@ -8,8 +8,6 @@ is done for all at once, which takes a third of the time.
 from __future__ import annotations
 
 import re
-import sys
-import types
 from typing import Any
 
 import torch
@@ -20,8 +18,8 @@ from ..recording import Origin, describe_key
 
 _UNNAMED_STEPS = ("__dict__", "_modules", "_parameters", "_buffers")
 _NOT_A_NAME = re.compile(r"\W+")
-_OWN_FOLDERS: tuple[str, ...] = (torch.__path__[0], __file__.rsplit("watch", 1)[0])
-_NOTHING: Any = immutable_dict()
+OWN_FOLDERS: tuple[str, ...] = (torch.__path__[0], __file__.rsplit("watch", 1)[0])
+NOTHING: Any = immutable_dict()
 _set = object.__setattr__  # past `Node.__setattr__`, which looks after nodes that stand in a graph
 
 
@@ -29,30 +27,28 @@ class Nodes:
     def __init__(self) -> None:
         self.graph = fx.Graph()
         self._inputs: list[tuple[fx.Node, Origin]] = []
-        self._operations: list[fx.Node] = []
+        self.operations: list[fx.Node] = []
         self._names: dict[int, str] = {}
-        self._own: dict[int, tuple[bool, types.CodeType]] = {}  # by identity of a code object, which is kept alive
-        self._lines: dict[tuple[int, int], str] = {}
 
     @property
     def computes(self) -> bool:
-        return bool(self._operations)
+        return bool(self.operations)
 
     def input(self, origin: Origin) -> fx.Node:
-        node = fx.Node(self.graph, "", "placeholder", "", (), _NOTHING, torch.Tensor)
+        node = fx.Node(self.graph, "", "placeholder", "", (), NOTHING, torch.Tensor)
         self._inputs.append((node, origin))
         return node
 
     def operation(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
         node = fx.Node(self.graph, name, kind, target, args, kwargs)
-        self._operations.append(node)
+        self.operations.append(node)
         return node
 
     def close(self, outputs: list[fx.Node]) -> fx.Graph:
         """All nodes in their order, with names that tell them apart."""
         for node, origin in self._inputs:
             _set(node, "target", self._add(node, f"l_{self._name_of(origin)}_"))
-        for node in self._operations:
+        for node in self.operations:
             self._add(node, node.name)
         self.graph.output(tuple(outputs))
         return self.graph
@@ -60,12 +56,24 @@ class Nodes:
     def _add(self, node: fx.Node, candidate: str) -> str:
         graph = self.graph
         names = graph._graph_namespace
-        name = names.create_name(candidate, None)
+        name = self._another(candidate) if candidate in names._used_names else names.create_name(candidate, None)
         _set(node, "name", name)
         names.associate_name_with_obj(name, node)
         graph._insert(node)
         graph._find_nodes_lookup_table.insert(node)
         graph._len += 1
+        return name
+
+    def _another(self, base: str) -> str:
+        """What the namespace makes of a name that is in use, without looking at it again."""
+        names = self.graph._graph_namespace
+        if base[-1].isdigit():
+            return names.create_name(base, None)  # perhaps it ends in a number, to be counted up
+        number = names._base_count.get(base, 0) + 1
+        while (name := f"{base}_{number}") in names._used_names:
+            number += 1
+        names._used_names.add(name)
+        names._base_count[base] = number
         return name
 
     def _name_of(self, origin: Origin) -> str:
@@ -76,21 +84,3 @@ class Nodes:
             above = self._name_of(origin.parent) if origin.parent is not None else ""
             name = self._names[origin.index] = f"{above}_{own}" if above and own else above or own
         return name
-
-    def user_line(self) -> str:
-        """Where in the user's program the operation stands: the innermost frame outside of torch and of stator."""
-        frame: types.FrameType | None = sys._getframe(2)
-        while frame is not None:
-            code = frame.f_code
-            known = self._own.get(id(code))
-            if known is None:
-                known = self._own[id(code)] = code.co_filename.startswith(_OWN_FOLDERS), code
-            if not known[0]:
-                place = id(code), frame.f_lasti
-                line = self._lines.get(place)
-                if line is None:
-                    line = f'File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}'
-                    self._lines[place] = line
-                return line
-            frame = frame.f_back
-        return ""

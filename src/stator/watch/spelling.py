@@ -11,11 +11,12 @@ import functools
 import operator
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .. import _native
+from ..facts import is_random
 
 
 class Treatment(enum.IntEnum):
@@ -181,20 +182,53 @@ def _depends_on_data(name: str) -> bool:
     return any(wanted & set(getattr(packet, overload).tags) for overload in packet.overloads())
 
 
-class Way:
-    """All about a torch function that does not depend on its arguments; found once per function."""
+class Way(NamedTuple):
+    """All about a torch function that does not depend on its arguments; found once per function. C code reads it, by
+    position: `_native/tracer.c`."""
 
-    __slots__ = ("asks_data", "kind", "label", "method", "name", "reason", "spelled", "writes")
+    kind: Treatment
+    name: str
+    label: str
+    writes: bool
+    method: bool
+    spelled: bool  # Is it written in the same way wherever it stands, and no operator's function?
+    random: bool
+    data: int  # bits: where among the arguments a tensor makes `needs_data` say yes; 0: nowhere, nor by keyword
+    usual: bool  # is it handled as most are, and `data` all that `needs_data` knows of it?
+    fails: bool  # are there arguments for which `may_fail` says yes?
+    reason: str
 
-    def __init__(self, func: Any) -> None:
-        self.kind, self.reason = treatment_of(func)
-        self.name = name_of(func)
-        self.label = self.name.strip("_")
-        self.writes = writes_in_place(self.name, {})
-        self.asks_data = self.kind is Treatment.OPERATION and _may_need_data(func, self.name)
-        self.method = _is_tensor_method(func)
-        # Is it written in the same way wherever it stands, and no operator's function?
-        self.spelled = not isinstance(func, types.MethodWrapperType) and self.name not in _SPELLED_OTHERWISE
+
+def way_of(func: Any) -> Way:
+    kind, reason = treatment_of(func)
+    name = name_of(func)
+    data = _places_of_data(name) if kind is Treatment.OPERATION and _may_need_data(func, name) else 0
+    return Way(
+        kind=kind,
+        name=name,
+        label=name.strip("_"),
+        writes=writes_in_place(name, {}),
+        method=_is_tensor_method(func),
+        spelled=not isinstance(func, types.MethodWrapperType) and name not in _SPELLED_OTHERWISE,
+        random=is_random(name),
+        data=data,
+        usual=kind in (Treatment.FACT, Treatment.OPERATION) and name not in ("where", "one_hot", "requires_grad_"),
+        fails=name in ("__getitem__", "__setitem__") or may_fail(name, ()),
+        reason=reason,
+    )
+
+
+_MOST_ARGUMENTS = 60  # those behind count as one
+
+
+def _places_of_data(name: str) -> int:
+    everywhere = (2 << _MOST_ARGUMENTS) - 1
+    if name in _FACTORIES:
+        return everywhere
+    if name in _SIZED_BY_DATA or name in ("__getitem__", "__setitem__"):
+        return everywhere - 1
+    wanted = sum(1 << index for index in range(_MOST_ARGUMENTS) if _wants_number(name, index, None))
+    return wanted | 1 << _MOST_ARGUMENTS
 
 
 def _may_need_data(func: Any, name: str) -> bool:

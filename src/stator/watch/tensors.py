@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -19,13 +18,14 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.overrides import TorchFunctionMode
 
 from .. import _native
+from .._native import Family, Known
 from ..facts import FORWARD_LEVEL, MODE_COUNT, container_kind, is_random, tensor_facts, torch_state
 from ..recording import Edge, Fact, Origin, TensorFacts
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
-from .nodes import Nodes
-from .spelling import Treatment, Way, may_fail, needs_data, spell, writes_in_place
+from .nodes import NOTHING, OWN_FOLDERS, Nodes
+from .spelling import Treatment, Way, may_fail, needs_data, spell, way_of, writes_in_place
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -51,44 +51,39 @@ _STATE_READERS: tuple[Any, ...] = (
 )
 
 
+_native.tensors_are(torch.Tensor, _TensorBase)
+_native.tracer_learn(
+    Drop,
+    _WAYS,
+    spell,
+    fx.Node,
+    NOTHING,
+    _STRIDED,
+    _PLAIN_TENSORS,
+    _SIMPLE_ARGUMENTS,
+    _STATE_READERS,
+    vars(forward_ad),
+    "_current_level",
+    FORWARD_LEVEL,
+    OWN_FOLDERS,
+    functools.partial,
+)
+
+
+def _way_of(func: Any) -> Way:
+    way = _WAYS.get(func)
+    if way is None:
+        way = _WAYS[func] = way_of(func)
+    return way
+
+
 def is_tensor(value: Any) -> bool:
     return issubclass(type(value), _TensorBase)
 
 
-class Family:
-    """Tensors that share a version counter: a tensor, its views, what was detached from it."""
-
-    __slots__ = ("epoch", "outside", "version")
-
-    def __init__(self, version: int | None, *, outside: bool) -> None:
-        self.version = version
-        self.epoch = 0  # number of recorded writes
-        self.outside = outside  # does its memory belong to an input?
-
-
-class Known:
-    """A tensor of this segment: its node, and its fingerprint after the last operation that touched it."""
-
-    __slots__ = ("epoch", "family", "index", "node", "print", "reference")
-
-    def __init__(self, node: Any, index: tuple[int, ...], family: Family, fingerprint: Print) -> None:
-        self.node: fx.Node = node  # of the operation; `index` says which of its results, () if it has one
-        self.index = index
-        self.family = family
-        self.print = fingerprint
-        self.epoch = family.epoch
-        self.reference: Any = None
-
-
-Print = tuple[int | None, int, Any, tuple[int, ...], bool]
-
-
-def _fingerprint(tensor: Any) -> Print:
+def _fingerprint(tensor: Any) -> tuple[int | None, int, Any, tuple[int, ...], bool]:
     """(version, address, dtype, shape, requires_grad)"""
     return _native.fingerprint(tensor, _STRIDED)
-
-
-_version = _native.tensor_version
 
 
 class Step(NamedTuple):
@@ -98,41 +93,27 @@ class Step(NamedTuple):
     name: str
     tensors: list[tuple[Any, Known]]
     in_place: bool
-    node: tuple[str, Any, tuple[Any, ...], dict[str, Any], str]  # the arguments of `Tracer._node`
+    node: tuple[str, Any, tuple[Any, ...], dict[str, Any], str]  # the arguments of `Tracer.node`
 
 
-class TensorMode(TorchFunctionMode):
-    """Stands on torch's stack of modes while a run is watched."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return self._recorder.tracer.operation(func, args, kwargs or {})
+class TensorMode(_native.Mode, TorchFunctionMode):
+    """Stands on torch's stack of modes while a run is watched. Made for a recorder: what torch calls goes to the
+    recorder's tracer."""
 
 
-class Tracer:
+class Tracer(_native.Tracer):
+    """The usual operations are C code from beginning to end; here is what is done about all others."""
+
     def __init__(self, recorder: Recorder, state: tuple[Any, ...]) -> None:
+        self._nodes = Nodes()
+        super().__init__(recorder.watcher, recorder.ledger, self._nodes.graph, self._nodes.operations, state)
         self._recorder = recorder
         self._ledger = recorder.ledger
-        self._nodes = Nodes()
-        self._known: dict[int, Known] = {}
         self._outside_families: dict[int, Family] = {}  # by identity of the base
         self.inputs: list[tuple[Origin, Any, TensorFacts]] = []
         self.outputs: list[fx.Node] = []
         self._output_index: dict[fx.Node, int] = {}
-        self._scalars: dict[int, tuple[Any, fx.Node]] = {}  # numbers that are nodes, by identity
-        self.mutates = False
-        self.risky = False  # something was written to an input before an operation that may fail
-        self.operations = 0
-        self.last_effect = -1  # number of the probe behind which something was written or a random number drawn
         self.state = state
-        self._expected = self.state
-        self._answers: tuple[Any, ...] | None = None  # of the readers, while the state is as expected
-        self.active = False
 
     def begin(self) -> None:
         """The mode has been pushed: from here on the state changes only through nodes."""
@@ -141,46 +122,21 @@ class Tracer:
 
     # -- one torch function
 
-    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a torch function and record it. Only its own exceptions come out of here."""
-        if not self.active:
-            return func(*args, **kwargs)
-        step = self._prepared(func, args, kwargs)
-        if step is None:
-            return func(*args, **kwargs)
-        try:
-            result = self._recorder.watcher.call_leaf(func, args, kwargs)
-        except Exception as error:
-            self._recorder.failed_inside(Drop("operation-raised", f"{step.name}: {type(error).__name__}"))
-            raise
-        if self.active:  # else a foreign frame ended the recording inside
-            try:
-                if step.kind is Treatment.SCALAR:
-                    return self._scalar(step, result)
-                self._after(step, result)
-            except Exception as error:
-                self._recorder.failed_inside(error)
-        return result
+    def _failed(self, error: Exception) -> None:
+        """Something in stator raised."""
+        self._recorder.failed_inside(error)
 
-    def _prepared(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step | None:
-        """`_before`; None if it failed. Told and left outside of a handler: the program must not see our exception as
-        one that is being handled."""
-        try:
-            return self._before(func, args, kwargs)
-        except Exception as error:
-            failure = error
-        self._recorder.failed_inside(failure)
-        return None
+    def _raised(self, func: Any, error: Exception) -> None:
+        """The operation itself raised."""
+        self._recorder.failed_inside(Drop("operation-raised", f"{_way_of(func).name}: {type(error).__name__}"))
 
     def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
         """What is about to run, spelled as a node; its tensors are looked up, outside ones become inputs."""
-        way = _WAYS.get(func)
-        if way is None:
-            way = _WAYS[func] = Way(func)
+        way = _way_of(func)
         kind, name = way.kind, way.name
         if kind is Treatment.BREAK and way.reason == "tensor-item" and self._recorder.captures_scalars():
-            known = self._lookup(args[0])
-            return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self._node_of(known),), {}, name))
+            known = self.lookup(args[0])
+            return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self.node_of(known),), {}, name))
         if kind is Treatment.BREAK:
             raise Drop(way.reason, name.removeprefix("__").removesuffix("__"))
         tensors: list[tuple[Any, Known]] = []
@@ -189,10 +145,10 @@ class Tracer:
                 self._check_state()
             for arg in args:
                 if is_tensor(arg):
-                    tensors.append((arg, self._lookup(arg)))
+                    tensors.append((arg, self.lookup(arg)))
             return Step(kind, name, tensors, False, ("call_function", func, args, kwargs, way.label))
         self._check_state()
-        if way.asks_data and needs_data(func, name, args, kwargs):
+        if way.data and needs_data(func, name, args, kwargs):
             raise Drop("dynamic-shape-op", name)
         self.risky = self.risky or (self.mutates and may_fail(name, args))
         op, target, label = "call_function", func, way.label
@@ -200,29 +156,32 @@ class Tracer:
             op, target, args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
         elif way.method and args and isinstance(args[0], torch.Tensor):
             op, target = "call_method", name
-        argument = self._argument
+        argument = self.argument
         node_args = tuple([argument(arg, tensors) for arg in args])
         node_kwargs = {key: argument(arg, tensors) for key, arg in kwargs.items()} if kwargs else kwargs
         in_place = writes_in_place(name, kwargs) if kwargs else way.writes
         return Step(kind, name, tensors, in_place, (op, target, node_args, node_kwargs, label))
 
-    def _after(self, step: Step, result: Any) -> None:
-        """It has run: the node, and what is known of the tensors now."""
+    def _after(self, step: Step, result: Any) -> Any:
+        """It has run: the node, and what is known of the tensors now. Gives what the program gets."""
         if step.kind is Treatment.FACT or result is NotImplemented:
-            return
+            return result
+        if step.kind is Treatment.SCALAR:
+            return self._scalar(step, result)
         if step.kind is Treatment.ATTRIBUTE:
             self._attribute(step.name, step.tensors[0][0], result)
         elif step.kind is Treatment.STATE:
-            self._node(*step.node)
-            self._expected, self._answers = self._read_state_under_mode(), None
+            self.node(*step.node)
+            self.expected, self.answers = self._read_state_under_mode(), None
             self.last_effect = self._recorder.watcher.events
         else:
-            wrote = self._refresh(step.tensors, step.in_place) or self._switched_grad(step.name, step.tensors)
+            wrote = self.refresh(step.tensors, step.in_place) or self._switched_grad(step.name, step.tensors)
             self.operations += 1
             if wrote or is_random(step.name):
                 self.last_effect = self._recorder.watcher.events
             if wrote or not self._returns_known(result):
-                self._register(result, self._node(*step.node), step.tensors)
+                self._register(result, self.node(*step.node), step.tensors)
+        return result
 
     def _scalar(self, step: Step, number: Any) -> Any:
         """A number as a node: an object of its own, so that it is known where it is used."""
@@ -230,16 +189,16 @@ class Tracer:
             raise Drop("tensor-item", f"a {type(number).__name__}")
         self.operations += 1
         own = self._recorder.own_object(number)
-        self._scalars[id(own)] = (own, self._node(*step.node))
+        self.scalars[id(own)] = (own, self.node(*step.node))
         self._recorder.watcher.loosen(own)
         return own
 
     def is_scalar(self, value: Any) -> bool:
-        return id(value) in self._scalars
+        return id(value) in self.scalars
 
     def scalar_output(self, value: Any) -> int | None:
         """The number of the graph output which is this number; None if it is no node of the graph."""
-        found = self._scalars.get(id(value)) if self._scalars else None
+        found = self.scalars.get(id(value)) if self.scalars else None
         return None if found is None else self._output_number(found[1])
 
     def _attribute(self, name: str, tensor: Any, value: Any) -> None:
@@ -257,27 +216,6 @@ class Tracer:
         elif value is not None and value is not False:
             raise Drop("backward", name)
 
-    def _refresh(self, tensors: list[tuple[Any, Known]], in_place: bool) -> bool:
-        """After an operation: which operands did it write to? Their families move on.
-
-        Inference tensors have no version: there the operation's name has to do, and any input may have been written.
-        """
-        wrote = False
-        for tensor, known in tensors:
-            version = _version(tensor)
-            if version is None:
-                self.mutates = self.mutates or known.family.outside
-            if version != known.family.version or (in_place and (version is None or not tensor.requires_grad)):
-                known.family.version = version
-                known.family.epoch += 1
-                wrote = True
-                self.mutates = self.mutates or known.family.outside
-        if wrote:
-            for tensor, known in tensors:
-                known.print = _fingerprint(tensor)
-                known.epoch = known.family.epoch
-        return wrote
-
     def _switched_grad(self, name: str, tensors: list[tuple[Any, Known]]) -> bool:
         """`requires_grad_` writes to a tensor without touching its version."""
         if name != "requires_grad_":
@@ -290,22 +228,17 @@ class Tracer:
 
     def _returns_known(self, result: Any) -> bool:
         """Operations like `to` and `contiguous` may give back the very tensor they got: no node is needed then."""
-        return is_tensor(result) and id(result) in self._known
+        return is_tensor(result) and id(result) in self.known
 
     # -- arguments
 
-    def _argument(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
-        cls = type(value)
-        if issubclass(cls, _TensorBase):
-            known = self._lookup(value)
-            tensors.append((value, known))
-            return self._node_of(known)
-        if cls in _SIMPLE_ARGUMENTS:
-            return self._scalars[id(value)][1] if self._scalars and id(value) in self._scalars else value
-        if issubclass(cls, _KINDS_OF_ARGUMENT):
+    def _uncommon(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
+        """`argument`, for what is no tensor, no number and the like, and no tuple made by this run."""
+        if isinstance(value, _KINDS_OF_ARGUMENT):
             return self._aggregate(value, tensors)
         if is_constant(value):
             return value
+        cls = type(value)
         raise Drop("unsupported-argument", f"{cls.__module__}.{cls.__qualname__}")
 
     def _aggregate(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
@@ -313,27 +246,11 @@ class Tracer:
         if origin is not None and container_kind(type(value)) is not None:
             expose(self._ledger, origin, value)
         if isinstance(value, slice):
-            return slice(*[self._argument(part, tensors) for part in (value.start, value.stop, value.step)])
+            return slice(*[self.argument(part, tensors) for part in (value.start, value.stop, value.step)])
         if isinstance(value, dict):
-            return {key: self._argument(item, tensors) for key, item in value.items()}
-        items = [self._argument(item, tensors) for item in value]
+            return {key: self.argument(item, tensors) for key, item in value.items()}
+        items = [self.argument(item, tensors) for item in value]
         return items if isinstance(value, list) else tuple(items)
-
-    def _lookup(self, tensor: Any) -> Known:
-        """The record of a tensor operand, checked against its fingerprint; outside tensors become inputs."""
-        known = self._known.get(id(tensor))
-        if known is None:
-            return self._input(tensor)
-        family = known.family
-        found = _native.fingerprint(tensor, _STRIDED)
-        if found[0] != family.version:
-            raise Drop("tensor-changed", "version")
-        if found != known.print:
-            if known.epoch == family.epoch and found[1:] != known.print[1:]:
-                raise Drop("tensor-changed", "metadata")
-            known.print = found
-        known.epoch = family.epoch
-        return known
 
     def _input(self, tensor: Any) -> Known:
         origin = self._ledger.find(tensor)
@@ -341,60 +258,37 @@ class Tracer:
             raise Drop("unknown-tensor")
         if type(tensor) not in _PLAIN_TENSORS:
             raise Drop("tensor-subclass", type(tensor).__name__)
-        facts = tensor_facts(tensor)
+        facts = tensor_facts(tensor, _native.tensor_keys(tensor))
         self._ledger.check(origin, Fact.TENSOR, facts)
         self.inputs.append((origin, tensor, facts))
         found = _fingerprint(tensor)
         known = Known(self._nodes.input(origin), (), self._family_of_input(tensor, found[0]), found)
-        self._known[id(tensor)] = known
+        self.known[id(tensor)] = known
         return known
 
     # -- nodes and results
 
-    def _node(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
-        probe = self._recorder.watcher.last_probe
-        node = self._nodes.operation(kind, target, args, kwargs, (probe.stores if probe else None) or name)
-        node.meta["stack_trace"] = self._nodes.user_line()
-        return node
-
-    def _node_of(self, known: Known) -> fx.Node:
+    def node_of(self, known: Known) -> fx.Node:
         """The node that is this tensor; items of a tuple result get theirs when first used."""
         for index in known.index:
             known.node = self._nodes.operation("call_function", operator.getitem, (known.node, index), {}, "getitem")
         known.index = ()
-        return known.node
+        node: fx.Node = known.node
+        return node
 
     def _register(
         self, result: Any, node: fx.Node, operands: list[tuple[Any, Known]], path: tuple[int, ...] = ()
     ) -> None:
         if is_tensor(result):
-            if id(result) not in self._known:
+            if id(result) not in self.known:
                 if type(result) not in _PLAIN_TENSORS:
                     raise Drop("tensor-subclass", type(result).__name__)
-                found = _fingerprint(result)
-                known = self._known[id(result)] = Known(node, path, self._family_of(result, found, operands), found)
-                # Called with the reference, which `pop` takes for the answer if there is nothing to pop.
-                known.reference = weakref.ref(result, functools.partial(self._known.pop, id(result)))
+                self.enter(result, node, path, operands)
         elif isinstance(result, (tuple, list)):
             for index, item in enumerate(result):
                 self._register(item, node, operands, (*path, index))
         elif result is not None and not path:
             raise Drop("tensor-scalar", f"result of type {type(result).__name__}")
-
-    def _family_of(self, tensor: Any, found: Print, operands: list[tuple[Any, Known]]) -> Family:
-        """The family of a fresh result: its base's, or that of an operand whose memory and counter it shares."""
-        base = tensor._base
-        known = self._known.get(id(base)) if base is not None else None
-        if known is not None:
-            return known.family
-        version, pointer = found[:2]
-        outside = False
-        for _, known in operands:
-            if pointer and known.print[1] == pointer:
-                if known.family.version == version:
-                    return known.family
-                outside = outside or known.family.outside  # shares memory but not the counter, as `.data` does
-        return Family(version, outside=outside)
 
     def _family_of_input(self, tensor: Any, version: int | None) -> Family:
         base = tensor._base
@@ -408,11 +302,11 @@ class Tracer:
 
     def _check_state(self) -> None:
         found = _native.answers(_STATE_READERS)
-        if found == self._answers and forward_ad._current_level == self._expected[FORWARD_LEVEL]:
+        if found == self.answers and forward_ad._current_level == self.expected[FORWARD_LEVEL]:
             return
-        if self._read_state_under_mode() != self._expected:
+        if self._read_state_under_mode() != self.expected:
             raise Drop("state-changed")
-        self._answers = None if found[-1] else found  # autocast has settings of its own
+        self.answers = None if found[-1] else found  # autocast has settings of its own
 
     def _read_state_under_mode(self) -> tuple[Any, ...]:
         """Inside `__torch_function__` the mode itself is off the stack: count it in."""
@@ -427,18 +321,19 @@ class Tracer:
 
     def expect_state(self) -> None:
         """The state is as it should be: at the beginning, or after a leaf that changed it on purpose."""
-        self._expected, self._answers = torch_state(), None
+        self.expected, self.answers = torch_state(), None
 
     def leaf(self, target: Any, args: tuple[Any, ...], name: str) -> fx.Node:
         """Record a call that is not a torch function (entering autocast, say)."""
         self.last_effect = self._recorder.watcher.events
-        return self._node("call_function", target, args, {}, name)
+        node: fx.Node = self.node("call_function", target, args, {}, name)
+        return node
 
     # -- the end
 
     def written_inputs(self) -> list[int]:
         """The origins of inputs that the graph writes to."""
-        known = self._known
+        known = self.known
         return [o.index for o, t, _ in self.inputs if known[id(t)].family.epoch or known[id(t)].family.version is None]
 
     def example_inputs(self) -> list[Any]:
@@ -452,11 +347,11 @@ class Tracer:
     def output(self, tensor: Any) -> int:
         """The number of the graph output which is this tensor."""
         with torch._C.DisableTorchFunction():
-            known = self._known.get(id(tensor))
+            known = self.known.get(id(tensor))
             if known is None:
                 raise Drop("unknown-tensor")
-            self._lookup(tensor)
-            node = self._node_of(known)
+            self.lookup(tensor)
+            node = self.node_of(known)
             if tensor.__dict__:
                 raise Drop("rebuild", "a tensor with attributes of its own")
         return self._output_number(node)
@@ -471,15 +366,15 @@ class Tracer:
         """No operand may have changed behind the recorder's back, up to the end."""
         with torch._C.DisableTorchFunction():
             for _, tensor, _facts in self.inputs:
-                self._lookup(tensor)
+                self.lookup(tensor)
 
     def balance(self) -> bool | None:
         """Before a break: the graph is to leave torch's state as it found it. Gives the grad mode to be set after it.
 
         A backend may trace the graph, and would not see that it has changed the mode for what comes after it.
         """
-        before, now = self.state[0], self._expected[0]
-        if self._expected[1:MODE_COUNT] != self.state[1:MODE_COUNT] or self._expected[-1] != self.state[-1]:
+        before, now = self.state[0], self.expected[0]
+        if self.expected[1:MODE_COUNT] != self.state[1:MODE_COUNT] or self.expected[-1] != self.state[-1]:
             raise Drop("state-changed", "a mode of torch is on")
         if now is before:
             return None
@@ -495,7 +390,7 @@ class Tracer:
 
     def release(self) -> None:
         """Weak references in the table know the table."""
-        self._known.clear()
+        self.known.clear()
 
 
 def _example(tensor: Any, facts: TensorFacts) -> Any:

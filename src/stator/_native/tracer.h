@@ -1,0 +1,73 @@
+/* What the parts of the tensor mode share: known.c, tracer.c and operation.c. What it is for: watch/tensors.py. */
+#ifndef STATOR_TRACER_H
+#define STATOR_TRACER_H
+
+#include "ledger.h"
+
+/* Tensors that share a version counter: a tensor, its views, what was detached from it. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *version; /* an int, or None */
+    Py_ssize_t epoch;  /* number of recorded writes */
+    char outside;      /* does its memory belong to an input? */
+} Family;
+
+/* A tensor of this segment: its node, and its fingerprint after the last operation that touched it. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *node;  /* of the operation */
+    PyObject *index; /* which of its results, () if it has one */
+    Family *family;
+    PyObject *print;
+    PyObject *reference; /* a weak one, or None */
+    Py_ssize_t epoch;
+} Known;
+
+typedef struct {
+    PyObject_HEAD
+    Watcher *watcher;
+    Ledger *ledger;
+    PyObject *known;  /* {address: Known} */
+    PyObject *forget; /* known.pop */
+    PyObject *graph, *nodes; /* a torch.fx.Graph, and the list of its operations */
+    PyObject *scalars; /* {address: (number, node)}, of numbers that are nodes */
+    PyObject *lines;  /* {(address of a code object, instruction): text} */
+    PtrSet own_codes, user_codes;
+    PyObject *expected, *answers; /* torch's state, and what the readers answer as long as it is like that; or None */
+    Py_ssize_t operations;
+    long long last_effect; /* number of the probe behind which something was written or a random number drawn */
+    char active, mutates, risky;
+} Tracer;
+
+/* What `tracer_learn` was told, in this order; all owned, for good. */
+typedef struct {
+    PyObject *drop;      /* the exception that ends a recording */
+    PyObject *ways;      /* {function: spelling.Way} */
+    PyObject *spell;     /* spelling.spell */
+    PyObject *node;      /* torch.fx.Node */
+    PyObject *nothing;   /* no keyword arguments */
+    PyObject *strided;   /* torch.strided */
+    PyObject *tensors;   /* the classes whose instances may take part */
+    PyObject *simple;    /* the classes of arguments that go into the graph as they are */
+    PyObject *readers;   /* functions that tell torch's state */
+    PyObject *namespace, *level; /* whose entry is the forward AD level */
+    Py_ssize_t level_index;      /* of that in the state */
+    PyObject *folders;   /* of code that is not the user's */
+    PyObject *partial;   /* functools.partial */
+} TracerSetup;
+
+extern TracerSetup tracer_knows;
+extern PyTypeObject FamilyType, KnownType, TracerType;
+
+PyObject *known_lookup(Tracer *t, PyObject *tensor); /* a Known; NULL: error. New references, as all of these */
+int known_refresh(Tracer *t, PyObject *tensors, int in_place); /* did the operation write? -1: error */
+int known_enter(Tracer *t, PyObject *result, PyObject *node, PyObject *index, PyObject *tensors);
+int known_has(Tracer *t, PyObject *value); /* is it a tensor in the table? */
+int tracer_check_state(Tracer *t); /* -1: it is not as expected */
+PyObject *tracer_node(Tracer *t, PyObject *op, PyObject *target, PyObject *args, PyObject *kwargs, PyObject *label);
+PyObject *tracer_arguments(Tracer *t, PyObject *values, PyObject *tensors); /* of a tuple */
+PyObject *tracer_keywords(Tracer *t, PyObject *values, PyObject *tensors); /* of a dict */
+int operation_setup(PyObject *module);
+void tracer_drop(const char *reason, const char *detail); /* raise */
+
+#endif
