@@ -40,6 +40,8 @@ IDENTITY_TYPES: frozenset[type] = frozenset(
         torch.memory_format,
         torch.qscheme,
         types.CodeType,
+        types.GenericAlias,  # nothing says what is in it, but it never changes
+        types.UnionType,
         types.MethodDescriptorType,
         types.WrapperDescriptorType,
         types.GetSetDescriptorType,

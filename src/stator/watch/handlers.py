@@ -50,9 +50,6 @@ _INERT = (
     types.MethodType,
     types.BuiltinFunctionType,
     types.MethodWrapperType,
-    types.CellType,
-    types.GenericAlias,
-    types.UnionType,
     type,
     property,
     staticmethod,
@@ -60,6 +57,14 @@ _INERT = (
     super,
     torch.Generator,
 )
+
+
+# What says which one it is: methods are made anew all the time and compared by these.
+_PARTS: dict[type, tuple[str, ...]] = {
+    types.MethodType: ("__func__", "__self__"),
+    types.BuiltinFunctionType: ("__name__", "__self__"),
+    types.MethodWrapperType: ("__name__", "__self__"),
+}
 
 
 def _is_plain_class(cls: type) -> bool:
@@ -108,9 +113,14 @@ class Handlers:
         cls = type(value)
         if cls is Identity:
             raise Drop("identity", "id")
+        if cls is types.CellType:
+            raise Drop("unguardable", "C code looks into a cell")  # also into one made inside, which may hold anything
         origin = self.ledger.find(value)
         if origin is not None:
             expose(self.ledger, origin, value)
+            for part in () if is_constant(value) else _PARTS.get(cls, ()):
+                self.ledger.read(origin, Edge.ATTR, part, getattr(value, part))
+                self.ledger.use_identity(getattr(value, part))
             if not is_open(cls) and container_kind(cls) is None and not self._inert(value):
                 known = "outside-iterator" if hasattr(cls, "__next__") else "unguardable"
                 raise Drop(break_for_type(cls, known), cls.__qualname__)
