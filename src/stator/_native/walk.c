@@ -240,6 +240,21 @@ relations_hold(Guards *g)
     return 1;
 }
 
+/* Relations between the sizes and numbers of this call. */
+static int
+formulas_hold(Guards *g)
+{
+    for (int i = 0; i < g->term_count; i++) {
+        g->term_values[i] = g->nodes[g->terms[i]].value;
+    }
+    for (int i = 0; i < g->formula_count; i++) {
+        if (!formula_holds(&g->formulas[i], g->term_values)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* What failed deep in the tree may fail again: fetch just that, and what it hangs on. 0 if it does. Changes no node. */
 static int
 tripwire_holds(Guards *g, Walk *w)
@@ -404,7 +419,7 @@ guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made
     int collects = PyGC_Disable(); /* on 3.11 any new object may start a collection, and that runs Python code */
     int tripped = !g->cleared && g->tripwire >= 0 && !tripwire_holds(g, &w);
     w.ask = w.unsure = 0;
-    if (!g->cleared && !tripped && visit(g, &w) && relations_hold(g)) {
+    if (!g->cleared && !tripped && visit(g, &w) && relations_hold(g) && formulas_hold(g)) {
         *values = gather(g, g->wanted, g->wanted_count);
         int asks = w.ask || g->always_ask;
         asked = asks ? gather(g, g->asked, w.ask ? g->asked_count : g->always_count) : NULL;

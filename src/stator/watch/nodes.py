@@ -27,8 +27,13 @@ class Nodes:
     def __init__(self) -> None:
         self.graph = fx.Graph()
         self._inputs: list[tuple[fx.Node, Origin]] = []
+        self._numbers: list[tuple[fx.Node, Origin]] = []
         self.operations: list[fx.Node] = []
         self._names: dict[int, str] = {}
+
+    @property
+    def inputs(self) -> list[fx.Node]:
+        return [node for node, _ in (*self._inputs, *self._numbers)]
 
     @property
     def computes(self) -> bool:
@@ -39,6 +44,12 @@ class Nodes:
         self._inputs.append((node, origin))
         return node
 
+    def number(self, origin: Origin, kind: type) -> fx.Node:
+        """A number that is an input. Those come behind the tensors."""
+        node = fx.Node(self.graph, "", "placeholder", "", (), NOTHING, kind)
+        self._numbers.append((node, origin))
+        return node
+
     def operation(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
         node = fx.Node(self.graph, name, kind, target, args, kwargs)
         self.operations.append(node)
@@ -46,7 +57,7 @@ class Nodes:
 
     def close(self, outputs: list[fx.Node]) -> fx.Graph:
         """All nodes in their order, with names that tell them apart."""
-        for node, origin in self._inputs:
+        for node, origin in (*self._inputs, *self._numbers):
             _set(node, "target", self._add(node, f"l_{self._name_of(origin)}_"))
         for node in self.operations:
             self._add(node, node.name)
