@@ -30,7 +30,7 @@ _OWN_FOLDERS = (torch.__path__[0], __file__.rsplit("autograd", 1)[0])
 
 
 class DeviceWanted(Exception):
-    """Autocast goes by the device, which the stand-ins do not have."""
+    """Autocast goes by the device, or an operator compares devices; the stand-ins have none."""
 
 
 class Choices(TorchFunctionMode):
@@ -54,7 +54,12 @@ class Choices(TorchFunctionMode):
             answer = self._FOR_THE_DEVICE.get(func)
         if answer is not None:
             return answer(self, func, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        try:
+            return func(*args, **(kwargs or {}))
+        except RuntimeError as error:
+            if self._deviceless and "meta device" in str(error).lower():
+                raise DeviceWanted from error
+            raise
 
     def _device(self, func: Any, tensor: Tensor) -> torch.device:
         return CPU
