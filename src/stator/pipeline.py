@@ -446,6 +446,7 @@ class Program:
     def _compile(self, recording: Recording) -> Callable[..., Any]:
         assert recording.graph is not None
         start = time.perf_counter()
+        depth = sys.getrecursionlimit()
         try:
             with torch.set_grad_enabled(recording.state[0]):  # as it is where the graph will run
                 compiled = self._backend(recording.graph, recording.example_inputs)
@@ -454,6 +455,9 @@ class Program:
         except Exception as error:
             text = recording.graph.print_readable(print_output=False)
             raise BackendError(self.backend_name, error, self._save(text, "graph")) from error
+        finally:
+            if sys.getrecursionlimit() != depth:  # it is the program's, and some programs read it
+                sys.setrecursionlimit(depth)
         events.emit(events.BackendCompiled(self.name, self.backend_name, time.perf_counter() - start))
         return compiled
 

@@ -7,6 +7,7 @@ does the algebra; `_Translation` turns what it assumed into plain data.
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from torch.utils._sympy import functions
 from ..recording import Place
 from ..relations import Expression, Relation
 
+_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 _SMALLEST = 2  # 0 and 1 are special: they broadcast, or there is nothing to compute
 _LARGEST = 2**62
 
@@ -107,7 +109,7 @@ class Shapes:
         args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._argument)
         if node.target in (operator.getitem, operator.setitem):
             args = (args[0], _without_data(args[1]), *args[2:])
-        with torch.no_grad(), self.mode:
+        with torch.no_grad(), self.mode, _quiet():
             if node.op == "call_method":
                 value = getattr(args[0], str(node.target))(*args[1:], **kwargs)
             else:
@@ -184,6 +186,16 @@ class Shapes:
         return translate(number.node.expr, self._terms)
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch logs an error when it cannot tell sizes; to us that is an answer."""
+    former, _LOG.disabled = _LOG.disabled, True
+    try:
+        yield
+    finally:
+        _LOG.disabled = former
+
+
 def _without_data(index: Any) -> Any:
     """An index with a constant in the place of each number: which number it is makes no difference to sizes."""
     if isinstance(index, tuple):
@@ -231,3 +243,16 @@ def translate(expression: sympy.Basic, terms: dict[sympy.Symbol, Expression]) ->
     if name is None or (name == "**" and not (expression.args[1].is_Integer and expression.args[1] >= 0)):
         raise NotImplementedError(str(expression))
     return (name, *(translate(arg, terms) for arg in expression.args))
+
+
+def _warm_up() -> None:
+    """Torch imports what it needs for the first symbol. That must not happen while a program is watched, whose guards
+    may be about what an import changes."""
+    node = fx.Graph().placeholder("x")
+    shapes = Shapes(lambda: None)
+    shapes.tensor(node, torch.empty(4, 3), 0, {0: (0, _LARGEST)})
+    shapes.run(node.graph.call_function(torch.add, (node, node)))
+    shapes.relations()
+
+
+_warm_up()
