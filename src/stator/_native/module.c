@@ -139,7 +139,7 @@ PyInit__native(void)
         shortcuts_setup() < 0 || fingerprint_setup() < 0 || codeinfo_setup(module) < 0 || tensor_setup(module) < 0 ||
         tracer_setup(module) < 0 ||
         state_setup(module) < 0 || guards_setup(module) < 0 ||
-        shelf_setup(module) < 0 || leave_setup(module) < 0 || dispatch_setup(module) < 0 ||
+        shelf_setup(module) < 0 || relay_setup(module) < 0 || leave_setup(module) < 0 || dispatch_setup(module) < 0 ||
         add_constants(module) < 0 || add_missing(module) < 0) {
         Py_DECREF(module);
         return NULL;
