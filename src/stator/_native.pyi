@@ -460,6 +460,22 @@ class Leave:
     def landings(self) -> tuple[Landing, ...]: ...
     def go(self, function: FunctionType, state: tuple[Any, ...], /) -> Jump: ...
 
+FROM_OUTPUT: int
+FROM_VALUE: int
+FROM_CONSTANT: int
+
+@final
+class Relay:
+    """A replay that is nothing but a graph: parts of the result are (FROM_..., index or constant)."""
+
+    def __new__(
+        cls, graph: Callable[..., Any] | None, inputs: int, parts: tuple[tuple[int, Any], ...], is_tuple: bool, /
+    ) -> Relay: ...
+    @property
+    def graph(self) -> Any: ...
+    def settle(self, graph: Callable[..., Any], /) -> None: ...
+    def __call__(self, values: tuple[Any, ...], /) -> Any: ...
+
 @final
 class Compiled:
     """A compiled callable: checks guards and calls replays in C; its fallback does everything else."""

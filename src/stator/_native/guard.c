@@ -62,6 +62,22 @@ tensor_from(Guards *g, Check *c, PyObject *tuple)
     return 0;
 }
 
+/* A small number as the object that CPython keeps for it: what is compared is mostly that very object. */
+static int
+shared_number(PyObject **expected)
+{
+    if (PyLong_CheckExact(*expected)) {
+        int overflow;
+        long value = PyLong_AsLongAndOverflow(*expected, &overflow);
+        PyObject *shared = overflow != 0 ? Py_NewRef(*expected) : PyLong_FromLong(value);
+        if (shared == NULL) {
+            return -1;
+        }
+        Py_SETREF(*expected, shared);
+    }
+    return 0;
+}
+
 static int
 check_from(Guards *g, Check *c, PyObject *row)
 {
@@ -94,6 +110,7 @@ check_from(Guards *g, Check *c, PyObject *row)
     case FACT_NO_SLOT:
         return is_member(expected) ? 0 : refuse("NO_SLOT takes a member descriptor");
     case FACT_EQUAL:
+        return shared_number(&c->expected);
     case FACT_IS:
     case FACT_UNSET:
     case FACT_ASK:

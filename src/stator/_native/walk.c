@@ -410,7 +410,11 @@ ask(Guards *g, PyObject *asked, int in_doubt, PyObject *values)
 int
 guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, PyObject **values)
 {
-    Walk w = {.slots = slots, .slot_count = count, .made = made};
+    Walk w; /* `owned` is filled as far as `owned_count` says */
+    w.slots = slots;
+    w.slot_count = count;
+    w.made = made;
+    w.owned_count = w.ask = w.unsure = 0;
     PyObject *asked = NULL;
     int outcome = FAILS;
     *values = NULL;
