@@ -17,6 +17,7 @@ import torch
 import transformers as T
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import stator
 from stator import events
@@ -45,10 +46,39 @@ def mlp() -> tuple[nn.Module, Loss]:
     return model, lambda model: model(batch).pow(2).mean()
 
 
+class Checkpointed(nn.Module):
+    """Blocks of which eager keeps what enters them, and what matrix products give if `selective`."""
+
+    def __init__(self, selective: bool) -> None:
+        super().__init__()
+        widths = (64, 256), (256, 64)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(*widths[0]), nn.GELU(), nn.Linear(*widths[1]), nn.Dropout(0.1), nn.LayerNorm(64))
+            for _ in range(6)
+        )
+        self.options = {"context_fn": contexts} if selective else {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False, **self.options)
+        return x
+
+
+def contexts() -> Any:
+    return create_selective_checkpoint_contexts([torch.ops.aten.addmm.default])
+
+
+def checkpointed(selective: bool) -> tuple[nn.Module, Loss]:
+    model, batch = Checkpointed(selective), torch.randn(256, 64)
+    return model, lambda model: model(batch).pow(2).mean()
+
+
 BUILD: dict[str, Callable[[], tuple[nn.Module, Loss]]] = {
     "BERT-4": lambda: bert(0.0),
     "BERT-4 with dropout": lambda: bert(0.1),
     "MLP": mlp,
+    "checkpointed": lambda: checkpointed(selective=False),
+    "checkpointed selectively": lambda: checkpointed(selective=True),
 }
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ..errors import CannotDerive
-from .checkpoint import honoured
+from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted
 from .functional import Value, View
 from .record import Decompositions, Recorder
@@ -118,12 +118,12 @@ class _LineByLine(fx.Interpreter):
         super().__init__(module)
         self.extra_traceback = False
         self._recorder = recorder
+        self._policies = PoliciesOfNodes()
         self._entered: list[tuple[Any, Any]] = []  # modes that the graph entered and has not left: how to, and what
 
     def run_node(self, n: fx.Node) -> Any:
         self._recorder.at_line(n.meta.get("stack_trace") or "")
-        self._recorder.policy = n.meta.get("recompute")
-        self._recorder.region = n.meta.get("checkpoint_region")
+        self._recorder.policy, self._recorder.region = self._policies.of(n)
         result = super().run_node(n)
         leave = _LEAVE.get(n.target) if n.op == "call_function" else None
         if leave is not None:

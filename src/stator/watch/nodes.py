@@ -23,12 +23,39 @@ NOTHING: Any = immutable_dict()
 _set = object.__setattr__  # past `Node.__setattr__`, which looks after nodes that stand in a graph
 
 
+class Regions:
+    """Which operations were recorded inside of checkpointed calls; the outermost call counts."""
+
+    def __init__(self, operations: list[fx.Node]) -> None:
+        self._operations = operations
+        self._open: list[tuple[int, Any]] = []
+        self._found: list[tuple[int, int, Any]] = []
+
+    def enter(self, context_fn: Any) -> None:
+        self._open.append((len(self._operations), context_fn))
+
+    def leave(self) -> None:
+        if self._open:  # else it began before a break
+            begin, context_fn = self._open.pop()
+            if not self._open:
+                self._found.append((begin, len(self._operations), context_fn))
+
+    def mark(self) -> None:
+        """Say so in the nodes: `meta["checkpoint"]` is the number of the region, and who says what to keep of it."""
+        while self._open:  # a break inside
+            self.leave()
+        for number, (begin, end, context_fn) in enumerate(self._found, 1):
+            for node in self._operations[begin:end]:
+                node.meta["checkpoint"] = (number, context_fn)
+
+
 class Nodes:
     def __init__(self) -> None:
         self.graph = fx.Graph()
         self._inputs: list[tuple[fx.Node, Origin]] = []
         self._numbers: list[tuple[fx.Node, Origin]] = []
         self.operations: list[fx.Node] = []
+        self.regions = Regions(self.operations)
         self._names: dict[int, str] = {}
 
     @property
@@ -57,6 +84,7 @@ class Nodes:
 
     def close(self, outputs: list[fx.Node]) -> fx.Graph:
         """All nodes in their order, with names that tell them apart."""
+        self.regions.mark()
         for node, origin in (*self._inputs, *self._numbers):
             _set(node, "target", self._add(node, f"l_{self._name_of(origin)}_"))
         for node in self.operations:

@@ -110,6 +110,7 @@ class Tracer(_native.Tracer):
         super().__init__(recorder.watcher, recorder.ledger, self._nodes.graph, self._nodes.operations, state)
         self._recorder = recorder
         self._ledger = recorder.ledger
+        self.regions = self._nodes.regions
         self._outside_families: dict[int, Family] = {}  # by identity of the base
         self.inputs: list[tuple[Origin, Any, TensorFacts]] = []
         self.outputs: list[fx.Node] = []
