@@ -350,6 +350,13 @@ dict_version(PyObject *dict)
 #endif
 }
 
+/* Where it stands: another word there after every change. Only of a dict that has a version. */
+static inline const void *
+dict_version_place(PyObject *dict)
+{
+    return &((PyDictObject *)dict)->ma_version_tag;
+}
+
 /* Are all keys of a dict plain strings, so that a lookup compares nothing else? */
 static inline int
 dict_is_text(PyObject *dict)
@@ -379,6 +386,26 @@ instance_dict(PyObject *object)
     }
     Py_DECREF(dict);
     return dict;
+}
+
+/* Where an object that has an instance dict holds it, as it does for as long as it has this type; NULL if that is not so
+ * simple. */
+static inline const void *
+instance_dict_place(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    void *place = NULL;
+    if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+#if PY312 && !PY313
+        place = _PyObject_DictOrValuesPointer(object);
+#else
+        place = _PyObject_ManagedDictPointer(object);
+#endif
+    }
+    else if (type->tp_dictoffset > 0) {
+        place = (char *)object + type->tp_dictoffset;
+    }
+    return place;
 }
 
 /* The dict of a class, not owned. */

@@ -73,6 +73,7 @@ typedef struct {
 enum { HOOKS = 4 };
 extern PyObject *hook_names[HOOKS], *method_names[3]; /* interned; see guards_setup */
 enum { IN_RELATION = 1, IN_GROUP = 2 };
+enum { TRIPWIRES = 4 };
 enum { VERSION_NONE, VERSION_DICT, VERSION_TYPE };
 
 typedef struct {
@@ -81,6 +82,7 @@ typedef struct {
     unsigned char is_entry; /* of a dict or class: fixed by the version of that */
     unsigned char related;  /* identity matters: IN_RELATION, IN_GROUP */
     unsigned char stands;   /* in this walk: the version of the value is the one that was seen */
+    unsigned char covered;  /* the digest relies on the value and its version being those of now */
     int parent;             /* before this node; -1 for none */
     int past_fixed;         /* the first child (or later node) that must be visited though our version stands */
     int check, live, own, fixed; /* index of the first check, how many of each kind follow */
@@ -122,7 +124,12 @@ typedef struct {
     unsigned long long walks; /* how many were begun */
     int *fresh;          /* nodes whose version was noted in the walk that goes on */
     int fresh_count;
-    int tripwire;        /* node at which a long walk failed last: the next one looks there first; -1: none */
+    int moved;           /* in this walk: the value or the version of a covered node did */
+    struct Digest *digest; /* or NULL; see digest.c */
+    int patience, backoff; /* how many walks must hold before one is made; how many it was last time */
+    int tripwires[TRIPWIRES]; /* nodes at which long walks failed, the last one first: the next walk looks there first */
+    int tripwire_count, untripped; /* `untripped`: how many walks in a row none of them ended */
+    unsigned long long visited; /* how many nodes were fetched or checked one by one */
     int failed_origin, failed_check; /* where the last walk ended; -1: not at a check */
 } Guards;
 

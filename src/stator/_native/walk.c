@@ -7,7 +7,12 @@
  * Values are not owned during the walk. That is sound because nothing here runs Python code: no key is compared by code
  * of its own, and no collection starts.
  */
+#include "digest.h"
 #include "fetch.h"
+
+/* A walk of so many nodes is a long one; a tripwire is taken away when the walk held so often behind it; a digest is made
+ * anew when so many nodes could have been covered by it. */
+enum { LONG_WALK = 32, UNTRIPPED = 64, SETTLED = 16 };
 
 static Py_ssize_t
 length(PyObject *value)
@@ -240,12 +245,33 @@ relations_hold(Guards *g)
     return 1;
 }
 
-/* What failed deep in the tree may fail again: fetch just that, and what it hangs on. 0 if it does. Changes no node. */
+/* ---- tripwires ---- */
+
+/* What failed deep in the tree may fail again, when another recording is the one that fits. Such places are looked at
+ * first. So of recordings that differ in little, all but the right one are told by that little, and what they have in
+ * common is checked once. */
+static void
+note_tripwire(Guards *g, int node)
+{
+    int last = 0;
+    while (last < g->tripwire_count && g->tripwires[last] != node) {
+        last++;
+    }
+    if (last == g->tripwire_count) {
+        g->tripwire_count += last < TRIPWIRES;
+        last -= last == TRIPWIRES;
+    }
+    memmove(g->tripwires + 1, g->tripwires, (size_t)last * sizeof(int));
+    g->tripwires[0] = node;
+    g->untripped = 0;
+}
+
+/* Fetches one node, and what it hangs on. 0 if a check of it does not hold. Changes no node. */
 static int
-tripwire_holds(Guards *g, Walk *w)
+tripwire_holds(Guards *g, Walk *w, int node)
 {
     int path[MAX_PATH], length = 0;
-    for (int i = g->tripwire; i >= 0; i = g->nodes[i].parent) {
+    for (int i = node; i >= 0; i = g->nodes[i].parent) {
         if (length == MAX_PATH) {
             return 1;
         }
@@ -254,21 +280,51 @@ tripwire_holds(Guards *g, Walk *w)
     PyObject *value = NULL;
     while (length > 0) {
         Node *n = &g->nodes[path[--length]];
+        g->visited++;
         value = n->edge == EDGE_CALL ? NULL : fetch(w, n, value);
         if (value == NULL) {
             return 1; /* the walk itself will tell */
         }
     }
-    const Node *n = &g->nodes[g->tripwire];
+    const Node *n = &g->nodes[node];
     const Check *c = g->checks + n->check, *end = c + n->live + n->own + n->fixed;
     for (; c < end && !w->unsure; c++) {
         if (c->fact != FACT_UNHOOKED && !holds(w, c, value, 0)) {
             g->failed_origin = c->origin;
             g->failed_check = c->index;
-            return 0;
+            return w->unsure;
         }
     }
     return 1;
+}
+
+static int
+tripwires_hold(Guards *g, Walk *w)
+{
+    for (int i = 0; i < g->tripwire_count; i++) {
+        if (!tripwire_holds(g, w, g->tripwires[i])) {
+            note_tripwire(g, g->tripwires[i]);
+            return 0;
+        }
+    }
+    if (g->tripwire_count > 0 && ++g->untripped > UNTRIPPED) {
+        g->tripwire_count--;
+        g->untripped = 0;
+    }
+    return 1;
+}
+
+/* ---- visiting ---- */
+
+/* A node has another value than before. */
+static void
+note_change(Guards *g, Node *n, PyObject *value, Py_ssize_t made)
+{
+    g->moved |= n->covered;
+    if (n->related) {
+        g->related_hold &= !(n->related & IN_RELATION);
+        group_note(g, n, value, n->edge == EDGE_LOCAL && n->number == made);
+    }
 }
 
 /* Fetches the value of a node. 0 if there is none, or the walk is unsure. */
@@ -281,12 +337,45 @@ node_fetch(Guards *g, Walk *w, Node *n, const Node *parent)
         g->failed_check = -1;
         return 0;
     }
-    if (value != n->value && n->related) {
-        g->related_hold &= !(n->related & IN_RELATION);
-        group_note(g, n, value, n->edge == EDGE_LOCAL && n->number == w->made);
+    if (value != n->value && (n->related | n->covered)) {
+        note_change(g, n, value, w->made);
     }
     n->value = value;
     return 1;
+}
+
+/* Does the version of a node's value stand? If not, it is noted. */
+static inline int
+node_stands(Guards *g, Walk *w, Node *n, int same)
+{
+    int made = n->edge == EDGE_LOCAL && n->number == w->made; /* seen once, then never again */
+    uint64_t version = made ? 0 : version_of(n, n->value, same);
+    n->stands = version != 0 && version == n->seen;
+    if (!n->stands) {
+        g->moved |= n->covered;
+        n->seen = version;
+        if (version != 0) {
+            g->fresh[g->fresh_count++] = (int)(n - g->nodes);
+        }
+    }
+    return n->stands;
+}
+
+/* Fetches and checks one node. 1 if it holds. */
+static inline int
+visit_node(Guards *g, Walk *w, Node *n)
+{
+    const Node *parent = n->parent < 0 ? NULL : &g->nodes[n->parent];
+    int stands = 0, same = n->is_entry && parent->stands; /* then it is what it was, and `value` is good */
+    g->visited++;
+    if (!same && !node_fetch(g, w, n, parent)) {
+        return 0;
+    }
+    if (n->version != VERSION_NONE) {
+        stands = node_stands(g, w, n, same);
+        same |= stands; /* no other dict or class has that version */
+    }
+    return node_holds(g, w, n, n->value, same, stands) && !w->unsure;
 }
 
 /* Visits every node that must be. 1 if all hold so far. */
@@ -294,28 +383,42 @@ static int
 visit(Guards *g, Walk *w)
 {
     Node *nodes = g->nodes;
-    for (int i = 0, end = g->node_count; i < end;) {
-        Node *n = &nodes[i];
-        const Node *parent = n->parent < 0 ? NULL : &nodes[n->parent];
-        int stands = 0, same = n->is_entry && parent->stands; /* then it is what it was, and `value` is good */
-        if (!same && !node_fetch(g, w, n, parent)) {
-            return 0;
-        }
-        if (n->version != VERSION_NONE) {
-            uint64_t version = version_of(n, n->value, same);
-            stands = version != 0 && version == n->seen;
-            if (!stands) {
-                n->seen = version;
-                g->fresh[g->fresh_count++] = i;
+    for (int i = 0, end = g->node_count; i < end; i = nodes[i].stands ? nodes[i].past_fixed : i + 1) {
+        if (!visit_node(g, w, &nodes[i])) {
+            if (i >= LONG_WALK) {
+                note_tripwire(g, i);
             }
-            n->stands = (unsigned char)stands;
-            same |= stands; /* no other dict or class has that version */
-        }
-        if (!node_holds(g, w, n, n->value, same, stands) || w->unsure) {
-            g->tripwire = i < LONG_WALK ? g->tripwire : i;
             return 0;
         }
-        i = stands ? n->past_fixed : i + 1;
+    }
+    return 1;
+}
+
+/* Does everything read as it did when the digest was made? 0: it does not, which says nothing about the guards. */
+static int
+digest_holds(Guards *g, Walk *w)
+{
+    Digest *d = g->digest;
+    const Word *word = d->words;
+    for (const Stop *stop = d->stops;; stop++) {
+        for (const Word *end = d->words + stop->words; word < end; word++) {
+            if (*word->place != word->expected) {
+                return 0;
+            }
+        }
+        if (stop->node < 0) {
+            break;
+        }
+        Node *n = &g->nodes[stop->node];
+        if (!visit_node(g, w, n) || g->moved) {
+            return 0;
+        }
+        d->settled += n->stands && !n->covered;
+    }
+    for (const TensorStop *t = d->tensors, *end = t + d->tensor_count; t < end; t++) {
+        if (!tensor_holds(t->facts, t->value)) {
+            return 0;
+        }
     }
     return 1;
 }
@@ -336,6 +439,21 @@ gather(Guards *g, const int *indices, int count)
     PyObject *values = PyTuple_New(count);
     for (int i = 0; values != NULL && i < count; i++) {
         PyTuple_SET_ITEM(values, i, Py_NewRef(indices[i] < 0 ? Py_None : g->nodes[indices[i]].value));
+    }
+    return values;
+}
+
+/* The wanted values, when the digest held. */
+static PyObject *
+gather_wanted(Guards *g)
+{
+    Digest *d = g->digest;
+    for (int i = 0; i < d->loose_count; i++) {
+        d->wanted[d->loose[i]] = g->nodes[g->wanted[d->loose[i]]].value;
+    }
+    PyObject *values = PyTuple_New(g->wanted_count);
+    for (int i = 0; values != NULL && i < g->wanted_count; i++) {
+        PyTuple_SET_ITEM(values, i, Py_NewRef(d->wanted[i]));
     }
     return values;
 }
@@ -392,6 +510,37 @@ ask(Guards *g, PyObject *asked, int in_doubt, PyObject *values)
     return outcome;
 }
 
+/* All guards but torch's state, and but what is left to `ask`. */
+static int
+all_hold(Guards *g, Walk *w, PyObject **values)
+{
+    if (g->cleared || !tripwires_hold(g, w)) {
+        return 0;
+    }
+    w->ask = w->unsure = 0;
+    if (g->digest != NULL && digest_holds(g, w) && relations_hold(g)) {
+        *values = gather_wanted(g);
+        g->digest->uses++;
+        if (g->digest->settled > SETTLED) {
+            digest_drop(g);
+        }
+        return 1;
+    }
+    forget(g);
+    w->ask = w->unsure = 0;
+    if (!visit(g, w) || !relations_hold(g)) {
+        return 0;
+    }
+    *values = gather(g, g->wanted, g->wanted_count);
+    if (g->digest != NULL) {
+        digest_drop(g); /* its words are not those of now */
+    }
+    if (g->patience-- <= 0) {
+        digest_make(g);
+    }
+    return 1;
+}
+
 int
 guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, PyObject **values)
 {
@@ -400,15 +549,15 @@ guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made
     int outcome = FAILS;
     *values = NULL;
     g->walks++;
-    g->fresh_count = 0;
+    g->fresh_count = g->moved = 0;
     int collects = PyGC_Disable(); /* on 3.11 any new object may start a collection, and that runs Python code */
-    int tripped = !g->cleared && g->tripwire >= 0 && !tripwire_holds(g, &w);
-    w.ask = w.unsure = 0;
-    if (!g->cleared && !tripped && visit(g, &w) && relations_hold(g)) {
-        *values = gather(g, g->wanted, g->wanted_count);
+    if (all_hold(g, &w, values)) {
         int asks = w.ask || g->always_ask;
         asked = asks ? gather(g, g->asked, w.ask ? g->asked_count : g->always_count) : NULL;
         outcome = *values == NULL || (asks && (asked == NULL || g->ask == NULL)) ? UNSURE : HOLDS;
+    }
+    if (g->moved && g->digest != NULL) {
+        digest_drop(g);
     }
     if (w.unsure) {
         outcome = UNSURE;
