@@ -335,27 +335,40 @@ type_version_tag(PyTypeObject *type)
 }
 
 /* The version of a dict: another number after every change to its entries, no number is given twice. 0: it has none.
+ * And where it stands: another word there after every change; only of a dict that has a version.
  *
- * On 3.13 an attribute that is stored in an object's inline values does not move the version of its dict. */
-static inline uint64_t
-dict_version(PyObject *dict)
+ * 3.11 keeps one in the dict. On 3.12 that is deprecated, and on 3.13 an attribute that is stored in the object itself does
+ * not move it: there CPython tells of changes (watched.c). */
+#define DICTS_ARE_WATCHED PY312
+#if DICTS_ARE_WATCHED
+/* Are the values of a dict kept in the object whose instance dict it is? */
+static inline int
+dict_is_embedded(PyObject *dict)
 {
 #if PY313
+    PyDictValues *values = ((PyDictObject *)dict)->ma_values;
+    return values != NULL && values->embedded;
+#else
     (void)dict;
     return 0;
-#elif PY312
-    return ((PyDictObject *)dict)->ma_version_tag >> DICT_MAX_WATCHERS; /* the low bits tell who watches it */
-#else
-    return ((PyDictObject *)dict)->ma_version_tag;
 #endif
 }
 
-/* Where it stands: another word there after every change. Only of a dict that has a version. */
+uint64_t dict_version(PyObject *dict);
+const void *dict_version_place(PyObject *dict); /* NULL: it has none */
+#else
+static inline uint64_t
+dict_version(PyObject *dict)
+{
+    return ((PyDictObject *)dict)->ma_version_tag;
+}
+
 static inline const void *
 dict_version_place(PyObject *dict)
 {
     return &((PyDictObject *)dict)->ma_version_tag;
 }
+#endif
 
 /* Are all keys of a dict plain strings, so that a lookup compares nothing else? */
 static inline int

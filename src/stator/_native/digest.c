@@ -208,7 +208,11 @@ add_node(Maker *m, int node)
         return 0;
     }
     if (n->version == VERSION_DICT) {
-        add_word(m, dict_version_place(n->value));
+        const void *place = dict_version_place(n->value);
+        if (place == NULL) {
+            return 0;
+        }
+        add_word(m, place);
         mark->sure = 1;
     }
     const Check *c = m->g->checks + n->check;

@@ -412,6 +412,7 @@ static PyMethodDef guards_methods[] = {
 
 static PyMemberDef guards_members[] = {
     {"visited", T_ULONGLONG, offsetof(Guards, visited), READONLY, "How many nodes were looked at one by one, so far."},
+    {"digested", T_ULONGLONG, offsetof(Guards, digested), READONLY, "How many walks the digest stood for, so far."},
     {NULL},
 };
 

@@ -1,4 +1,4 @@
-/* Guards: what state.c, guard.c, walk.c and shelf.c share. */
+/* Guards: what state.c, guard.c, related.c, walk.c, digest.c and shelf.c share. */
 #ifndef STATOR_GUARD_H
 #define STATOR_GUARD_H
 
@@ -130,6 +130,7 @@ typedef struct {
     int tripwires[TRIPWIRES]; /* nodes at which long walks failed, the last one first: the next walk looks there first */
     int tripwire_count, untripped; /* `untripped`: how many walks in a row none of them ended */
     unsigned long long visited; /* how many nodes were fetched or checked one by one */
+    unsigned long long digested; /* how many walks the digest stood for */
     int failed_origin, failed_check; /* where the last walk ended; -1: not at a check */
 } Guards;
 
@@ -145,5 +146,10 @@ enum { HOLDS, FAILS, UNSURE };
  * number that says which check failed (origin * 65536 + check). */
 int guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, PyObject **values);
 int guards_setup(PyObject *module);
+
+/* ---- relations (related.c) ---- */
+
+void group_note(Guards *g, Node *n, PyObject *value, int made); /* a member of a group gets another value */
+int relations_hold(Guards *g); /* of the values that the nodes have now */
 
 #endif

@@ -169,82 +169,6 @@ failed:
     return 0;
 }
 
-/* A group's value changes: is it still different from all others? If that is not clear, all are compared later. An object
- * that was made for this call (`made`) is. */
-static void
-group_note(Guards *g, Node *n, PyObject *value, int made)
-{
-    int index = (int)(n - g->nodes);
-    for (int i = 0; i < g->group_count; i++) {
-        Group *group = &g->groups[i];
-        int at = 0, clash = 0;
-        while (at < group->size && group->nodes[at] != index) {
-            at++;
-        }
-        if (at == group->size || !group->holds) {
-            continue;
-        }
-        for (int k = 0; k < group->size && !made; k++) {
-            clash |= group->values[k] == value;
-        }
-        group->values[at] = value;
-        group->holds = !clash;
-    }
-}
-
-static int
-by_address(const void *a, const void *b)
-{
-    uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static int
-group_holds(Guards *g, Group *group)
-{
-    if (group->holds) {
-        return 1;
-    }
-    uintptr_t *sorted = PyMem_Malloc((size_t)group->size * sizeof(uintptr_t));
-    if (sorted == NULL) {
-        return 0;
-    }
-    for (int k = 0; k < group->size; k++) {
-        group->values[k] = g->nodes[group->nodes[k]].value;
-        sorted[k] = (uintptr_t)group->values[k];
-    }
-    qsort(sorted, (size_t)group->size, sizeof(uintptr_t), by_address);
-    group->holds = 1;
-    for (int k = 1; k < group->size; k++) {
-        group->holds &= sorted[k] != sorted[k - 1];
-    }
-    PyMem_Free(sorted);
-    return group->holds;
-}
-
-static int
-relations_hold(Guards *g)
-{
-    if (!g->related_hold) {
-        for (int i = 0; i < g->relation_count; i++) {
-            const Relation *r = &g->relations[i];
-            if ((g->nodes[r->a].value == g->nodes[r->b].value) != r->same) {
-                g->failed_origin = r->origin;
-                g->failed_check = r->index;
-                return 0;
-            }
-        }
-        g->related_hold = 1;
-    }
-    g->failed_origin = g->failed_check = -1;
-    for (int i = 0; i < g->group_count; i++) {
-        if (!group_holds(g, &g->groups[i])) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
 /* ---- tripwires ---- */
 
 /* What failed deep in the tree may fail again, when another recording is the one that fits. Such places are looked at
@@ -521,6 +445,7 @@ all_hold(Guards *g, Walk *w, PyObject **values)
     if (g->digest != NULL && digest_holds(g, w) && relations_hold(g)) {
         *values = gather_wanted(g);
         g->digest->uses++;
+        g->digested++;
         if (g->digest->settled > SETTLED) {
             digest_drop(g);
         }
