@@ -11,7 +11,8 @@
  * An address is not yet an object: another one may have come to lie there. Where a dict's version stands, its entries are the
  * very objects that were checked (`sure`). Elsewhere only what is a word itself may be believed, and checks that
  * depend on more are made in each call: their nodes are visited, between the words, as in a walk. So are those whose
- * value is expected to be another one in the next call (`loose`).
+ * value is expected to be another one in the next call (`loose`): it was not what it had been in this walk, or it once made
+ * a digest useless (`restless`).
  */
 #include "digest.h"
 
@@ -204,7 +205,7 @@ add_node(Maker *m, int node)
     const Node *n = &m->g->nodes[node];
     Mark *mark = &m->marks[node];
     if ((n->parent >= 0 && m->marks[n->parent].loose) || (n->version != VERSION_NONE && !n->stands) ||
-        n->version == VERSION_TYPE || !add_edge(m, n)) {
+        n->version == VERSION_TYPE || n->restless || !add_edge(m, n)) {
         return 0;
     }
     if (n->version == VERSION_DICT) {
@@ -244,9 +245,10 @@ put_node(Maker *m, int node)
         parent->typed = (unsigned char)typed;
     }
     d->stops[d->stop_count++] = (Stop){words, node};
-    n->covered = mark->deep && (n->version == VERSION_NONE || n->stands); /* then its value must be the one of now */
+    /* Whether its value must be the one of now: if much depends on it, and it will hardly change. */
+    n->covered = mark->deep && !n->restless && (n->version == VERSION_NONE || n->stands);
     mark->loose = !n->covered;
-    mark->sure = n->stands || n->edge == EDGE_CONST;
+    mark->sure = n->covered && (n->stands || n->edge == EDGE_CONST);
 }
 
 static void
@@ -302,8 +304,9 @@ digest_make(Guards *g)
                 m.marks[n->parent].deep |= m.marks[i].deep;
             }
         }
-        for (int i = 0; i < g->node_count && !m.failed; i = g->nodes[i].stands ? g->nodes[i].past_fixed : i + 1) {
+        for (int i = 0; i < g->node_count && !m.failed;) {
             put_node(&m, i);
+            i = g->nodes[i].stands && g->nodes[i].covered ? g->nodes[i].past_fixed : i + 1;
         }
         m.d->stops[m.d->stop_count++] = (Stop){m.d->word_count, -1};
         gather_wanted(&m);
@@ -330,4 +333,13 @@ digest_drop(Guards *g)
         g->nodes[i].covered = 0;
     }
     digest_free(d);
+}
+
+void
+digest_settle(Guards *g)
+{
+    digest_drop(g);
+    for (int i = 0; i < g->node_count; i++) {
+        g->nodes[i].restless = 0;
+    }
 }

@@ -37,5 +37,6 @@ typedef struct Digest {
  * memory there is none. */
 void digest_make(Guards *g);
 void digest_drop(Guards *g);
+void digest_settle(Guards *g); /* the same, because what used to change does so no longer */
 
 #endif

@@ -83,6 +83,7 @@ typedef struct {
     unsigned char related;  /* identity matters: IN_RELATION, IN_GROUP */
     unsigned char stands;   /* in this walk: the version of the value is the one that was seen */
     unsigned char covered;  /* the digest relies on the value and its version being those of now */
+    unsigned char restless; /* that was so once, and they changed */
     int parent;             /* before this node; -1 for none */
     int past_fixed;         /* the first child (or later node) that must be visited though our version stands */
     int check, live, own, fixed; /* index of the first check, how many of each kind follow */

@@ -12,7 +12,7 @@
 
 /* A walk of so many nodes is a long one; a tripwire is taken away when the walk held so often behind it; a digest is made
  * anew when so many nodes could have been covered by it. */
-enum { LONG_WALK = 32, UNTRIPPED = 64, SETTLED = 16 };
+enum { LONG_WALK = 8, UNTRIPPED = 64, SETTLED = 16 };
 
 static Py_ssize_t
 length(PyObject *value)
@@ -202,13 +202,14 @@ tripwire_holds(Guards *g, Walk *w, int node)
         path[length++] = i;
     }
     PyObject *value = NULL;
-    while (length > 0) {
+    for (int stands = 0; length > 0;) {
         Node *n = &g->nodes[path[--length]];
         g->visited++;
-        value = n->edge == EDGE_CALL ? NULL : fetch(w, n, value);
+        value = n->is_entry && stands ? n->value : n->edge == EDGE_CALL ? NULL : fetch(w, n, value);
         if (value == NULL) {
             return 1; /* the walk itself will tell */
         }
+        stands = n->version != VERSION_NONE && n->seen != 0 && version_of(n, value, 0) == n->seen;
     }
     const Node *n = &g->nodes[node];
     const Check *c = g->checks + n->check, *end = c + n->live + n->own + n->fixed;
@@ -240,11 +241,19 @@ tripwires_hold(Guards *g, Walk *w)
 
 /* ---- visiting ---- */
 
+/* A node on which the digest relies has another value or version. */
+static inline void
+note_move(Guards *g, Node *n)
+{
+    g->moved |= n->covered;
+    n->restless |= n->covered;
+}
+
 /* A node has another value than before. */
 static void
 note_change(Guards *g, Node *n, PyObject *value, Py_ssize_t made)
 {
-    g->moved |= n->covered;
+    note_move(g, n);
     if (n->related) {
         g->related_hold &= !(n->related & IN_RELATION);
         group_note(g, n, value, n->edge == EDGE_LOCAL && n->number == made);
@@ -276,7 +285,7 @@ node_stands(Guards *g, Walk *w, Node *n, int same)
     uint64_t version = made ? 0 : version_of(n, n->value, same);
     n->stands = version != 0 && version == n->seen;
     if (!n->stands) {
-        g->moved |= n->covered;
+        note_move(g, n);
         n->seen = version;
         if (version != 0) {
             g->fresh[g->fresh_count++] = (int)(n - g->nodes);
@@ -447,7 +456,7 @@ all_hold(Guards *g, Walk *w, PyObject **values)
         g->digest->uses++;
         g->digested++;
         if (g->digest->settled > SETTLED) {
-            digest_drop(g);
+            digest_settle(g);
         }
         return 1;
     }
