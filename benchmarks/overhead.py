@@ -87,7 +87,7 @@ class Scaled(nn.Module):
         super().__init__()
         self.blocks = nn.Sequential(*[Block() for _ in range(50)])
         self.last = Block()
-        self.last.number = 0
+        set_number(self, 0)
 
     def forward(self, x: torch.Tensor) -> Any:
         x = self.blocks(x)
