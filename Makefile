@@ -12,7 +12,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 CODE  := src tests examples benchmarks
 
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup demo test lint format bench sanitize clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make lint    ruff and mypy alone"
 	@echo "make format  let ruff format the code"
 	@echo "make bench   time of capture, of graph breaks and of a compiled call against torch.compile"
+	@echo "make sanitize  tests of the C core under sanitizers and in Python's development mode; memory over 10,000 recompilations"
 	@echo "make clean   remove .venv and what was built"
 
 setup: $(READY)
@@ -54,6 +55,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/breaks.py
 	$(BIN)/python benchmarks/overhead.py
+
+sanitize: $(READY)
+	$(BIN)/python tests/sanitize.py
+	$(BIN)/python tests/replay/grow.py
 
 clean:
 	rm -rf .venv build dist src/*.egg-info src/stator/*.so .pytest_cache .mypy_cache .ruff_cache

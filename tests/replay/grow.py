@@ -1,5 +1,7 @@
 """Memory over many recompilations: `python tests/replay/grow.py [rounds]` prints how much it grew, in KB.
 
+More than 5 MB is a failure.
+
 Each round records a function and a small model, calls them again, and forgets everything.
 """
 
@@ -13,6 +15,8 @@ import torch
 from torch import nn
 
 import stator
+
+LIMIT = 5 * 1024
 
 
 def resident() -> int:
@@ -30,7 +34,7 @@ def main(rounds: int) -> None:
 
     def run(count: int) -> None:
         for n in range(count):
-            for _ in range(3):
+            for _ in range(6):  # recorded, armed, noted, digested, used
                 fast(x, n % 7)
                 fast_model(x)
             stator.reset()
@@ -41,7 +45,9 @@ def main(rounds: int) -> None:
     for done in range(0, rounds, rounds // 5):
         run(rounds // 5)
         gc.collect()
-        print(f"{done + rounds // 5} rounds: {resident() - before:+d} KB", flush=True)
+        grown = resident() - before
+        print(f"{done + rounds // 5} rounds: {grown:+d} KB", flush=True)
+    assert grown <= LIMIT, f"more than {LIMIT} KB"
     assert fast.stator.recordings >= rounds
 
 

@@ -335,20 +335,40 @@ type_version_tag(PyTypeObject *type)
 }
 
 /* The version of a dict: another number after every change to its entries, no number is given twice. 0: it has none.
+ * And where it stands: another word there after every change; only of a dict that has a version.
  *
- * On 3.13 an attribute that is stored in an object's inline values does not move the version of its dict. */
+ * 3.11 keeps one in the dict. On 3.12 that is deprecated, and on 3.13 an attribute that is stored in the object itself does
+ * not move it: there CPython tells of changes (watched.c). */
+#define DICTS_ARE_WATCHED PY312
+#if DICTS_ARE_WATCHED
+/* Are the values of a dict kept in the object whose instance dict it is? */
+static inline int
+dict_is_embedded(PyObject *dict)
+{
+#if PY313
+    PyDictValues *values = ((PyDictObject *)dict)->ma_values;
+    return values != NULL && values->embedded;
+#else
+    (void)dict;
+    return 0;
+#endif
+}
+
+uint64_t dict_version(PyObject *dict);
+const void *dict_version_place(PyObject *dict); /* NULL: it has none */
+#else
 static inline uint64_t
 dict_version(PyObject *dict)
 {
-#if PY313
-    (void)dict;
-    return 0;
-#elif PY312
-    return ((PyDictObject *)dict)->ma_version_tag >> DICT_MAX_WATCHERS; /* the low bits tell who watches it */
-#else
     return ((PyDictObject *)dict)->ma_version_tag;
-#endif
 }
+
+static inline const void *
+dict_version_place(PyObject *dict)
+{
+    return &((PyDictObject *)dict)->ma_version_tag;
+}
+#endif
 
 /* Are all keys of a dict plain strings, so that a lookup compares nothing else? */
 static inline int
@@ -379,6 +399,26 @@ instance_dict(PyObject *object)
     }
     Py_DECREF(dict);
     return dict;
+}
+
+/* Where an object that has an instance dict holds it, as it does for as long as it has this type; NULL if that is not so
+ * simple. */
+static inline const void *
+instance_dict_place(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    void *place = NULL;
+    if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+#if PY312 && !PY313
+        place = _PyObject_DictOrValuesPointer(object);
+#else
+        place = _PyObject_ManagedDictPointer(object);
+#endif
+    }
+    else if (type->tp_dictoffset > 0) {
+        place = (char *)object + type->tp_dictoffset;
+    }
+    return place;
 }
 
 /* The dict of a class, not owned. */

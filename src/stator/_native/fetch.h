@@ -7,7 +7,7 @@
 
 #include "guard.h"
 
-enum { MAX_OWNED = 16, MAX_PATH = 16, LONG_WALK = 32 };
+enum { MAX_OWNED = 16, MAX_PATH = 16 };
 
 typedef struct {
     PyObject *const *slots;

@@ -1,6 +1,6 @@
 /* Guards of one recording, compiled: made from the plain data of `replay.engine`, which are checked here once, so that
  * the walk (walk.c) can rely on them. */
-#include "guard.h"
+#include "digest.h"
 
 PyObject *hook_names[HOOKS], *method_names[3];
 
@@ -320,7 +320,8 @@ guards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (g == NULL) {
         return NULL;
     }
-    g->failed_origin = g->failed_check = g->tripwire = -1;
+    g->failed_origin = g->failed_check = -1;
+    g->patience = 1;
     if (state_from(&g->state, state) < 0 || nodes_from(g, nodes) < 0 || relations_from(g, relations) < 0 ||
         groups_from(g, groups) < 0 || (formulas != NULL && terms != NULL && formulas_from(g, formulas, terms) < 0) || (g->wanted = numbers_from(g, wanted, 1)) == NULL ||
         (g->asked = numbers_from(g, asked, 0)) == NULL) {
@@ -369,6 +370,7 @@ guards_clear(Guards *g)
     int nodes = g->node_count, checks = g->check_count;
     g->node_count = g->check_count = g->wanted_count = g->asked_count = g->relation_count = 0;
     g->cleared = 1;
+    digest_drop(g);
     for (int i = 0; i < nodes; i++) {
         Py_CLEAR(g->nodes[i].key);
     }
@@ -451,6 +453,12 @@ static PyMethodDef guards_methods[] = {
     {NULL},
 };
 
+static PyMemberDef guards_members[] = {
+    {"visited", T_ULONGLONG, offsetof(Guards, visited), READONLY, "How many nodes were looked at one by one, so far."},
+    {"digested", T_ULONGLONG, offsetof(Guards, digested), READONLY, "How many walks the digest stood for, so far."},
+    {NULL},
+};
+
 static PyGetSetDef guards_getset[] = {
     {"failed", (getter)guards_failed, NULL, "(origin, check) at which the last check failed; -1: none of them.", NULL},
     {NULL},
@@ -467,6 +475,7 @@ PyTypeObject GuardsType = {
     .tp_traverse = (traverseproc)guards_traverse,
     .tp_clear = (inquiry)guards_clear,
     .tp_methods = guards_methods,
+    .tp_members = guards_members,
     .tp_getset = guards_getset,
 };
 

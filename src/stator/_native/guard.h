@@ -1,4 +1,4 @@
-/* Guards: what state.c, guard.c, walk.c and shelf.c share. */
+/* Guards: what state.c, guard.c, related.c, walk.c, digest.c and shelf.c share. */
 #ifndef STATOR_GUARD_H
 #define STATOR_GUARD_H
 
@@ -73,6 +73,7 @@ typedef struct {
 enum { HOOKS = 4 };
 extern PyObject *hook_names[HOOKS], *method_names[3]; /* interned; see guards_setup */
 enum { IN_RELATION = 1, IN_GROUP = 2 };
+enum { TRIPWIRES = 4 };
 enum { VERSION_NONE, VERSION_DICT, VERSION_TYPE };
 
 typedef struct {
@@ -81,6 +82,8 @@ typedef struct {
     unsigned char is_entry; /* of a dict or class: fixed by the version of that */
     unsigned char related;  /* identity matters: IN_RELATION, IN_GROUP */
     unsigned char stands;   /* in this walk: the version of the value is the one that was seen */
+    unsigned char covered;  /* the digest relies on the value and its version being those of now */
+    unsigned char restless; /* that was so once, and they changed */
     int parent;             /* before this node; -1 for none */
     int past_fixed;         /* the first child (or later node) that must be visited though our version stands */
     int check, live, own, fixed; /* index of the first check, how many of each kind follow */
@@ -125,7 +128,13 @@ typedef struct {
     unsigned long long walks; /* how many were begun */
     int *fresh;          /* nodes whose version was noted in the walk that goes on */
     int fresh_count;
-    int tripwire;        /* node at which a long walk failed last: the next one looks there first; -1: none */
+    int moved;           /* in this walk: the value or the version of a covered node did */
+    struct Digest *digest; /* or NULL; see digest.c */
+    int patience, backoff; /* how many walks must hold before one is made; how many it was last time */
+    int tripwires[TRIPWIRES]; /* nodes at which long walks failed, the last one first: the next walk looks there first */
+    int tripwire_count, untripped; /* `untripped`: how many walks in a row none of them ended */
+    unsigned long long visited; /* how many nodes were fetched or checked one by one */
+    unsigned long long digested; /* how many walks the digest stood for */
     int failed_origin, failed_check; /* where the last walk ended; -1: not at a check */
 } Guards;
 
@@ -141,5 +150,10 @@ enum { HOLDS, FAILS, UNSURE };
  * number that says which check failed (origin * 65536 + check). */
 int guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, PyObject **values);
 int guards_setup(PyObject *module);
+
+/* ---- relations (related.c) ---- */
+
+void group_note(Guards *g, Node *n, PyObject *value, int made); /* a member of a group gets another value */
+int relations_hold(Guards *g); /* of the values that the nodes have now */
 
 #endif

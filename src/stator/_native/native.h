@@ -261,9 +261,10 @@ PyObject *frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
 PyObject *frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 extern PyObject *missing; /* module.c */
 
-/* ---- guards and dispatch (tensor.c, state.c, guard.c, shelf.c, relay.c, leave.c, dispatch.c) ---- */
+/* ---- guards and dispatch (tensor.c, watched.c, state.c, guard.c, shelf.c, relay.c, leave.c, dispatch.c) ---- */
 
 int tensor_setup(PyObject *module);
+int watched_setup(PyObject *module);
 int state_setup(PyObject *module);
 int guards_setup(PyObject *module);
 int formula_setup(PyObject *module);

@@ -7,7 +7,12 @@
  * Values are not owned during the walk. That is sound because nothing here runs Python code: no key is compared by code
  * of its own, and no collection starts.
  */
+#include "digest.h"
 #include "fetch.h"
+
+/* A walk of so many nodes is a long one; a tripwire is taken away when the walk held so often behind it; a digest is made
+ * anew when so many nodes could have been covered by it. */
+enum { LONG_WALK = 8, UNTRIPPED = 64, SETTLED = 16 };
 
 static Py_ssize_t
 length(PyObject *value)
@@ -164,126 +169,95 @@ failed:
     return 0;
 }
 
-/* A group's value changes: is it still different from all others? If that is not clear, all are compared later. An object
- * that was made for this call (`made`) is. */
+/* ---- tripwires ---- */
+
+/* What failed deep in the tree may fail again, when another recording is the one that fits. Such places are looked at
+ * first. So of recordings that differ in little, all but the right one are told by that little, and what they have in
+ * common is checked once. */
 static void
-group_note(Guards *g, Node *n, PyObject *value, int made)
+note_tripwire(Guards *g, int node)
 {
-    int index = (int)(n - g->nodes);
-    for (int i = 0; i < g->group_count; i++) {
-        Group *group = &g->groups[i];
-        int at = 0, clash = 0;
-        while (at < group->size && group->nodes[at] != index) {
-            at++;
-        }
-        if (at == group->size || !group->holds) {
-            continue;
-        }
-        for (int k = 0; k < group->size && !made; k++) {
-            clash |= group->values[k] == value;
-        }
-        group->values[at] = value;
-        group->holds = !clash;
+    int last = 0;
+    while (last < g->tripwire_count && g->tripwires[last] != node) {
+        last++;
     }
+    if (last == g->tripwire_count) {
+        g->tripwire_count += last < TRIPWIRES;
+        last -= last == TRIPWIRES;
+    }
+    memmove(g->tripwires + 1, g->tripwires, (size_t)last * sizeof(int));
+    g->tripwires[0] = node;
+    g->untripped = 0;
 }
 
+/* Fetches one node, and what it hangs on. 0 if a check of it does not hold. Changes no node. */
 static int
-by_address(const void *a, const void *b)
-{
-    uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static int
-group_holds(Guards *g, Group *group)
-{
-    if (group->holds) {
-        return 1;
-    }
-    uintptr_t *sorted = PyMem_Malloc((size_t)group->size * sizeof(uintptr_t));
-    if (sorted == NULL) {
-        return 0;
-    }
-    for (int k = 0; k < group->size; k++) {
-        group->values[k] = g->nodes[group->nodes[k]].value;
-        sorted[k] = (uintptr_t)group->values[k];
-    }
-    qsort(sorted, (size_t)group->size, sizeof(uintptr_t), by_address);
-    group->holds = 1;
-    for (int k = 1; k < group->size; k++) {
-        group->holds &= sorted[k] != sorted[k - 1];
-    }
-    PyMem_Free(sorted);
-    return group->holds;
-}
-
-static int
-relations_hold(Guards *g)
-{
-    if (!g->related_hold) {
-        for (int i = 0; i < g->relation_count; i++) {
-            const Relation *r = &g->relations[i];
-            if ((g->nodes[r->a].value == g->nodes[r->b].value) != r->same) {
-                g->failed_origin = r->origin;
-                g->failed_check = r->index;
-                return 0;
-            }
-        }
-        g->related_hold = 1;
-    }
-    g->failed_origin = g->failed_check = -1;
-    for (int i = 0; i < g->group_count; i++) {
-        if (!group_holds(g, &g->groups[i])) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-/* Relations between the sizes and numbers of this call. */
-static int
-formulas_hold(Guards *g)
-{
-    for (int i = 0; i < g->term_count; i++) {
-        g->term_values[i] = g->nodes[g->terms[i]].value;
-    }
-    for (int i = 0; i < g->formula_count; i++) {
-        if (!formula_holds(&g->formulas[i], g->term_values)) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-/* What failed deep in the tree may fail again: fetch just that, and what it hangs on. 0 if it does. Changes no node. */
-static int
-tripwire_holds(Guards *g, Walk *w)
+tripwire_holds(Guards *g, Walk *w, int node)
 {
     int path[MAX_PATH], length = 0;
-    for (int i = g->tripwire; i >= 0; i = g->nodes[i].parent) {
+    for (int i = node; i >= 0; i = g->nodes[i].parent) {
         if (length == MAX_PATH) {
             return 1;
         }
         path[length++] = i;
     }
     PyObject *value = NULL;
-    while (length > 0) {
+    for (int stands = 0; length > 0;) {
         Node *n = &g->nodes[path[--length]];
-        value = n->edge == EDGE_CALL ? NULL : fetch(w, n, value);
+        g->visited++;
+        value = n->is_entry && stands ? n->value : n->edge == EDGE_CALL ? NULL : fetch(w, n, value);
         if (value == NULL) {
             return 1; /* the walk itself will tell */
         }
+        stands = n->version != VERSION_NONE && n->seen != 0 && version_of(n, value, 0) == n->seen;
     }
-    const Node *n = &g->nodes[g->tripwire];
+    const Node *n = &g->nodes[node];
     const Check *c = g->checks + n->check, *end = c + n->live + n->own + n->fixed;
     for (; c < end && !w->unsure; c++) {
         if (c->fact != FACT_UNHOOKED && !holds(w, c, value, 0)) {
             g->failed_origin = c->origin;
             g->failed_check = c->index;
-            return 0;
+            return w->unsure;
         }
     }
     return 1;
+}
+
+static int
+tripwires_hold(Guards *g, Walk *w)
+{
+    for (int i = 0; i < g->tripwire_count; i++) {
+        if (!tripwire_holds(g, w, g->tripwires[i])) {
+            note_tripwire(g, g->tripwires[i]);
+            return 0;
+        }
+    }
+    if (g->tripwire_count > 0 && ++g->untripped > UNTRIPPED) {
+        g->tripwire_count--;
+        g->untripped = 0;
+    }
+    return 1;
+}
+
+/* ---- visiting ---- */
+
+/* A node on which the digest relies has another value or version. */
+static inline void
+note_move(Guards *g, Node *n)
+{
+    g->moved |= n->covered;
+    n->restless |= n->covered;
+}
+
+/* A node has another value than before. */
+static void
+note_change(Guards *g, Node *n, PyObject *value, Py_ssize_t made)
+{
+    note_move(g, n);
+    if (n->related) {
+        g->related_hold &= !(n->related & IN_RELATION);
+        group_note(g, n, value, n->edge == EDGE_LOCAL && n->number == made);
+    }
 }
 
 /* Fetches the value of a node. 0 if there is none, or the walk is unsure. */
@@ -296,12 +270,45 @@ node_fetch(Guards *g, Walk *w, Node *n, const Node *parent)
         g->failed_check = -1;
         return 0;
     }
-    if (value != n->value && n->related) {
-        g->related_hold &= !(n->related & IN_RELATION);
-        group_note(g, n, value, n->edge == EDGE_LOCAL && n->number == w->made);
+    if (value != n->value && (n->related | n->covered)) {
+        note_change(g, n, value, w->made);
     }
     n->value = value;
     return 1;
+}
+
+/* Does the version of a node's value stand? If not, it is noted. */
+static inline int
+node_stands(Guards *g, Walk *w, Node *n, int same)
+{
+    int made = n->edge == EDGE_LOCAL && n->number == w->made; /* seen once, then never again */
+    uint64_t version = made ? 0 : version_of(n, n->value, same);
+    n->stands = version != 0 && version == n->seen;
+    if (!n->stands) {
+        note_move(g, n);
+        n->seen = version;
+        if (version != 0) {
+            g->fresh[g->fresh_count++] = (int)(n - g->nodes);
+        }
+    }
+    return n->stands;
+}
+
+/* Fetches and checks one node. 1 if it holds. */
+static inline int
+visit_node(Guards *g, Walk *w, Node *n)
+{
+    const Node *parent = n->parent < 0 ? NULL : &g->nodes[n->parent];
+    int stands = 0, same = n->is_entry && parent->stands; /* then it is what it was, and `value` is good */
+    g->visited++;
+    if (!same && !node_fetch(g, w, n, parent)) {
+        return 0;
+    }
+    if (n->version != VERSION_NONE) {
+        stands = node_stands(g, w, n, same);
+        same |= stands; /* no other dict or class has that version */
+    }
+    return node_holds(g, w, n, n->value, same, stands) && !w->unsure;
 }
 
 /* Visits every node that must be. 1 if all hold so far. */
@@ -309,28 +316,42 @@ static int
 visit(Guards *g, Walk *w)
 {
     Node *nodes = g->nodes;
-    for (int i = 0, end = g->node_count; i < end;) {
-        Node *n = &nodes[i];
-        const Node *parent = n->parent < 0 ? NULL : &nodes[n->parent];
-        int stands = 0, same = n->is_entry && parent->stands; /* then it is what it was, and `value` is good */
-        if (!same && !node_fetch(g, w, n, parent)) {
-            return 0;
-        }
-        if (n->version != VERSION_NONE) {
-            uint64_t version = version_of(n, n->value, same);
-            stands = version != 0 && version == n->seen;
-            if (!stands) {
-                n->seen = version;
-                g->fresh[g->fresh_count++] = i;
+    for (int i = 0, end = g->node_count; i < end; i = nodes[i].stands ? nodes[i].past_fixed : i + 1) {
+        if (!visit_node(g, w, &nodes[i])) {
+            if (i >= LONG_WALK) {
+                note_tripwire(g, i);
             }
-            n->stands = (unsigned char)stands;
-            same |= stands; /* no other dict or class has that version */
-        }
-        if (!node_holds(g, w, n, n->value, same, stands) || w->unsure) {
-            g->tripwire = i < LONG_WALK ? g->tripwire : i;
             return 0;
         }
-        i = stands ? n->past_fixed : i + 1;
+    }
+    return 1;
+}
+
+/* Does everything read as it did when the digest was made? 0: it does not, which says nothing about the guards. */
+static int
+digest_holds(Guards *g, Walk *w)
+{
+    Digest *d = g->digest;
+    const Word *word = d->words;
+    for (const Stop *stop = d->stops;; stop++) {
+        for (const Word *end = d->words + stop->words; word < end; word++) {
+            if (*word->place != word->expected) {
+                return 0;
+            }
+        }
+        if (stop->node < 0) {
+            break;
+        }
+        Node *n = &g->nodes[stop->node];
+        if (!visit_node(g, w, n) || g->moved) {
+            return 0;
+        }
+        d->settled += n->stands && !n->covered;
+    }
+    for (const TensorStop *t = d->tensors, *end = t + d->tensor_count; t < end; t++) {
+        if (!tensor_holds(t->facts, t->value)) {
+            return 0;
+        }
     }
     return 1;
 }
@@ -351,6 +372,21 @@ gather(Guards *g, const int *indices, int count)
     PyObject *values = PyTuple_New(count);
     for (int i = 0; values != NULL && i < count; i++) {
         PyTuple_SET_ITEM(values, i, Py_NewRef(indices[i] < 0 ? Py_None : g->nodes[indices[i]].value));
+    }
+    return values;
+}
+
+/* The wanted values, when the digest held. */
+static PyObject *
+gather_wanted(Guards *g)
+{
+    Digest *d = g->digest;
+    for (int i = 0; i < d->loose_count; i++) {
+        d->wanted[d->loose[i]] = g->nodes[g->wanted[d->loose[i]]].value;
+    }
+    PyObject *values = PyTuple_New(g->wanted_count);
+    for (int i = 0; values != NULL && i < g->wanted_count; i++) {
+        PyTuple_SET_ITEM(values, i, Py_NewRef(d->wanted[i]));
     }
     return values;
 }
@@ -407,6 +443,53 @@ ask(Guards *g, PyObject *asked, int in_doubt, PyObject *values)
     return outcome;
 }
 
+/* Relations between the sizes and numbers of this call. */
+static int
+formulas_hold(Guards *g)
+{
+    for (int i = 0; i < g->term_count; i++) {
+        g->term_values[i] = g->nodes[g->terms[i]].value;
+    }
+    for (int i = 0; i < g->formula_count; i++) {
+        if (!formula_holds(&g->formulas[i], g->term_values)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* All guards but torch's state, and but what is left to `ask`. */
+static int
+all_hold(Guards *g, Walk *w, PyObject **values)
+{
+    if (g->cleared || !tripwires_hold(g, w)) {
+        return 0;
+    }
+    w->ask = w->unsure = 0;
+    if (g->digest != NULL && digest_holds(g, w) && relations_hold(g) && formulas_hold(g)) {
+        *values = gather_wanted(g);
+        g->digest->uses++;
+        g->digested++;
+        if (g->digest->settled > SETTLED) {
+            digest_settle(g);
+        }
+        return 1;
+    }
+    forget(g);
+    w->ask = w->unsure = 0;
+    if (!visit(g, w) || !relations_hold(g) || !formulas_hold(g)) {
+        return 0;
+    }
+    *values = gather(g, g->wanted, g->wanted_count);
+    if (g->digest != NULL) {
+        digest_drop(g); /* its words are not those of now */
+    }
+    if (g->patience-- <= 0) {
+        digest_make(g);
+    }
+    return 1;
+}
+
 int
 guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, PyObject **values)
 {
@@ -419,15 +502,15 @@ guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made
     int outcome = FAILS;
     *values = NULL;
     g->walks++;
-    g->fresh_count = 0;
+    g->fresh_count = g->moved = 0;
     int collects = PyGC_Disable(); /* on 3.11 any new object may start a collection, and that runs Python code */
-    int tripped = !g->cleared && g->tripwire >= 0 && !tripwire_holds(g, &w);
-    w.ask = w.unsure = 0;
-    if (!g->cleared && !tripped && visit(g, &w) && relations_hold(g) && formulas_hold(g)) {
-        *values = gather(g, g->wanted, g->wanted_count);
+    if (all_hold(g, &w, values)) {
         int asks = w.ask || g->always_ask;
         asked = asks ? gather(g, g->asked, w.ask ? g->asked_count : g->always_count) : NULL;
         outcome = *values == NULL || (asks && (asked == NULL || g->ask == NULL)) ? UNSURE : HOLDS;
+    }
+    if (g->moved && g->digest != NULL) {
+        digest_drop(g);
     }
     if (w.unsure) {
         outcome = UNSURE;

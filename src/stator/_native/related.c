@@ -1,0 +1,82 @@
+/* Guards between values: the same object as, another object than, groups of different objects.
+ *
+ * They are about addresses of objects that are alive now, so they hold again if no related value has another address than
+ * when they last did.
+ */
+#include "guard.h"
+
+/* If it is not clear that the value is still different from all others, all are compared later. An object that was made for
+ * this call (`made`) is. */
+void
+group_note(Guards *g, Node *n, PyObject *value, int made)
+{
+    int index = (int)(n - g->nodes);
+    for (int i = 0; i < g->group_count; i++) {
+        Group *group = &g->groups[i];
+        int at = 0, clash = 0;
+        while (at < group->size && group->nodes[at] != index) {
+            at++;
+        }
+        if (at == group->size || !group->holds) {
+            continue;
+        }
+        for (int k = 0; k < group->size && !made; k++) {
+            clash |= group->values[k] == value;
+        }
+        group->values[at] = value;
+        group->holds = !clash;
+    }
+}
+
+static int
+by_address(const void *a, const void *b)
+{
+    uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static int
+group_holds(Guards *g, Group *group)
+{
+    if (group->holds) {
+        return 1;
+    }
+    uintptr_t *sorted = PyMem_Malloc((size_t)group->size * sizeof(uintptr_t));
+    if (sorted == NULL) {
+        return 0;
+    }
+    for (int k = 0; k < group->size; k++) {
+        group->values[k] = g->nodes[group->nodes[k]].value;
+        sorted[k] = (uintptr_t)group->values[k];
+    }
+    qsort(sorted, (size_t)group->size, sizeof(uintptr_t), by_address);
+    group->holds = 1;
+    for (int k = 1; k < group->size; k++) {
+        group->holds &= sorted[k] != sorted[k - 1];
+    }
+    PyMem_Free(sorted);
+    return group->holds;
+}
+
+int
+relations_hold(Guards *g)
+{
+    if (!g->related_hold) {
+        for (int i = 0; i < g->relation_count; i++) {
+            const Relation *r = &g->relations[i];
+            if ((g->nodes[r->a].value == g->nodes[r->b].value) != r->same) {
+                g->failed_origin = r->origin;
+                g->failed_check = r->index;
+                return 0;
+            }
+        }
+        g->related_hold = 1;
+    }
+    g->failed_origin = g->failed_check = -1;
+    for (int i = 0; i < g->group_count; i++) {
+        if (!group_holds(g, &g->groups[i])) {
+            return 0;
+        }
+    }
+    return 1;
+}
