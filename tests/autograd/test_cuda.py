@@ -8,11 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from comparing import as_it_is
+from symbolic import captured
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import stator
 from stator import events
 from stator.autograd import aot_function, aot_module
+from stator.backends import aot_eager, inductor
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -100,3 +103,31 @@ def test_training(backend: str) -> None:
     assert refused == []
     for name, expected in ends[0].items():
         torch.testing.assert_close(ends[1][name], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpointed_region_draws_the_same_numbers_again() -> None:
+    def fn(a: Any, w: Any) -> Any:
+        for _ in range(2):
+            a = checkpoint(lambda y: F.dropout(torch.sin(y @ w), 0.3) @ w, a, use_reentrant=False)
+        return a
+
+    compare(fn, x(64, 32), x(32, 32))
+
+
+@pytest.mark.parametrize("backend", [aot_eager, inductor])
+def test_symbolic_sizes(backend: Any) -> None:
+    def fn(a: Any, w: Any) -> Any:
+        rows = a.reshape(a.size(0) * a.size(1), 16) @ w
+        return F.layer_norm(rows, (16,)).view(a.size(0), a.size(1), 16).softmax(1) * a.size(0)
+
+    weight = nn.Parameter(torch.randn(16, 16, device="cuda"))
+    case = captured(fn, x(5, 7, 16), weight)
+    compiled = backend.compile_graph(case.graph, case.examples)
+    for size in ((5, 7, 16), (9, 12, 16), (6, 31, 16)):
+        a = x(*size)
+        found = []
+        for call in (lambda *args: compiled(*args)[0], fn):
+            out = call(a, weight)
+            found.append([out, *torch.autograd.grad(out.pow(2).sum(), [a, weight])])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)

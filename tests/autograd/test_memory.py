@@ -20,3 +20,14 @@ def test_a_training_step(model: str) -> None:
     assert eager["kept"] <= eager["peak"]
     assert compiled["peak"] <= eager["peak"]
     assert compiled["kept"] <= 0.7 * eager["kept"]
+
+
+GENERATOR_STATE = 5056  # kept once for the graph: its backward may be differentiated, by running the function again
+
+
+@pytest.mark.parametrize("model", ["checkpointed", "checkpointed selectively"])
+def test_a_checkpointed_model_keeps_what_eager_keeps(model: str) -> None:
+    """Dropout too: its mask is drawn again in the backward."""
+    told = subprocess.run([sys.executable, SCRIPT, model], check=True, capture_output=True, text=True, timeout=300)
+    found = json.loads(told.stdout.splitlines()[-1])
+    assert found["compiled"]["kept"] <= found["eager"]["kept"] + GENERATOR_STATE

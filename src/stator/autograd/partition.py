@@ -5,7 +5,8 @@ operators, with ``meta["val"]`` on every node; its inputs, which tell parameters
 What leaves: ``fw_gm``, ``(primals…) → (forward outputs…, saved values…)`` and ``bw_gm``, ``(saved values…, tangents…) →
 (gradients…)``. Of the saved values, tensors come first, then numbers.
 What holds in between: the two run one after the other give what the joint graph gives, bit for bit. Random
-numbers are drawn once, in the forward, in the joint graph's order.
+numbers are drawn in the forward, in the joint graph's order; those of checkpointed regions once more in the backward,
+from the state of the generator that the forward keeps.
 
 Read from the nodes' ``meta``, all optional: ``recompute`` and ``checkpoint_region`` (see `remat`), and on placeholders
 ``parameter`` (alive anyway, so free to keep) and ``mutated`` (written over before the backward, so kept as a copy).
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.node import map_arg
 
@@ -35,6 +37,7 @@ from stator.autograd.remat import (
     is_mask,
     is_symbol,
     kind_at,
+    state_bytes,
     take_apart,
 )
 from stator.autograd.symbols import symbol_of, symbols_in
@@ -94,11 +97,13 @@ def _assemble(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     assert kept.isdisjoint(bans.unsavable)
     needed = ancestors(sides.backward_ends, stop=kept)
-    symbols = _symbols_of(sides, needed)
-    saved = sorted(kept & needed | symbols, key=lambda node: (is_symbol(node), sides.position[node]))
-    backward, readers = _backward_graph(sides, saved, needed)
-    why = {node: f"{_reason(sides, bans, node)}; {readers.get(node, 'a size')} needs it" for node in saved}
-    forward = _forward_graph(sides, saved, why)
+    drawn_again = {node for node in needed & sides.forward if node not in kept and kind_at(node) is Kind.RANDOM}
+    saved = kept & needed | drawn_again | _symbols_of(sides, needed)
+    in_order = sorted(saved, key=lambda node: (is_symbol(node), sides.position[node]))
+    backward, readers = _backward_graph(sides, in_order, needed, drawn_again)
+    why = {node: f"{_reason(sides, bans, node)}; {readers.get(node, 'a size')} needs it" for node in in_order}
+    why |= dict.fromkeys(drawn_again, "its random numbers are drawn again from this state")
+    forward = _forward_graph(sides, in_order, why, drawn_again)
     # Lazy: their Python is written when somebody calls or prints them, which most compilers never do.
     return _LazyGraphModule(joint_gm, forward), _LazyGraphModule(joint_gm, backward)
 
@@ -113,7 +118,9 @@ def _symbols_of(sides: Sides, needed: Set[fx.Node]) -> set[fx.Node]:
     return {told[symbol] for value in values for symbol in symbols_in(value) if symbol in told}
 
 
-def _forward_graph(sides: Sides, saved: Sequence[fx.Node], why: Mapping[fx.Node, str]) -> fx.Graph:
+def _forward_graph(
+    sides: Sides, saved: Sequence[fx.Node], why: Mapping[fx.Node, str], drawn_again: Set[fx.Node]
+) -> fx.Graph:
     """Everything that the outputs and the saved values are computed from, in the joint graph's order."""
     graph = fx.Graph()
     copies = {primal: graph.node_copy(primal) for primal in sides.primals}
@@ -121,14 +128,38 @@ def _forward_graph(sides: Sides, saved: Sequence[fx.Node], why: Mapping[fx.Node,
     body = [node for node in sides.position if node in needed and node not in copies]
     returned = {}
     for node in (*sides.primals, *body):
-        if node not in copies:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node in drawn_again:
+            copies[node], value = _draw(graph, node, copies)
+        else:
+            if node not in copies:
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+            value = _as_kept(graph, node, copies[node]) if node in why else copies[node]
         if node in why:
-            returned[node] = value = _as_kept(graph, node, copies[node])
+            returned[node] = value
             value.meta["saved_because"] = why[node]
             value.meta["parameter"] = node in sides.alive
     graph.output((*map_arg(tuple(sides.outputs), copies.__getitem__), *(returned[node] for node in saved)))
     return graph
+
+
+def _draw(graph: fx.Graph, node: fx.Node, copies: Mapping[fx.Node, fx.Node]) -> tuple[fx.Node, fx.Node]:
+    """A node that draws random numbers, and the state of the generator before it."""
+    args, kwargs = map_arg((node.args, node.kwargs), copies.__getitem__)
+    target: Any = node.target
+    both = graph.call_function(run_and_save_rng_state, (target, *args), kwargs)
+    state, made = (graph.call_function(operator.getitem, (both, index)) for index in (0, 1))
+    made.meta = dict(node.meta)
+    state.meta = {"val": _state(node)}
+    both.meta = {**node.meta, "val": (state.meta["val"], node.meta["val"])}
+    return made, state
+
+
+def _state(node: fx.Node) -> torch.Tensor:
+    """An example of a generator's state."""
+    made = node.meta["val"]
+    first: torch.Tensor = made if isinstance(made, torch.Tensor) else made[0]
+    device = first.device if first.device.type == "meta" else torch.device("cpu")
+    return first.new_empty((state_bytes(first.device),), dtype=torch.uint8, device=device)
 
 
 def _as_kept(graph: fx.Graph, node: fx.Node, copy: fx.Node) -> fx.Node:
@@ -145,7 +176,7 @@ def _as_kept(graph: fx.Graph, node: fx.Node, copy: fx.Node) -> fx.Node:
 
 
 def _backward_graph(
-    sides: Sides, saved: Sequence[fx.Node], needed: Set[fx.Node]
+    sides: Sides, saved: Sequence[fx.Node], needed: Set[fx.Node], drawn_again: Set[fx.Node]
 ) -> tuple[fx.Graph, dict[fx.Node, str]]:
     """Everything that the gradients are computed from, and the first reader of each saved value."""
     graph = fx.Graph()
@@ -153,8 +184,8 @@ def _backward_graph(
     for node in (*saved, *sides.tangents):
         given[node] = graph.create_node("placeholder", node.name, name=node.name)
         given[node].meta = dict(node.meta)
-    masks = set(filter(is_mask, saved))
-    copies = {node: value for node, value in given.items() if node not in masks}
+    masks = set(filter(is_mask, saved)) - drawn_again
+    copies = {node: value for node, value in given.items() if node not in masks and node not in drawn_again}
     body = needed - copies.keys()
     lost = [node.name for node in body if node.op == "placeholder"]
     assert not lost, f"the backward graph needs {lost}, which nobody saved"
@@ -163,6 +194,12 @@ def _backward_graph(
             given[node].meta["val"] = node.meta["val"].to(torch.bool)
             number = {"dtype": node.meta["val"].dtype}
             copies[node] = graph.call_function(torch.ops.aten._to_copy.default, (given[node],), number)
+            copies[node].meta = dict(node.meta)
+        elif node in drawn_again:
+            given[node].meta["val"] = _state(node)
+            args, kwargs = map_arg((node.args, node.kwargs), copies.__getitem__)
+            target: Any = node.target
+            copies[node] = graph.call_function(run_with_rng_state, (given[node], target, *args), kwargs)
             copies[node].meta = dict(node.meta)
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)

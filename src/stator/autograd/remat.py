@@ -167,6 +167,8 @@ class Sides:
     wanted: list[fx.Node]  # needs no tangent, and something that needs one reads it
     root: dict[fx.Node, fx.Node]  # whose memory a node's value lives in; itself unless it is a view
     alive: set[fx.Node]  # primals that somebody holds anyway: parameters
+    numbers: set[fx.Node]  # no tensors
+    costs: dict[fx.Node, int] = field(default_factory=dict)  # what `cut.cost` has found
 
 
 def take_apart(graph: fx.Graph, joint_inputs: Any, num_fwd_outputs: int) -> Sides:
@@ -212,6 +214,7 @@ def take_apart(graph: fx.Graph, joint_inputs: Any, num_fwd_outputs: int) -> Side
         backward_ends=backward_ends,
         wanted=sorted(wanted - backward, key=position.__getitem__),
         root=_roots(nodes),
+        numbers=set(filter(is_symbol, nodes)),
         alive={p for p, given in zip(primals, _given(joint_inputs, placeholders), strict=False) if _is_held(p, given)},
     )
 
@@ -343,7 +346,7 @@ def find_bans(sides: Sides) -> Bans:
             bans.reason[node] = "a parameter" if node in sides.alive else "an input"
             level[node] = 0
             continue
-        if is_symbol(node):
+        if node in sides.numbers:
             bans.reason[node] = "a number: keeping it costs nothing"
             level[node] = 0
             continue
@@ -357,6 +360,9 @@ def find_bans(sides: Sides) -> Bans:
         if node not in sides.forward:
             continue
         policy = policy_of(node)
+        if kind is Kind.RANDOM and policy in (MUST_RECOMPUTE, PREFER_RECOMPUTE) and _worth_drawing_again(node):
+            bans.unsavable.add(node)
+            continue
         part = node.target is operator.getitem and sides.root[node] is node  # of several results: a value of its own
         part_of_banned = part and node.args[0] in bans.reason
         if (why := _always(node, kind, policy, node in entering, part)) is not None:
@@ -366,6 +372,18 @@ def find_bans(sides: Sides) -> Bans:
         elif policy is None and (priced := _unless_memory_is_short(node, kind, chain, level[node], useful)) is not None:
             bans.reason[node], bans.price[node] = priced
     return bans
+
+
+def state_bytes(device: torch.device) -> int:
+    """The size of a generator's state, which random numbers can be drawn from again."""
+    return 16 if device.type == "cuda" else 5056
+
+
+def _worth_drawing_again(node: fx.Node) -> bool:
+    """A checkpointed region draws its numbers again if the generator's state is smaller than they are."""
+    made = node.meta["val"]
+    first = made if isinstance(made, torch.Tensor) else made[0]
+    return bytes_of(made) // (first.dtype.itemsize if is_mask(node) else 1) > state_bytes(first.device)
 
 
 def _chain(
