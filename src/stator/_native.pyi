@@ -133,6 +133,8 @@ def symbol(number: int | float, /) -> Int | Float:
 def turn_plain(number: Any, /) -> None:
     """A symbolic number is a plain one from now on."""
 
+def total(iterable: Any, start: Any = 0, /) -> Any: ...
+def product(iterable: Any, /) -> Any: ...
 def swap_item(container: tuple[Any, ...], index: int, number: Any, /) -> None:
     """Put a symbolic number in the place of an equal plain one in a tuple."""
 

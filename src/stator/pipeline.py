@@ -476,12 +476,14 @@ class Program:
         self._raised += 1
         self.tally.plain += 1
         with contextlib.suppress(Exception):
-            if self._raised >= _TRANSIENT_LIMIT and recorder.failure is None and not recorder.segments:
-                recording = recorder.plain_recording()
-                if recording.break_reason is None:
-                    recording.break_reason = break_reason("raises", self.function.__code__, what=self.name)
-                self.cache.add(self.build(recording))
-            recorder.release()
+            try:
+                if self._raised >= _TRANSIENT_LIMIT and recorder.failure is None and not recorder.segments:
+                    recording = recorder.plain_recording()
+                    if recording.break_reason is None:
+                        recording.break_reason = break_reason("raises", self.function.__code__, what=self.name)
+                    self.cache.add(self.build(recording))
+            finally:
+                recorder.release()
 
     @staticmethod
     def _why_not(function: types.FunctionType) -> BreakReason | None:

@@ -251,7 +251,46 @@ swap_item(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
+/* `sum` and `math.prod` look into the ints that they add to a float; here every number is asked, by `ask`. */
+static PyObject *
+accumulate(PyObject *iterable, PyObject *start, binaryfunc step, binaryfunc ask)
+{
+    PyObject *items = PyObject_GetIter(iterable), *result = items == NULL ? NULL : Py_NewRef(start), *item;
+    while (result != NULL && (item = PyIter_Next(items)) != NULL) {
+        Py_SETREF(result, PyFloat_CheckExact(result) && is_symbol(item) ? ask(result, item) : step(result, item));
+        Py_DECREF(item);
+    }
+    if (PyErr_Occurred()) {
+        Py_CLEAR(result);
+    }
+    Py_XDECREF(items);
+    return result;
+}
+
+static PyObject *
+total(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs < 1 || nargs > 2) {
+        return PyErr_Format(PyExc_TypeError, "sum() takes one or two arguments, not %zd", nargs);
+    }
+    PyObject *start = nargs == 2 ? Py_NewRef(args[1]) : PyLong_FromLong(0);
+    PyObject *result = start == NULL ? NULL : accumulate(args[0], start, PyNumber_Add, number_add);
+    Py_XDECREF(start);
+    return result;
+}
+
+static PyObject *
+product(PyObject *Py_UNUSED(module), PyObject *iterable)
+{
+    PyObject *start = PyLong_FromLong(1);
+    PyObject *result = start == NULL ? NULL : accumulate(iterable, start, PyNumber_Multiply, number_multiply);
+    Py_XDECREF(start);
+    return result;
+}
+
 static PyMethodDef functions[] = {
+    {"total", (PyCFunction)(void (*)(void))total, METH_FASTCALL, "`sum`, by the number protocol alone."},
+    {"product", product, METH_O, "`math.prod`, by the number protocol alone."},
     {"symbol", symbol, METH_O, "A symbolic number with this value."},
     {"turn_plain", turn_plain, METH_O, "A symbolic number is a plain one from now on."},
     {"swap_item", (PyCFunction)(void (*)(void))swap_item, METH_FASTCALL,

@@ -93,7 +93,7 @@ class Handlers:
         """The recording is over; the run goes on."""
         raise NotImplementedError
 
-    def instead(self, func: Any, args: tuple[Any, ...]) -> Any:
+    def instead(self, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
         """What to call in place of a C callable which would make a plain number of a symbolic one; or None."""
         raise NotImplementedError
 
@@ -506,7 +506,7 @@ class Handlers:
     def call(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
         """A callable is about to be called. May give back another one to be called in its place."""
         rule = rule_for(func)
-        instead = self.instead(func, args) if not kwnames else None
+        instead = self.instead(func, args, kwnames)
         if instead is not None:
             return instead
         if func is print and self.print_later(args, kwnames):

@@ -269,6 +269,7 @@ class Recorder(Handlers):
         self._over = True
         if not self._known_already:
             self.segments.append(Segment(self._way, self.plain_recording(reason), drop.transient, drop.again))
+        self._make_plain()
 
     def _wait(self, broken: Break | None, calls: int = 0) -> None:
         """The next segment is to start in the frame so many calls away, behind the instruction where it stands."""
@@ -290,7 +291,13 @@ class Recorder(Handlers):
                     recording.break_reason = reason
                 self.segments.append(Segment(self._way, recording))
             self._give_back(loose=True, inside=inside)
+        self._make_plain()
         self._wait(here)
+
+    def _make_plain(self) -> None:
+        """What runs from here on finds the numbers that the program has put there."""
+        if self.symbols is not None:
+            self.symbols.close()
 
     def _goes_on_in_a_loop(self, reason: BreakReason) -> bool:
         """Is this the next round of a loop with a break in it? Its iterator is outside now; that is no new break."""
@@ -378,10 +385,25 @@ class Recorder(Handlers):
         operands = self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
         if probe.kind == _native.IS and all(isinstance(operand, (int, float)) for operand in operands):
             self._compare_identities(operands)
-        elif uses.reads(probe, operands, value):
+        elif uses.float_on_the_left(probe, operands):
+            place = len(self.watcher.frames()[0][-1][5]) + probe.depth - probe.span
+            self.watcher.put(0, place, self.symbols.stand_in(operands[0]))
+            self.symbols.keep(value)
+        elif self._reads_from_frame(probe) if probe.kind == _native.ESCAPE else uses.reads(probe, operands, value):
             self.symbols.specialise_in(value)
         else:
             self.symbols.keep(value)
+
+    def _reads_from_frame(self, probe: Any) -> bool:
+        """A frame gives something away to C code: who has called that, and does it read numbers?"""
+        entries, _ = self.watcher.frames()
+        *_, intact, held, held_at, caller = entries[-2] if len(entries) > 1 else (False, None, -1, None)
+        if caller is None or not intact:
+            return True
+        operands = self.watcher.stack(1, caller.depth)[caller.depth - caller.span :]
+        if held_at >= 0:  # while the call is at work another object lies there
+            operands[held_at] = held
+        return uses.reads_from_frame(probe.code, caller, operands)
 
     def _compare_identities(self, operands: list[Any]) -> None:
         """`is` tells one small int from another by its value: the program must find the objects that it would have."""
@@ -392,11 +414,14 @@ class Recorder(Handlers):
                 self.stands_for(operand, operand + 0)
         self._give_back()
 
-    def instead(self, func: Any, args: tuple[Any, ...]) -> Any:
+    def instead(self, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
         if self.symbols is None:
             return None
-        found = uses.replacement(func, args)
-        return getattr(self.symbols, found) if found is not None else None
+        uses.refuse_unheard_calls(func, args)
+        if not uses.passes(func, args) and any(map(uses.hides_numbers, (func, *args))):
+            self.symbols.specialise_all()
+        found = uses.replacement(func, args) if not kwnames else None
+        return getattr(self.symbols, found) if isinstance(found, str) else found
 
     def held(self) -> Iterator[Any]:
         """What the frames' variables hold and nobody else may: made inside, or by Python at an earlier break."""

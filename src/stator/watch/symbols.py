@@ -98,6 +98,7 @@ class Symbols:
         self._by_expression: dict[Any, Symbol] = {}
         self._comparisons: list[Relation] = []
         self._marked: list[Marked] = []
+        self._stand_ins: list[Any] = []
         self.inputs: list[tuple[Origin, fx.Node]] = []  # numbers that are inputs of the graph
         self.specialised: list[Specialised] = []
         self.abandoned: str | None = None  # why all numbers are plain again
@@ -283,6 +284,11 @@ class Symbols:
         """`int(n)`."""
         return number
 
+    @staticmethod
+    def plain_type(number: Any) -> type:
+        """`type(n)`."""
+        return int if type(number) is _native.Int else float
+
     def _part(self, node: fx.Node, kind: str, dim: int, algebra: Any, value: int) -> Any:
         return self._wrap(algebra, value, lambda: self._node("call_method", kind, (node, dim)))
 
@@ -311,6 +317,8 @@ class Symbols:
             symbol.node = symbol.make()
             if symbol.algebra is not None:
                 self.shapes.set(symbol.node, symbol.algebra)
+            elif symbol.origin is None:
+                self.run(symbol.node)
         return symbol.node
 
     def _node(self, kind: str, target: Any, args: tuple[Any, ...]) -> fx.Node:
@@ -324,6 +332,9 @@ class Symbols:
 
     def operate(self, name: str, *operands: Any) -> Any:
         """An operation on symbolic numbers is about to be made: its result, or NotImplemented if it is a plain one."""
+        for operand in operands:
+            if type(operand) in _TYPES and id(operand) not in self._table:
+                _native.turn_plain(operand)  # a mere `stand_in`
         found = [self.find(operand) for operand in operands]
         others = [operand for operand, symbol in zip(operands, found, strict=True) if symbol is None]
         if all(symbol is None for symbol in found) or any(issubclass(type(o), torch.Tensor) for o in others):
@@ -412,6 +423,11 @@ class Symbols:
         self._comparisons.append(Relation(expression if value else ("not", expression), self._place))
         return True
 
+    def stand_in(self, number: float) -> Any:
+        """A plain float as one that asks its partner, for one operation."""
+        self._stand_ins.append(_native.symbol(number))
+        return self._stand_ins[-1]
+
     # -- specialising
 
     def specialise(self, symbol: Symbol) -> None:
@@ -436,6 +452,11 @@ class Symbols:
         if symbol.origin is not None:
             return ("number", symbol.origin.index)
         return self.shapes.expression(symbol.algebra) if symbol.algebra is not None else ()
+
+    def specialise_all(self) -> None:
+        """C code is going to read numbers, and nobody knows which."""
+        for symbol in list(self._table.values()):
+            self.specialise(symbol)
 
     def specialise_in(self, value: Any) -> None:
         """C code is going to read this, all the way down."""
@@ -507,8 +528,8 @@ class Symbols:
 
     def close(self) -> None:
         """The segment is over: every number that was symbolic is plain."""
-        for symbol in self._table.values():
-            _native.turn_plain(symbol.number)
+        for number in (*(symbol.number for symbol in self._table.values()), *self._stand_ins):
+            _native.turn_plain(number)
         self._table.clear()
         self._by_expression.clear()
 

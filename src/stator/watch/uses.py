@@ -1,13 +1,15 @@
 """What instructions and C callables do with symbolic numbers: pass them on, or read the number itself.
 
-A symbolic number hears of arithmetic, comparisons, hashing and printing (`_native/symbol.c`). What reads its value past
-these is found here, before it happens. Whatever is not known to pass numbers on counts as reading them.
+A symbolic number hears of arithmetic, comparisons, hashing and printing (`_native/symbol.c`), if it is asked: of two
+operands the left one is asked first, and C types, `float` among them, answer from the other's value. What reads a value
+past these is found here, before it happens. Whatever is not known to pass numbers on counts as reading them.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import math
 import operator
 import types
@@ -17,6 +19,7 @@ import torch
 
 from .. import _native
 from ..facts import VALUE_TYPES, container_kind, is_open
+from .breaks import Drop
 from .calls import bound_parts, rule_for
 from .rules import (
     C_DESCRIPTORS,
@@ -36,18 +39,22 @@ from .rules import (
     state,
 )
 from .tensors import is_tensor
+from .world import name_of
 
+_SYMBOLS = (_native.Int, _native.Float)
 _PASSING_KINDS = frozenset(
     {
-        *(_native.PACK, _native.INSERT, _native.EXTEND, _native.ITER, _native.NEXT, _native.UNPACK, _native.ESCAPE),
-        *(_native.UNARY, _native.TRUTH, _native.COMPARE, _native.CONTAINS, _native.IS, _native.RETURN),
-        *(_native.STORE_ATTR, _native.WITH, _native.RAISE, _native.MATCH, _native.MATCH_CLASS, _native.EXC_MATCH),
+        *(_native.PACK, _native.INSERT, _native.EXTEND, _native.ITER, _native.NEXT, _native.UNPACK),
+        *(_native.TRUTH, _native.IS, _native.RETURN, _native.STORE_ATTR, _native.WITH, _native.RAISE),
+        *(_native.MATCH, _native.MATCH_CLASS, _native.EXC_MATCH),
     }
 )
+_OPERATORS = frozenset({_native.UNARY, _native.BINARY, _native.COMPARE, _native.CONTAINS})
 _ITEM_KINDS = frozenset(
     {_native.SUBSCR, _native.SLICE, _native.STORE_SUBSCR, _native.STORE_SLICE, _native.DELETE_SUBSCR}
 )
 _STORING_KINDS = frozenset({_native.STORE_SUBSCR, _native.STORE_SLICE})
+_ASKING_KINDS = frozenset({_native.ATTR, _native.SUPER_ATTR, _native.INSERT, _native.DELETE_ATTR})
 _PASSING_RULES = frozenset(
     {
         *(advance, answer_overrides, calls_back, compare_identity, get_attribute, get_attribute_plainly, no_mode),
@@ -55,17 +62,31 @@ _PASSING_RULES = frozenset(
     }
 )
 _PASSING_METHODS = frozenset(
-    "append appendleft extend add update setdefault get pop popitem items keys values copy clear __init__ __new__ "
-    "__iter__ __len__ __contains__ __eq__ __ne__ __add__ __setitem__".split()
+    "append appendleft extend add update setdefault get popitem items keys values copy clear "
+    "__iter__ __len__ __contains__ __eq__ __ne__ __add__".split()
 )
+_PASSING_METHODS_OF_DICTS = frozenset({"pop", "__setitem__", "__getitem__", "__init__", "__new__"})
 _NUMBER_PROTOCOL = "add sub mul floordiv mod truediv neg eq ne lt le gt ge".split()
+_OPERATOR_IDS = frozenset(id(getattr(operator, name)) for name in _NUMBER_PROTOCOL)
 _PASSING: tuple[Any, ...] = (
-    *(tuple, list, dict, set, frozenset, slice, zip, enumerate, reversed, map, filter, super, torch.Size),
-    *(collections.deque, collections.OrderedDict, collections.defaultdict, functools.partial, functools.reduce),
-    *(math.prod, types.SimpleNamespace, *(getattr(operator, name) for name in _NUMBER_PROTOCOL)),
+    *(tuple, list, dict, set, frozenset, slice, zip, reversed, map, filter, super, torch.Size),
+    *(collections.OrderedDict, collections.defaultdict, functools.partial),
+    *(types.SimpleNamespace, _native.total, _native.product, str.join),
 )
 _PASSING_IDS = frozenset(map(id, _PASSING))
+_COMPARING_IDS = frozenset(map(id, (min, max, sorted)))
+_READING_IDS = frozenset(map(id, (sum, math.prod)))  # they add to a float what they find in an int
+_WITH_A_NUMBER_BEHIND = (enumerate, collections.deque)
+_HEARD_IDS = frozenset(map(id, (int, float, str, repr, bool, abs, hash)))  # the number itself is asked
+_LAZY_IDS = frozenset(map(id, (map, filter, *(c for c in vars(itertools).values() if isinstance(c, type)))))
+_ASKING = (int, bool, str, type(None), range, *_SYMBOLS)  # a range compares one by one what is no plain int
+_PLAIN = (float, *_ASKING)
+_SEARCHED = (tuple, list, dict, set, frozenset)
 _TEXTS = (str, bytes, bytearray)
+_CONVERSIONS = frozenset(
+    "__len__ __index__ __int__ __float__ __complex__ __bool__ __hash__ __length_hint__ __trunc__ __sizeof__".split()
+)
+_DEEPEST = 20
 
 
 def reads(probe: Any, operands: list[Any], value: Any) -> bool:
@@ -73,53 +94,167 @@ def reads(probe: Any, operands: list[Any], value: Any) -> bool:
     kind = probe.kind
     if kind in _PASSING_KINDS:
         return False
-    if kind == _native.BINARY:
-        return any(issubclass(type(operand), _TEXTS) for operand in operands)
+    if kind in _OPERATORS:
+        texts = kind == _native.BINARY and any(issubclass(type(operand), _TEXTS) for operand in operands)
+        return texts or not all(type(operand) is float or _asks(operand) for operand in operands)
     if kind in _ITEM_KINDS:
         stores = kind in _STORING_KINDS
         container = operands[1 if stores else 0]
-        held = (container, operands[0]) if stores else (container,)
-        return not is_tensor(container) and not any(value is part for part in held)
+        if is_tensor(container):
+            return False
+        held = (container, operands[0]) if stores and _keeps_objects(container) else (container,)
+        return not any(value is part for part in held)
     if kind == _native.ATTR:
-        return type(value) in (_native.Int, _native.Float)
+        return type(value) in _SYMBOLS
     if kind in (_native.CALL, _native.CALL_EX):
-        return not passes(operands[0] if operands[0] is not _native.MISSING else operands[1])
+        return not passes(*_call_of(probe, operands))
     return True
 
 
-def passes(func: Any) -> bool:
-    """Does a callable do nothing with a number among its arguments that the number would not hear of?"""
-    if id(func) in _PASSING_IDS:
+def reads_from_frame(code: types.CodeType, probe: Any, operands: list[Any]) -> bool:
+    """A frame of `code` gives a number to C code, which the instruction at `probe` has called: is it read there?"""
+    if code.co_name in _CONVERSIONS:
         return True
+    if probe.kind in (_native.CALL, _native.CALL_EX):
+        func, args = _call_of(probe, operands)
+        if func is functools.reduce:
+            return not isinstance(args[0], types.FunctionType)
+        return id(func) in _COMPARING_IDS or not passes(func, args)
+    return not (probe.kind in _PASSING_KINDS or probe.kind in _ASKING_KINDS or probe.kind in _OPERATORS | _ITEM_KINDS)
+
+
+def _call_of(probe: Any, operands: list[Any]) -> tuple[Any, tuple[Any, ...]]:
+    """The callable, and its arguments in a row."""
+    bare = operands[0] is _native.MISSING
+    func, args = operands[1 if bare else 0], operands[2 if bare else 1 :]
+    if probe.kind == _native.CALL_EX:
+        func, args = operands[1], operands[2:]
+        positional = args[0] if isinstance(args[0], (tuple, list)) else (args[0],)
+        named = args[1].values() if len(args) > 1 and isinstance(args[1], dict) else ()
+        return func, (*positional, *named)
+    return func, tuple(args)
+
+
+def float_on_the_left(probe: Any, operands: list[Any]) -> bool:
+    """Would a float look into the number at its right?"""
+    asked = probe.kind in (_native.BINARY, _native.COMPARE) and type(operands[0]) is float
+    return asked and type(operands[1]) is _native.Int
+
+
+def _asks(operand: Any, depth: int = _DEEPEST) -> bool:
+    """Does an operator ask this operand's partner, rather than look at its value?"""
+    cls = type(operand)
+    if cls in _ASKING or is_tensor(operand) or is_open(cls):
+        return True
+    if not issubclass(cls, _SEARCHED) or depth == 0:
+        return False
+    parts = (*operand, *operand.values()) if issubclass(cls, dict) else operand
+    return all(_asks(part, depth - 1) for part in parts)
+
+
+def _keeps_objects(container: Any) -> bool:
+    return container_kind(type(container)) is not None or is_open(type(container))
+
+
+def passes(func: Any, args: tuple[Any, ...] = ()) -> bool:
+    """Does a callable do nothing with a number among its arguments that the number would not hear of?"""
+    if id(func) in _READING_IDS or (func in _WITH_A_NUMBER_BEHIND and len(args) > 1):
+        return False
+    if func is functools.reduce and args and isinstance(args[0], types.FunctionType):
+        return True
+    if id(func) in _OPERATOR_IDS or id(func) in _COMPARING_IDS or func is functools.reduce:
+        return _callables_pass(args) and all(_is_called(arg) or _asks(arg) for arg in args)
+    if id(func) in _PASSING_IDS or func in _WITH_A_NUMBER_BEHIND:
+        return _callables_pass(args)
     cls = type(func)
     if issubclass(cls, types.MethodType):
         return passes(func.__func__)
     if issubclass(cls, types.FunctionType):
         return True  # its frame is watched, or it is an operation
     if issubclass(cls, type):
-        return is_open(func) and not issubclass(func, VALUE_TYPES)
+        return is_open(func) and not issubclass(func, VALUE_TYPES) and _is_constructed_in_python(func)
     if issubclass(cls, functools.partial):
-        return passes(func.func)
+        return passes(func.func, (*func.args, *args, *func.keywords.values()))
     parts = bound_parts(func)
     method = func if parts is None else parts[0]
     if issubclass(type(method), C_DESCRIPTORS):
         owner = method.__objclass__
         if issubclass(owner, VALUE_TYPES):
-            return False
+            return id(method) in _PASSING_IDS
         if container_kind(owner) is not None:
-            return method.__name__ in _PASSING_METHODS
+            known = method.__name__ in _PASSING_METHODS
+            return known or (issubclass(owner, dict) and method.__name__ in _PASSING_METHODS_OF_DICTS)
     rule = rule_for(method)
-    if rule is not None:
-        return rule in _PASSING_RULES
-    return isinstance(_native.mro_lookup(cls, "__call__"), types.FunctionType)
+    if rule is None:
+        return isinstance(_native.mro_lookup(cls, "__call__"), types.FunctionType)
+    if rule in (get_attribute, get_attribute_plainly) and args and type(args[0]) in _SYMBOLS:
+        return False
+    return rule in _PASSING_RULES and (rule is not calls_back or _callables_pass(args))
+
+
+def _callables_pass(args: tuple[Any, ...]) -> bool:
+    """C code may call what it is given with what it is given."""
+    return all(_may_be_called(arg) for arg in args if _is_called(arg))
+
+
+def _may_be_called(arg: Any) -> bool:
+    return id(arg) in _HEARD_IDS or (id(arg) not in _COMPARING_IDS and passes(arg))
+
+
+def _is_called(arg: Any) -> bool:
+    return callable(arg) and not is_tensor(arg)
+
+
+def _is_constructed_in_python(cls: type) -> bool:
+    """Is everything that C code does with the arguments to keep them?"""
+    return all(_keeps_arguments(_native.mro_lookup(cls, name)) for name in ("__new__", "__init__"))
+
+
+def _keeps_arguments(method: Any) -> bool:
+    if isinstance(method, (types.FunctionType, staticmethod)):
+        return True
+    owner = getattr(method, "__objclass__", None) or getattr(method, "__self__", None)
+    if not isinstance(owner, type):
+        return False
+    plain_exception = issubclass(owner, BaseException) and owner.__basicsize__ == BaseException.__basicsize__
+    return owner is object or owner in _SEARCHED or plain_exception
+
+
+def hides_numbers(value: Any) -> bool:
+    """May it hold numbers where nobody looks for them? (What generators give away is looked at when they do.)"""
+    cls = type(value)
+    if is_open(cls) or cls is types.GeneratorType or is_tensor(value):
+        return False
+    if issubclass(cls, (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return type(value.__self__) in _SYMBOLS
+    return hasattr(cls, "__next__") or issubclass(cls, _HOLDERS)
+
+
+_HOLDERS = (collections.deque, functools.partial, types.MappingProxyType, type({}.keys()), type({}.values()))
+_HOLDERS += (type({}.items()),)
+
+
+def refuse_unheard_calls(func: Any, args: tuple[Any, ...]) -> None:
+    """C code which calls C code later on, with numbers that nobody has seen, cannot be recorded."""
+    if rule_for(func) is not calls_back or _callables_pass(args):
+        return
+    if id(func) in _LAZY_IDS or not all(_is_called(arg) or isinstance(arg, (*_PLAIN, *_SEARCHED)) for arg in args):
+        unheard = next(arg for arg in args if _is_called(arg) and not _may_be_called(arg))
+        raise Drop("unknown-callable", f"{name_of(unheard)}, called by C code with numbers that may be others")
 
 
 def replacement(func: Any, args: tuple[Any, ...]) -> Any:
     """What to call instead of a callable that would lose what a number stands for; None: the callable itself."""
+    if func is sum and len(args) <= 2 and not any(issubclass(type(arg), _TEXTS) for arg in args[1:]):
+        return _native.total
     if len(args) != 1:
         return None
+    if func is math.prod:
+        return _native.product
     if func is len and is_tensor(args[0]) and args[0].dim():
         return "length"
+    if func is type and type(args[0]) in _SYMBOLS:
+        return "plain_type"
     if (func is int and type(args[0]) is _native.Int) or (func is float and type(args[0]) is _native.Float):
         return "itself"
     return None
