@@ -246,8 +246,8 @@ class Mode:
 class Tracer:
     """The tensors and nodes of one segment; watch/tensors.py says what it is for."""
 
-    shapes: Callable[[Any], object]
-    """Called with every node of an operation, once that has run."""
+    shapes: Callable[[Any, Any], object]
+    """Called with every operation's node and result."""
     operations: int
     last_effect: int  # number of the probe behind which something was written or a random number drawn
     expected: tuple[Any, ...]  # torch's state as it should be

@@ -191,6 +191,20 @@ enter_result(Tracer *t, PyObject *result, PyObject *node, PyObject *tensors)
     return done == NULL ? -1 : 0;
 }
 
+/* What sizes the result has, if they may be others in another call. */
+static int
+tell_sizes(Tracer *t, PyObject *node, PyObject *result)
+{
+    if (t->shapes == NULL) {
+        return 0;
+    }
+    PyObject *shapes = Py_NewRef(t->shapes), *arguments[] = {node, result};
+    PyObject *done = PyObject_Vectorcall(shapes, arguments, 2, NULL);
+    Py_DECREF(shapes);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 /* It has run: the node, and what is known of the tensors now. Python may put another object in the result's place. */
 static int
 after(Tracer *t, Step *s, PyObject **place)
@@ -221,7 +235,7 @@ after(Tracer *t, Step *s, PyObject **place)
         return returned < 0 ? -1 : 0;
     }
     PyObject *node = tracer_node(t, s->op, s->target, s->args, s->kwargs, s->label);
-    int failed = node == NULL || enter_result(t, result, node, s->tensors) < 0;
+    int failed = node == NULL || tell_sizes(t, node, result) < 0 || enter_result(t, result, node, s->tensors) < 0;
     Py_XDECREF(node);
     return failed ? -1 : 0;
 }

@@ -150,14 +150,6 @@ tracer_node(Tracer *t, PyObject *op, PyObject *target, PyObject *args, PyObject 
     }
     Py_XDECREF(line);
     Py_XDECREF(meta);
-    if (node != NULL && t->shapes != NULL) {
-        PyObject *shapes = Py_NewRef(t->shapes), *done = PyObject_CallOneArg(shapes, node);
-        Py_DECREF(shapes);
-        if (done == NULL) {
-            Py_CLEAR(node);
-        }
-        Py_XDECREF(done);
-    }
     return node;
 }
 
@@ -409,7 +401,7 @@ static PyMethodDef tracer_methods[] = {
 static PyMemberDef tracer_members[] = {
     {"known", T_OBJECT_EX, offsetof(Tracer, known), READONLY, "{identity: what is known of the tensor}"},
     {"scalars", T_OBJECT_EX, offsetof(Tracer, scalars), READONLY, "{identity: (number, node)}"},
-    {"shapes", T_OBJECT, offsetof(Tracer, shapes), 0, "Called with every node of an operation, or None."},
+    {"shapes", T_OBJECT, offsetof(Tracer, shapes), 0, "Called with every operation's node and result."},
     {"operations", T_PYSSIZET, offsetof(Tracer, operations), 0, NULL},
     {"last_effect", T_LONGLONG, offsetof(Tracer, last_effect), 0,
      "Number of the probe behind which something was written or a random number drawn."},

@@ -50,7 +50,7 @@ def _impl_bytes() -> int:
     except (AttributeError, OSError):
         return _LEAST_BYTES
     ask.restype, ask.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
-    allocated = min(ask(tensor._cdata) for tensor in probes())
+    allocated: int = min(ask(tensor._cdata) for tensor in probes())
     return max(_LEAST_BYTES, min(allocated // 8 * 8, _MOST_BYTES))
 
 

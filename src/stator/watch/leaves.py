@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 
-# Nodes with these targets change torch's state, not a tensor.
-STATE_TARGETS: frozenset[Any] = frozenset(
-    {
-        torch._C._set_grad_enabled,
-        torch.autograd.grad_mode._enter_inference_mode,
-        torch.autograd.grad_mode._exit_inference_mode,
-        torch.amp.autocast_mode._enter_autocast,
-        torch.amp.autocast_mode._exit_autocast,
-    }
-)
-
-
 class Leaves:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

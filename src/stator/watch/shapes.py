@@ -23,7 +23,9 @@ from torch.utils._sympy import functions
 
 from ..recording import Place
 from ..relations import Expression, Relation
+from .sizes import Outline, Sizes, told
 
+_RESHAPE_IN_PLACE = frozenset("t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_ as_strided_".split())
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 _SMALLEST = 2  # 0 and 1 are special: they broadcast, or there is nothing to compute
 _LARGEST = 2**62
@@ -45,7 +47,8 @@ class Shapes:
         """`place`: where the program is."""
         self.env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.env)
-        self._values: dict[fx.Node, Any] = {}
+        self._values: dict[fx.Node, Any] = {}  # tensors without data, outlines, numbers
+        self._exact: dict[fx.Node, Any] = {}
         self._terms: dict[sympy.Symbol, Expression] = {}
         self._bounds: list[Relation] = []
         self._places: list[Place | None] = []  # of the assumptions made so far
@@ -104,9 +107,19 @@ class Shapes:
 
     # -- operations
 
-    def run(self, node: fx.Node) -> Any:
-        """What this operation gives, without data."""
-        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._argument)
+    def run(self, node: fx.Node, result: Any) -> None:
+        """What this operation gives, without data; in this run it gave `result`."""
+        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._outlined)
+        if node.target in _RESHAPE_IN_PLACE:
+            raise NotImplementedError(f"{node.target} changes the sizes of its operand")
+        outline = told(node, args, kwargs, result)
+        self._values[node] = self._call(node, self._approximate) if outline is None else outline
+
+    def _call(self, node: fx.Node, value_of: Callable[[fx.Node], Any]) -> Any:
+        """Run the operation on operands without data."""
+        args, kwargs = fx.node.map_aggregate(
+            (node.args, node.kwargs), lambda arg: value_of(arg) if isinstance(arg, fx.Node) else arg
+        )
         if node.target in (operator.getitem, operator.setitem):
             args = (args[0], _without_data(args[1]), *args[2:])
         with torch.no_grad(), self.mode, _quiet():
@@ -115,19 +128,40 @@ class Shapes:
             else:
                 value = node.target(*args, **kwargs)  # type: ignore[operator]
         self._note()
-        self._values[node] = value
         return value
 
-    def _argument(self, value: Any) -> Any:
-        return self.value(value) if isinstance(value, fx.Node) else value
+    def _outlined(self, value: Any) -> Any:
+        """An operand as rules about sizes take it."""
+        if not isinstance(value, fx.Node):
+            return value
+        found = self._known(value)
+        return Outline(tuple(found.shape), found.dtype, found.device) if isinstance(found, torch.Tensor) else found
 
-    def value(self, node: fx.Node) -> Any:
+    def _approximate(self, node: fx.Node) -> Any:
+        """What a node gives, perhaps with other strides: no result's sizes depend on those."""
+        found = self._known(node)
+        if isinstance(found, Outline):
+            with self.mode:
+                found = self._values[node] = torch.empty(found.sizes, dtype=found.dtype, device=found.device)
+        return found
+
+    def _known(self, node: fx.Node) -> Any:
         if node not in self._values and node.target is operator.getitem:
-            return self.run(node)
+            self._values[node] = self._call(node, self._approximate)
         return self._values[node]
 
-    def known_value(self, node: fx.Node) -> Any:
-        return self._values.get(node)
+    def sizes(self, node: fx.Node) -> Sizes:
+        """The sizes of a tensor."""
+        found = self._known(node)
+        return found.sizes if isinstance(found, Outline) else tuple(found.shape)
+
+    def exactly(self, node: fx.Node) -> Any:
+        """A tensor without data, with the strides that it has. By way of all that it depends on: rules tell none."""
+        if node not in self._exact:
+            found = self._known(node)
+            is_exact = node.op == "placeholder" or not isinstance(found, (Outline, torch.Tensor))
+            self._exact[node] = found if is_exact else self._call(node, self.exactly)
+        return self._exact[node]
 
     def set(self, node: fx.Node, value: Any) -> None:
         """A number that is a node."""
@@ -252,7 +286,7 @@ def _warm_up() -> None:
     node = fx.Graph().placeholder("x")
     shapes = Shapes(lambda: None)
     shapes.tensor(node, torch.empty(4, 3), 0, {0: (0, _LARGEST)})
-    shapes.run(node.graph.call_function(torch.add, (node, node)))
+    shapes.run(node.graph.call_function(torch.cat, ([node, node],)), None)
     shapes.relations()
 
 

@@ -53,8 +53,9 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 }
 _READ_TOO_LATE = ("__defaults__", "__kwdefaults__")  # a frame that starts has its arguments already
 _DIVISIONS = frozenset({"//", "%", "/"})
-_FACT_SIZES = frozenset({"shape", "size", "stride", "numel", "nelement", "nbytes"})
-_FACT_ANSWERS = frozenset({"is_contiguous", "is_same_size"})
+_FACTS_OF_SIZES = frozenset(
+    "shape size stride numel nelement nbytes __len__ is_contiguous is_same_size dim_order".split()
+)
 
 
 @dataclass(slots=True)
@@ -226,7 +227,7 @@ class Symbols:
         if self.abandoned is not None:
             return tensor.shape, tensor.stride() if tensor.layout is torch.strided else ()
         self.shapes.tensor(node, tensor, origin.index, self.dims_of(origin, tensor))
-        fake = self.shapes.value(node)
+        fake = self.shapes.exactly(node)
         marks, _ = marks_of(tensor)
         self._marked += [self._mark(origin, dim, fake.shape[dim]) for dim in marks]
         if tensor.layout is not torch.strided:
@@ -237,11 +238,11 @@ class Symbols:
     def _mark(origin: Origin, dim: int, size: Any) -> Marked:
         return Marked(f"dimension {dim} of {describe(origin)}", ("size", origin.index, dim), size)
 
-    def run(self, node: fx.Node) -> None:
+    def run(self, node: fx.Node, result: Any) -> None:
         """An operation of the graph: what sizes its result has. Where torch cannot tell, all numbers are plain."""
         if self.abandoned is None:
             try:
-                self.shapes.run(node)
+                self.shapes.run(node, result)
             except Exception as error:
                 self._abandon(f"{node.name}: {type(error).__name__}: {error}")
 
@@ -252,28 +253,36 @@ class Symbols:
         self.shapes.pin()
         self.specialised.append(Specialised((), why, self._place))
 
-    def answer(self, name: str, node: fx.Node, args: tuple[Any, ...], result: Any) -> Any:
-        """What the program gets to know of a tensor's sizes: `x.shape`, `x.size(0)`, `x.numel()`."""
-        if self.abandoned is not None:
+    def answer(self, name: str, nodes: list[fx.Node], arguments: tuple[Any, ...], result: Any) -> Any:
+        """What the program gets to know of a tensor's sizes: `x.shape`, `x.size(0)`, `x.numel()`. `arguments` are those
+        behind the tensor."""
+        if self.abandoned is not None or name not in _FACTS_OF_SIZES:
             return result
-        fake = self.shapes.value(node)
-        if name in _FACT_ANSWERS:
+        node = nodes[0]
+        sizes = self.shapes.sizes(node)
+        if name == "numel" or name == "nelement":
+            return self._wrap(math.prod(sizes), result, lambda: self._node("call_method", "numel", (node,)))
+        if name in ("shape", "size", "stride"):
+            kind = "stride" if name == "stride" else "size"
+            found = self.shapes.exactly(node).stride() if kind == "stride" else sizes
+            if isinstance(result, tuple):
+                items = [self._part(node, kind, dim, found[dim], value) for dim, value in enumerate(result)]
+                return torch.Size(items) if isinstance(result, torch.Size) else tuple(items)
+            dim = _plain(arguments[0]) % len(found)
+            return self._part(node, kind, dim, found[dim], result)
+        if name == "is_contiguous" and not arguments:
             with self.shapes.noting(), torch._C.DisableTorchFunction():
-                bool(fake.is_contiguous() if name == "is_contiguous" else True)
+                bool(self.shapes.exactly(node).is_contiguous())
             return result
-        if name not in _FACT_SIZES:
-            return result
-        if name in ("numel", "nelement"):
-            return self._wrap(fake.numel(), result, lambda: self._node("call_method", "numel", (node,)))
-        if name == "nbytes":
-            return self._wrap(fake.numel() * fake.element_size(), result, lambda: self._getattr(node, "nbytes"))
-        kind = "stride" if name == "stride" else "size"
-        found = fake.stride() if kind == "stride" else fake.shape
-        if isinstance(result, tuple):
-            items = [self._part(node, kind, dim, found[dim], value) for dim, value in enumerate(result)]
-            return torch.Size(items) if isinstance(result, torch.Size) else tuple(items)
-        dim = int(args[1]) % len(found) if len(args) > 1 else None
-        return result if dim is None else self._part(node, kind, dim, found[dim], result)
+        for each in nodes:  # whatever it is, it is the same for the same sizes
+            self._pin(self.shapes.sizes(each))
+        return result
+
+    def _pin(self, sizes: tuple[Any, ...]) -> None:
+        with self.shapes.noting():
+            for size in sizes:
+                if isinstance(size, torch.SymInt):
+                    bool(size == size.node.hint)
 
     def length(self, tensor: torch.Tensor) -> Any:
         """`len(tensor)`."""
@@ -318,15 +327,12 @@ class Symbols:
             if symbol.algebra is not None:
                 self.shapes.set(symbol.node, symbol.algebra)
             elif symbol.origin is None:
-                self.run(symbol.node)
+                self.run(symbol.node, symbol.number)
         return symbol.node
 
     def _node(self, kind: str, target: Any, args: tuple[Any, ...]) -> fx.Node:
         name = target if isinstance(target, str) else target.__name__
         return self._recorder.tracer.number_node(kind, target, args, name)
-
-    def _getattr(self, node: fx.Node, name: str) -> fx.Node:
-        return self._node("call_function", getattr, (node, name))
 
     # -- what the program does with them
 
@@ -497,18 +503,16 @@ class Symbols:
 
     def examples(self, inputs: list[fx.Node]) -> list[Any]:
         """What the graph takes, as torch's backends expect it."""
-        return [self.shapes.value(node) for node in inputs]
+        return [self.shapes.exactly(node) for node in inputs]
 
     def values(self) -> list[Any]:
         """The numbers among what the graph takes, as they are."""
         return [node.meta["value"] for _, node in self.inputs]
 
-    def tell(self, nodes: list[fx.Node]) -> None:
-        """Put on every node what it gives, where backends look for that."""
-        for node in nodes:
-            value = self.shapes.known_value(node)
-            if value is not None:
-                node.meta["example_value"] = value
+    def tell(self, inputs: list[fx.Node]) -> None:
+        """Put on every input what it is, where backends look for that."""
+        for node in inputs:
+            node.meta["example_value"] = self.shapes.exactly(node)
 
     def names(self) -> list[Any]:
         """The numbers that are symbols, as expressions."""

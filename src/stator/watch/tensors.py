@@ -24,7 +24,6 @@ from ..recording import Edge, Fact, Origin, TensorFacts
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
-from .leaves import STATE_TARGETS
 from .nodes import NOTHING, OWN_FOLDERS, Nodes
 from .spelling import Treatment, Way, may_fail, needs_data, spell, way_of, writes_in_place
 
@@ -118,7 +117,7 @@ class Tracer(_native.Tracer):
         self.state = state
         self._symbols = recorder.symbols
         if self._symbols is not None:
-            self.shapes = self._run_without_data
+            self.shapes = self._symbols.run
 
     def begin(self) -> None:
         """The mode has been pushed: from here on the state changes only through nodes."""
@@ -187,24 +186,22 @@ class Tracer(_native.Tracer):
             if wrote or is_random(step.name):
                 self.last_effect = self._recorder.watcher.events
             if wrote or not self._returns_known(result):
-                self._register(result, self.node(*step.node), step.tensors)
+                node = self.node(*step.node)
+                if self._symbols is not None:
+                    self._symbols.run(node, result)
+                self._register(result, node, step.tensors)
         return result
 
     def _fact(self, step: Step, result: Any) -> Any:
         """Sizes are symbols where they may be others in the next call."""
         assert self._symbols is not None
-        known = step.tensors[0][1]
-        return self._symbols.answer(step.name, self.node_of(known), step.node[2], result)
+        nodes = [self.node_of(known) for _, known in step.tensors]
+        _, _, args, kwargs, _ = step.node
+        return self._symbols.answer(step.name, nodes, (*args[1:], *kwargs.values()), result)
 
     def size_of(self, tensor: Any, dim: int) -> Any:
         assert self._symbols is not None
-        return self._symbols.answer("size", self.node_of(self.lookup(tensor)), (tensor, dim), tensor.shape[dim])
-
-    def _run_without_data(self, node: fx.Node) -> None:
-        """Sizes of results as expressions of the inputs' sizes."""
-        assert self._symbols is not None
-        if not (node.op == "call_function" and node.target in STATE_TARGETS):
-            self._symbols.run(node)
+        return self._symbols.answer("size", [self.node_of(self.lookup(tensor))], (dim,), tensor.shape[dim])
 
     def number_input(self, origin: Origin, kind: type) -> fx.Node:
         return self._nodes.number(origin, kind)
@@ -219,7 +216,10 @@ class Tracer(_native.Tracer):
             raise Drop("tensor-item", f"a {type(number).__name__}")
         self.operations += 1
         own = self._recorder.own_object(number)
-        self.scalars[id(own)] = (own, self.node(*step.node))
+        node = self.node(*step.node)
+        if self._symbols is not None:
+            self._symbols.run(node, number)
+        self.scalars[id(own)] = (own, node)
         self._recorder.watcher.loosen(own)
         return own
 
@@ -439,7 +439,7 @@ class Tracer(_native.Tracer):
         if self.operations == 0 and not self.outputs and not self._nodes.computes:
             return None
         if self._symbols is not None and self._symbols.matter:
-            self._symbols.tell(self._nodes.inputs + self._nodes.operations)
+            self._symbols.tell(self._nodes.inputs)
         # Lazy: the graph's Python is written when somebody runs or reads it.
         return _LazyGraphModule(torch.nn.Module(), self._nodes.close(self.outputs), class_name=name)
 

@@ -230,7 +230,13 @@ def hides_numbers(value: Any) -> bool:
     return hasattr(cls, "__next__") or issubclass(cls, _HOLDERS)
 
 
-_HOLDERS = (collections.deque, functools.partial, types.MappingProxyType, type({}.keys()), type({}.values()))
+_HOLDERS: tuple[Any, ...] = (
+    collections.deque,
+    functools.partial,
+    types.MappingProxyType,
+    type({}.keys()),
+    type({}.values()),
+)
 _HOLDERS += (type({}.items()),)
 
 
