@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy import functions
 
 from ..recording import Place
-from ..relations import Expression, Relation
+from ..relations import TERMS, Expression, Relation
 
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 _SMALLEST = 2  # 0 and 1 are special: they broadcast, or there is nothing to compute
@@ -47,6 +47,7 @@ class Shapes:
         self.mode = FakeTensorMode(shape_env=self.env)
         self._values: dict[fx.Node, Any] = {}
         self._terms: dict[sympy.Symbol, Expression] = {}
+        self._reals: dict[sympy.Symbol, int | float] = {}  # of numbers: their values
         self._bounds: list[Relation] = []
         self._places: list[Place | None] = []  # of the assumptions made so far
         self._place = place
@@ -72,8 +73,8 @@ class Shapes:
         expected: Any = 1
         value = 1
         for dim in sorted(range(len(sizes)), key=lambda dim: (found[dim], tensor.shape[dim])):
-            if ~dim in dims:
-                strides[dim] = self._symbol(found[dim], ("stride", origin, dim), 0, _LARGEST)
+            if ~dim in dims and found[dim] > 0:  # of an expanded dimension it is 0, and writing to it fails
+                strides[dim] = self._symbol(found[dim], ("stride", origin, dim), 1, _LARGEST)
             elif found[dim] == value:
                 strides[dim] = expected
                 if isinstance(expected, torch.SymInt):
@@ -93,12 +94,12 @@ class Shapes:
             self._bounds.append(Relation(("<=", term, high), self._place()))
         return self.env.create_symintnode(symbol, hint=value, source=source)  # type: ignore[return-value]
 
-    def number(self, value: int | float, origin: int) -> torch.SymInt | torch.SymFloat:
-        """A number that the program was given."""
-        term = ("number", origin)
-        source = _Named("_".join(map(str, term)))
+    def number(self, value: int | float, term: Expression) -> torch.SymInt | torch.SymFloat:
+        """A number that the program was given, or a float that it has computed."""
+        source = _Named(f"number_{len(self._terms)}")
         symbol = self.env.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
         self._terms[symbol] = term
+        self._reals[symbol] = value
         make = self.env.create_symintnode if type(value) is int else self.env.create_symfloatnode
         return make(symbol, hint=value, source=source)  # type: ignore[return-value]
 
@@ -158,14 +159,11 @@ class Shapes:
     def free_terms(self) -> list[Expression]:
         """The terms that may have other values."""
         free = [(symbol, term) for symbol, term in self._terms.items() if not self.env.simplify(symbol).is_number]
-        return [term for _, term in free]
+        return [term for _, term in free if term[0] in TERMS]
 
     def pin(self) -> None:
         """Nothing but the numbers at hand is possible any more."""
-        values = self.env.backed_var_to_val
-        for symbol, term in self._terms.items():
-            if isinstance(values[symbol], sympy.Integer):
-                self._bounds.append(Relation(("==", term, int(values[symbol])), self._place()))
+        self._bounds += [Relation(self._pinned(symbol), self._place()) for symbol in self._terms]
 
     def relations(self) -> list[Relation]:
         """All that was assumed of the inputs, as far as it does not follow from what is written before it."""
@@ -177,10 +175,30 @@ class Shapes:
 
     def _facts(self, fact: sympy.Basic) -> list[Expression]:
         try:
-            return [translate(fact, self._terms)]
+            return [self._of_floats(fact) or translate(fact, self._terms)]
         except NotImplementedError:  # then it holds for these very numbers, as far as we can tell
-            values = self.env.backed_var_to_val
-            return [("==", self._terms[s], int(values[s])) for s in fact.free_symbols]
+            return [self._pinned(symbol) for symbol in fact.free_symbols]
+
+    def _pinned(self, symbol: sympy.Symbol) -> Expression:
+        value = self._reals.get(symbol)
+        if isinstance(value, float):
+            return ("is", self._terms[symbol], value)
+        return ("==", self._terms[symbol], int(self.env.backed_var_to_val[symbol]))
+
+    def _of_floats(self, fact: sympy.Basic) -> Expression | None:
+        """A comparison of a float with a constant is exact; torch's algebra with floats is not that of the machine."""
+        if not isinstance(fact, sympy.core.relational.Relational):
+            return None
+        if not any(isinstance(self._reals.get(side), float) for side in fact.args):
+            return None
+        return (_FUNCTIONS_OF_FLOATS[fact.func], *map(self._float, fact.args))
+
+    def _float(self, side: sympy.Basic) -> Expression:
+        if isinstance(self._reals.get(side), float):
+            return self._terms[side]
+        if not isinstance(side, (sympy.Float, sympy.Integer)):
+            raise NotImplementedError(str(side))
+        return float(side)
 
     def expression(self, number: Any) -> Expression:
         return translate(number.node.expr, self._terms)
@@ -205,6 +223,14 @@ def _without_data(index: Any) -> Any:
     return 0 if isinstance(index, torch.SymInt) else index
 
 
+_FUNCTIONS_OF_FLOATS: dict[Any, str] = {
+    sympy.Eq: "==",
+    sympy.Ne: "!=",
+    sympy.Lt: "<",
+    sympy.Le: "<=",
+    sympy.Gt: ">",
+    sympy.Ge: ">=",
+}
 _FUNCTIONS: dict[Any, str] = {
     sympy.Add: "+",
     sympy.Mul: "*",

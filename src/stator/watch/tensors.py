@@ -187,23 +187,33 @@ class Tracer(_native.Tracer):
                 self.last_effect = self._recorder.watcher.events
             if wrote or not self._returns_known(result):
                 self._register(result, self.node(*step.node), step.tensors)
+            elif self._symbols is not None:
+                self._returned(*step.node[:4])
         return result
+
+    def _returned(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An operation gave back a tensor that it got: it must do so in other calls, too, whatever their sizes."""
+        assert self._symbols is not None
+        node = fx.Node(self._nodes.graph, "aside", kind, target, args, kwargs)
+        self._symbols.run_aside(node)
+        node.args, node.kwargs = (), {}
 
     def _fact(self, step: Step, result: Any) -> Any:
         """Sizes are symbols where they may be others in the next call."""
         assert self._symbols is not None
-        known = step.tensors[0][1]
-        return self._symbols.answer(step.name, self.node_of(known), step.node[2], result)
+        nodes = [self.node_of(known) for _, known in step.tensors]
+        return self._symbols.answer(step.name, nodes, (*step.node[2][1:], *step.node[3].values()), result)
 
     def size_of(self, tensor: Any, dim: int) -> Any:
         assert self._symbols is not None
-        return self._symbols.answer("size", self.node_of(self.lookup(tensor)), (tensor, dim), tensor.shape[dim])
+        return self._symbols.answer("size", [self.node_of(self.lookup(tensor))], (dim,), tensor.shape[dim])
 
     def _run_without_data(self, node: fx.Node) -> None:
         """Sizes of results as expressions of the inputs' sizes."""
         assert self._symbols is not None
         if not (node.op == "call_function" and node.target in STATE_TARGETS):
             self._symbols.run(node)
+            self.risky = self.risky or (self.mutates and self._symbols.may_fail(node))
 
     def number_input(self, origin: Origin, kind: type) -> fx.Node:
         return self._nodes.number(origin, kind)
