@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"errors"},
     "recording": {"errors", "_native"},  # origins are made in C
     "facts": {"recording"},
-    "relations": {"recording"},
+    "relations": {"recording", "facts"},
     # stages: their own room and the ground; C is mechanism for all of them
     "watch": GROUND | {"watch", "_native"},
     "replay": GROUND | {"replay", "_native"},

@@ -1,36 +1,53 @@
 """Arithmetic over sizes and numbers as data: what guards on symbolic numbers are made of.
 
 An expression is a number, a *term* (a number that a call brings along) or a tuple of an operator and expressions. Terms
-are `("size", origin, dim)`, `("stride", origin, dim)` of a tensor, and `("number", origin)`, by the origin's index.
+are `("size", origin, dim)`, `("stride", origin, dim)` of a tensor, `("number", origin)` for an int and `("real",
+origin)` for a float, by the origin's index. Ints have 64 bits, as in C: a relation in which one has more does not hold.
 """
 
 from __future__ import annotations
 
-import math
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .facts import same_constant
 from .recording import Origin, Place, describe
 
 Expression = Any
-TERMS = ("size", "stride", "number")
-OPERATORS: dict[str, Callable[..., Any]] = {
-    "+": lambda *values: sum(values),
-    "*": lambda *values: math.prod(values),
+TERMS = ("size", "stride", "number", "real")
+SMALLEST, LARGEST = -(2**63), 2**63 - 1
+HIGHEST_POWER = 64
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if type(base) is type(exponent) is int and not 0 <= exponent <= HIGHEST_POWER:
+        raise OverflowError(f"{base} ** {exponent}")
+    return base**exponent
+
+
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
     "//": operator.floordiv,
     "%": operator.mod,
-    "**": operator.pow,
+    "**": _power,
     "min": min,
     "max": max,
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
     "<=": operator.le,
-    "and": lambda *values: all(values),
-    "or": lambda *values: any(values),
-    "not": operator.not_,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "is": same_constant,
+    "and": lambda a, b: bool(a and b),
+    "or": lambda a, b: bool(a or b),
 }
+UNARY: dict[str, Callable[[Any], Any]] = {"not": operator.not_, "neg": operator.neg}
 
 
 _MIRRORED = {"<": ">", "<=": ">=", "==": "==", "!=": "!="}
@@ -44,17 +61,37 @@ class Relation(NamedTuple):
 
 
 def evaluate(expression: Expression, values: Any) -> Any:
-    """The value of an expression; `values[origin]` are those of a call."""
+    """The value of an expression; `values[origin]` are those of a call. OverflowError for more than 64 bits."""
     if type(expression) is not tuple:
         return expression
     head, *rest = expression
-    if head == "size":
-        return values[rest[0]].shape[rest[1]]
-    if head == "stride":
-        return values[rest[0]].stride()[rest[1]]
-    if head == "number":
-        return values[rest[0]]
-    return OPERATORS[head](*[evaluate(part, values) for part in rest])
+    if head in TERMS:
+        return _within_64_bits(term_value(expression, values))
+    parts = [evaluate(part, values) for part in rest]
+    if head in UNARY:
+        return UNARY[head](parts[0])
+    return functools.reduce(lambda a, b: _within_64_bits(BINARY[head](a, b)), parts)
+
+
+def _within_64_bits(number: Any) -> Any:
+    if type(number) is int and not SMALLEST <= number <= LARGEST:
+        raise OverflowError(str(number))
+    return number
+
+
+def term_value(term: tuple[Any, ...], values: Any) -> Any:
+    value = values[term[1]]
+    if term[0] == "size":
+        return value.shape[term[2]]
+    return value.stride()[term[2]] if term[0] == "stride" else value
+
+
+def holds(relation: Relation, values: Any) -> bool:
+    """Is it true of these values? Not if that cannot be computed."""
+    try:
+        return bool(evaluate(relation.expression, values))
+    except Exception:
+        return False
 
 
 def terms_of(expression: Expression) -> set[tuple[Any, ...]]:
@@ -73,14 +110,16 @@ def render(expression: Expression, origins: list[Origin]) -> str:
     head, *rest = expression
     if head in TERMS:
         name = describe(origins[rest[0]])
-        return {"size": "{}.shape[{}]", "stride": "{}.stride()[{}]", "number": "{}"}[head].format(name, *rest[1:])
+        return {"size": "{}.shape[{}]", "stride": "{}.stride()[{}]"}.get(head, "{}").format(name, *rest[1:])
     if head in _MIRRORED and type(rest[0]) is not tuple:  # a constant is written on the right
         head, rest = _MIRRORED[head], [rest[1], rest[0]]
     parts = [render(part, origins) for part in rest]
     if head in ("min", "max"):
         return f"{head}({', '.join(parts)})"
     grouped = [f"({text})" if _is_compound(part) else text for part, text in zip(rest, parts, strict=True)]
-    return f"not {grouped[0]}" if head == "not" else f" {head} ".join(grouped)
+    if head in UNARY:
+        return f"not {grouped[0]}" if head == "not" else f"-{grouped[0]}"
+    return f" {head} ".join(grouped)
 
 
 def _is_compound(expression: Expression) -> bool:

@@ -56,7 +56,11 @@ read_term(const Step *s, PyObject *value, int64_t *result)
 static int
 floor_divide(int64_t a, int64_t b, int64_t *quotient, int64_t *rest)
 {
-    if (b == 0 || (a == INT64_MIN && b == -1)) {
+    if (b == -1) { /* the quotient of the smallest number does not fit, the rest of any is 0 */
+        *rest = 0;
+        return !__builtin_sub_overflow(0, a, quotient);
+    }
+    if (b == 0) {
         return 0;
     }
     *quotient = a / b;
@@ -95,7 +99,7 @@ combine(int kind, int64_t a, int64_t b, int64_t *result)
     case STEP_FLOORDIV:
         return floor_divide(a, b, result, &other);
     case STEP_MOD:
-        return floor_divide(a, b, &other, result);
+        return floor_divide(a, b, &other, result) || b == -1;
     case STEP_POW:
         return power(a, b, result);
     case STEP_MIN:

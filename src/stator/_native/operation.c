@@ -12,7 +12,7 @@ enum { WAY_KIND, WAY_NAME, WAY_LABEL, WAY_WRITES, WAY_METHOD, WAY_SPELLED, WAY_R
        WAY_SIZE };
 enum { MOST_ARGUMENTS = 60 };
 
-enum { BEFORE, AFTER, RAISED, FAILED, REGISTER, TRACER, CALL_FUNCTION, CALL_METHOD, INPLACE, OUT, NAMES };
+enum { BEFORE, AFTER, RAISED, FAILED, REGISTER, RETURNED, TRACER, CALL_FUNCTION, CALL_METHOD, INPLACE, OUT, NAMES };
 static PyObject *names[NAMES], *no_index;
 
 /* ---- one operation ---- */
@@ -231,6 +231,11 @@ after(Tracer *t, Step *s, PyObject **place)
     }
     /* Operations like `to` and `contiguous` may give back the very tensor they got: no node is needed then. */
     int returned = wrote ? 0 : known_has(t, result);
+    if (returned > 0 && t->shapes != NULL) {
+        PyObject *done = PyObject_CallMethodObjArgs((PyObject *)t, names[RETURNED], s->op, s->target, s->args, s->kwargs, NULL);
+        Py_XDECREF(done);
+        return done == NULL ? -1 : 0;
+    }
     if (returned != 0) {
         return returned < 0 ? -1 : 0;
     }
@@ -415,8 +420,8 @@ static PyTypeObject ModeType = {
 int
 operation_setup(PyObject *module)
 {
-    static const char *const texts[NAMES] = {"_before", "_after",        "_raised",     "_failed", "_register",
-                                             "tracer",  "call_function", "call_method", "inplace", "out"};
+    static const char *const texts[NAMES] = {"_before",  "_after", "_raised",       "_failed",     "_register",
+                                             "_returned", "tracer", "call_function", "call_method", "inplace", "out"};
     for (int i = 0; i < NAMES; i++) {
         if ((names[i] = PyUnicode_InternFromString(texts[i])) == NULL) {
             return -1;

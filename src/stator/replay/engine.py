@@ -21,7 +21,8 @@ import torch
 from .. import _native as n
 from ..facts import is_open, shared_storages
 from ..recording import Check, Edge, Fact, Origin
-from ..relations import Relation, evaluate, terms_of
+from ..relations import Relation, terms_of
+from ..relations import holds as relation_holds
 from . import layout, state
 from .guards import fetch, holds, specials_unchanged
 
@@ -400,6 +401,8 @@ def _steps(expression: Any, places: dict[int, int]) -> FormulaSteps | None:
     if head in _TERM_STEPS:
         place = places.setdefault(rest[0], len(places))
         return [(_TERM_STEPS[head], place, rest[1] if len(rest) > 1 else 0)]
+    if head != "not" and head not in _STEPS_OF:
+        return None
     steps: FormulaSteps = []
     for position, part in enumerate(rest):
         found = _steps(part, places)
@@ -458,7 +461,7 @@ class _Asking:
         for group in self._groups:
             if len({id(known[i]) for i in group}) != len(group):
                 return 0xFFFF
-        if not all(evaluate(relation.expression, known) for relation in self._relations):
+        if not all(relation_holds(relation, known) for relation in self._relations):
             return 0xFFFF
         if self._storages is not None and shared_storages(known[i] for i in self._inputs) != self._storages:
             return 0xFFFF

@@ -33,7 +33,8 @@ from ..facts import (
 )
 from ..options import options
 from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_place
-from ..relations import Relation, evaluate, render, terms_of
+from ..relations import Relation, render, term_value, terms_of
+from ..relations import holds as relation_holds
 
 MISSING = _native.MISSING
 _BASES: dict[str, Any] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "deque": deque}
@@ -321,12 +322,7 @@ def _differences(check: Check, value: Any) -> list[tuple[tuple[Any, ...], set[in
     """In which sizes or numbers a value differs from what is expected; none if that is not all."""
     expected = check.expected
     if check.fact is Fact.EQUAL and type(value) is type(expected):
-        if type(value) in (int, float):
-            return [((), {None})]
-        if isinstance(value, tuple) and len(value) == len(expected):
-            parts = [(i, v, e) for i, (v, e) in enumerate(zip(value, expected, strict=True)) if not same_constant(v, e)]
-            if all(type(v) is type(e) and type(v) in (int, float) for _, v, e in parts):
-                return [(((Edge.ITEM, i),), {None}) for i, _, _ in parts]
+        return [(steps, {None}) for steps in _differing_numbers(value, expected) or ()]
     if check.fact is Fact.TENSOR and type(value) is expected.type and value.layout is torch.strided:
         found = tensor_facts(value)
         alike = found._replace(size=expected.size, stride=expected.stride)
@@ -334,6 +330,25 @@ def _differences(check: Check, value: Any) -> list[tuple[tuple[Any, ...], set[in
             dims = _differing(found.size, expected.size)
             return [((), dims or {~dim for dim in _differing(found.stride, expected.stride)})]  # type: ignore[operator]
     return []
+
+
+def _differing_numbers(value: Any, expected: Any) -> list[tuple[Any, ...]] | None:
+    """The steps from a number or a tuple to the numbers in which it differs; None if it differs otherwise."""
+    if same_constant(value, expected):
+        return []
+    if type(value) is not type(expected):
+        return None
+    if type(value) in (int, float):
+        return [()]
+    if not isinstance(value, tuple) or len(value) != len(expected):
+        return None
+    found: list[tuple[Any, ...]] = []
+    for index, pair in enumerate(zip(value, expected, strict=True)):
+        inside = _differing_numbers(*pair)
+        if inside is None:
+            return None
+        found += [((Edge.ITEM, index), *steps) for steps in inside]
+    return found
 
 
 def _differing(found: tuple[int, ...], expected: tuple[int | None, ...]) -> set[int | None]:
@@ -455,7 +470,7 @@ class Guards:
         for group in self._distinct:
             if len({id(values[index]) for index in group}) != len(group):
                 return False
-        if not all(evaluate(relation.expression, values) for relation in self._relations):
+        if not all(relation_holds(relation, values) for relation in self._relations):
             return False
         return self._storages is None or shared_storages(values[i] for i in self._inputs) == self._storages
 
@@ -542,9 +557,9 @@ class Guards:
                 names = ", ".join(describe(self._origins[index]) for index in group)
                 return Miss(f"identity of {names}", "different objects", "one object twice", "")
         for relation in self._relations:
-            if not evaluate(relation.expression, values):
+            if not relation_holds(relation, values):
                 terms = sorted(terms_of(relation.expression), key=str)
-                words = ", ".join(f"{render(term, self._origins)} = {evaluate(term, values)}" for term in terms)
+                words = ", ".join(f"{render(term, self._origins)} = {term_value(term, values)}" for term in terms)
                 return Miss(render(relation.expression, self._origins), "to hold", words, render_place(relation.place))
         if self._storages is not None:
             found = shared_storages(values[index] for index in self._inputs)

@@ -418,8 +418,10 @@ class Recorder(Handlers):
         if self.symbols is None:
             return None
         uses.refuse_unheard_calls(func, args)
-        if not uses.passes(func, args) and any(map(uses.hides_numbers, (func, *args))):
-            self.symbols.specialise_all()
+        if not uses.passes(func, args):
+            for value in (func, *args):
+                if uses.hides_numbers(value):
+                    self.symbols.specialise_behind(value)
         found = uses.replacement(func, args) if not kwnames else None
         return getattr(self.symbols, found) if isinstance(found, str) else found
 

@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy import functions
 
 from ..recording import Place
-from ..relations import Expression, Relation
+from ..relations import TERMS, Expression, Relation
 from .sizes import Outline, Sizes, told
 
 _RESHAPE_IN_PLACE = frozenset("t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_ as_strided_".split())
@@ -50,6 +50,7 @@ class Shapes:
         self._values: dict[fx.Node, Any] = {}  # tensors without data, outlines, numbers
         self._exact: dict[fx.Node, Any] = {}
         self._terms: dict[sympy.Symbol, Expression] = {}
+        self._reals: dict[sympy.Symbol, int | float] = {}  # of numbers: their values
         self._bounds: list[Relation] = []
         self._places: list[Place | None] = []  # of the assumptions made so far
         self._place = place
@@ -75,8 +76,8 @@ class Shapes:
         expected: Any = 1
         value = 1
         for dim in sorted(range(len(sizes)), key=lambda dim: (found[dim], tensor.shape[dim])):
-            if ~dim in dims:
-                strides[dim] = self._symbol(found[dim], ("stride", origin, dim), 0, _LARGEST)
+            if ~dim in dims and found[dim] > 0:  # of an expanded dimension it is 0, and writing to it fails
+                strides[dim] = self._symbol(found[dim], ("stride", origin, dim), 1, _LARGEST)
             elif found[dim] == value:
                 strides[dim] = expected
                 if isinstance(expected, torch.SymInt):
@@ -96,12 +97,12 @@ class Shapes:
             self._bounds.append(Relation(("<=", term, high), self._place()))
         return self.env.create_symintnode(symbol, hint=value, source=source)  # type: ignore[return-value]
 
-    def number(self, value: int | float, origin: int) -> torch.SymInt | torch.SymFloat:
-        """A number that the program was given."""
-        term = ("number", origin)
-        source = _Named("_".join(map(str, term)))
+    def number(self, value: int | float, term: Expression) -> torch.SymInt | torch.SymFloat:
+        """A number that the program was given, or a float that it has computed."""
+        source = _Named(f"number_{len(self._terms)}")
         symbol = self.env.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
         self._terms[symbol] = term
+        self._reals[symbol] = value
         make = self.env.create_symintnode if type(value) is int else self.env.create_symfloatnode
         return make(symbol, hint=value, source=source)  # type: ignore[return-value]
 
@@ -134,31 +135,35 @@ class Shapes:
         """An operand as rules about sizes take it."""
         if not isinstance(value, fx.Node):
             return value
-        found = self._known(value)
+        found = self.known(value)
         return Outline(tuple(found.shape), found.dtype, found.device) if isinstance(found, torch.Tensor) else found
 
     def _approximate(self, node: fx.Node) -> Any:
         """What a node gives, perhaps with other strides: no result's sizes depend on those."""
-        found = self._known(node)
+        found = self.known(node)
         if isinstance(found, Outline):
             with self.mode:
                 found = self._values[node] = torch.empty(found.sizes, dtype=found.dtype, device=found.device)
         return found
 
-    def _known(self, node: fx.Node) -> Any:
+    def known(self, node: fx.Node) -> Any:
         if node not in self._values and node.target is operator.getitem:
             self._values[node] = self._call(node, self._approximate)
         return self._values[node]
 
     def sizes(self, node: fx.Node) -> Sizes:
         """The sizes of a tensor."""
-        found = self._known(node)
+        found = self.known(node)
         return found.sizes if isinstance(found, Outline) else tuple(found.shape)
+
+    def run_exactly(self, node: fx.Node) -> None:
+        """Run an operation that is no part of the graph, for what it assumes."""
+        self._call(node, self.exactly)
 
     def exactly(self, node: fx.Node) -> Any:
         """A tensor without data, with the strides that it has. By way of all that it depends on: rules tell none."""
         if node not in self._exact:
-            found = self._known(node)
+            found = self.known(node)
             is_exact = node.op == "placeholder" or not isinstance(found, (Outline, torch.Tensor))
             self._exact[node] = found if is_exact else self._call(node, self.exactly)
         return self._exact[node]
@@ -192,12 +197,11 @@ class Shapes:
     def free_terms(self) -> list[Expression]:
         """The terms that may have other values."""
         free = [(symbol, term) for symbol, term in self._terms.items() if not self.env.simplify(symbol).is_number]
-        return [term for _, term in free]
+        return [term for _, term in free if term[0] in TERMS]
 
     def pin(self) -> None:
         """Nothing but the numbers at hand is possible any more."""
-        for symbol, term in self._terms.items():
-            self._bounds.append(Relation(("==", term, self._value_of(symbol)), self._place()))
+        self._bounds += [Relation(self._pinned(symbol), self._place()) for symbol in self._terms]
 
     def relations(self) -> list[Relation]:
         """All that was assumed of the inputs, as far as it does not follow from what is written before it."""
@@ -209,13 +213,30 @@ class Shapes:
 
     def _facts(self, fact: sympy.Basic) -> list[Expression]:
         try:
-            return [translate(fact, self._terms)]
+            return [self._of_floats(fact) or translate(fact, self._terms)]
         except NotImplementedError:  # then it holds for these very numbers, as far as we can tell
-            return [("==", self._terms[s], self._value_of(s)) for s in fact.free_symbols]
+            return [self._pinned(symbol) for symbol in fact.free_symbols]
 
-    def _value_of(self, symbol: sympy.Symbol) -> int | float:
-        value = self.env.backed_var_to_val[symbol]
-        return int(value) if isinstance(value, sympy.Integer) else float(value)
+    def _pinned(self, symbol: sympy.Symbol) -> Expression:
+        value = self._reals.get(symbol)
+        if isinstance(value, float):
+            return ("is", self._terms[symbol], value)
+        return ("==", self._terms[symbol], int(self.env.backed_var_to_val[symbol]))
+
+    def _of_floats(self, fact: sympy.Basic) -> Expression | None:
+        """A comparison of a float with a constant is exact; torch's algebra with floats is not that of the machine."""
+        if not isinstance(fact, sympy.core.relational.Relational):
+            return None
+        if not any(isinstance(self._reals.get(side), float) for side in fact.args):
+            return None
+        return (_FUNCTIONS_OF_FLOATS[fact.func], *map(self._float, fact.args))
+
+    def _float(self, side: sympy.Basic) -> Expression:
+        if isinstance(self._reals.get(side), float):
+            return self._terms[side]
+        if not isinstance(side, (sympy.Float, sympy.Integer)):
+            raise NotImplementedError(str(side))
+        return float(side)
 
     def expression(self, number: Any) -> Expression:
         return translate(number.node.expr, self._terms)
@@ -240,6 +261,14 @@ def _without_data(index: Any) -> Any:
     return 0 if isinstance(index, torch.SymInt) else index
 
 
+_FUNCTIONS_OF_FLOATS: dict[Any, str] = {
+    sympy.Eq: "==",
+    sympy.Ne: "!=",
+    sympy.Lt: "<",
+    sympy.Le: "<=",
+    sympy.Gt: ">",
+    sympy.Ge: ">=",
+}
 _FUNCTIONS: dict[Any, str] = {
     sympy.Add: "+",
     sympy.Mul: "*",

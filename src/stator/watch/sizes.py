@@ -180,9 +180,9 @@ def _expand(x: Outline, *shape: Any) -> Sizes | None:
 
 _LIKE_FIRST = (
     "gelu relu relu_ silu sigmoid tanh softmax log_softmax layer_norm group_norm batch_norm rms_norm dropout neg exp "
-    "log sqrt rsqrt sin cos abs erf square reciprocal float half bfloat16 double long int bool to type type_as contiguous "
-    "clone detach cumsum triu tril clamp elu leaky_relu hardswish softplus zeros_like ones_like empty_like full_like "
-    "logical_not"
+    "log sqrt rsqrt sin cos abs erf square reciprocal float half bfloat16 double long int bool to type type_as "
+    "contiguous clone detach cumsum triu tril clamp elu leaky_relu hardswish softplus zeros_like ones_like empty_like "
+    "full_like logical_not"
 )
 _ELEMENT_BY_ELEMENT = (
     "add sub mul truediv div floordiv floor_divide mod remainder pow maximum minimum where eq ne lt le gt ge and_ or_ "

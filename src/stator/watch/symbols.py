@@ -10,9 +10,11 @@ they are.
 
 from __future__ import annotations
 
+import gc
 import math
 import operator
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +42,6 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_MIRRORED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -77,6 +78,7 @@ class Symbol:
     algebra: Any  # a torch.SymInt; None of a float
     make: Callable[[], fx.Node]  # its node, made when the graph needs it
     sources: frozenset[Symbol]  # numbers that the program was given, from which a float was computed
+    term: Any = None  # of a float: what it is computed from, as an expression
     origin: Origin | None = None  # it is a number that the program was given
     node: fx.Node | None = None
 
@@ -148,12 +150,14 @@ class Symbols:
         """A tuple of constants is a constant, unless one of its numbers is known to change."""
         path = path_of(origin)
         for index, item in enumerate(value):
-            if (*path, (Edge.ITEM, index)) in self._changing.seen and type(item) in (int, float):
+            step = (*path, (Edge.ITEM, index))
+            if type(item) in (int, float, tuple) and any(seen[: len(step)] == step for seen in self._changing.seen):
                 self._recorder.ledger.read(origin, Edge.ITEM, index, item)
 
     def _given(self, origin: Origin, value: Any) -> Any:
         self._recorder.ledger.check(origin, Fact.TYPE, type(value))
-        algebra = self.shapes.number(value, origin.index)
+        term = ("number" if type(value) is int else "real", origin.index)
+        algebra = self.shapes.number(value, term)
 
         def make() -> fx.Node:
             node = self._recorder.tracer.number_input(origin, type(algebra))
@@ -163,10 +167,8 @@ class Symbols:
             return node
 
         symbol = self._enter(value, algebra if type(value) is int else None, make)
-        symbol.origin, symbol.sources = origin, frozenset({symbol})
+        symbol.origin, symbol.sources, symbol.term = origin, frozenset({symbol}), term
         self._recorder.stands_for(symbol.number, value)
-        if symbol.algebra is not None:
-            self._by_expression[symbol.algebra.node.expr] = symbol
         return symbol.number
 
     def _way_to_put(self, origin: Origin) -> Callable[[Any], Any] | None:
@@ -246,6 +248,33 @@ class Symbols:
             except Exception as error:
                 self._abandon(f"{node.name}: {type(error).__name__}: {error}")
 
+    def run_aside(self, node: fx.Node) -> None:
+        """An operation that is no part of the graph: what it did is what it does with these numbers."""
+        if self.abandoned is None and node.target in ("contiguous", "to"):
+            with self.shapes.noting():
+                self.shapes.run_exactly(node)
+        if self.abandoned is None:
+            self._pin(self.shapes.known(operand) for operand in node.all_input_nodes)
+
+    def _pin(self, values: Iterable[Any]) -> None:
+        with self.shapes.noting():
+            for value in values:
+                if isinstance(value, (torch.SymInt, torch.SymFloat)):
+                    bool(value == value.node.hint)
+
+    def may_fail(self, node: fx.Node) -> bool:
+        """Can this operation raise for other numbers, whatever the relations? An index may be out of range; an integer
+        may be too large, or a divisor of integers zero."""
+        if node.target in (operator.getitem, operator.setitem):
+            index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+            return any(isinstance(part, fx.Node) and self._is_number(part) for part in index)
+        kinds = [getattr(self.shapes.known(operand), "dtype", None) for operand in node.all_input_nodes]
+        whole = any(kind is not None and not (kind.is_floating_point or kind.is_complex) for kind in kinds)
+        return whole and any(map(self._is_number, node.all_input_nodes))
+
+    def _is_number(self, node: fx.Node) -> bool:
+        return isinstance(self.shapes.known(node), (torch.SymInt, torch.SymFloat))
+
     def _abandon(self, why: str) -> None:
         self.abandoned = why
         for symbol in list(self._table.values()):
@@ -253,14 +282,12 @@ class Symbols:
         self.shapes.pin()
         self.specialised.append(Specialised((), why, self._place))
 
-    def answer(self, name: str, nodes: list[fx.Node], arguments: tuple[Any, ...], result: Any) -> Any:
-        """What the program gets to know of a tensor's sizes: `x.shape`, `x.size(0)`, `x.numel()`. `arguments` are those
-        behind the tensor."""
+    def answer(self, name: str, nodes: list[fx.Node], args: tuple[Any, ...], result: Any) -> Any:
+        """What the program gets to know of a tensor's sizes: `x.shape`, `x.size(0)`. `args`: behind the tensor."""
         if self.abandoned is not None or name not in _FACTS_OF_SIZES:
             return result
-        node = nodes[0]
-        sizes = self.shapes.sizes(node)
-        if name == "numel" or name == "nelement":
+        node, sizes = nodes[0], self.shapes.sizes(nodes[0])
+        if name in ("numel", "nelement"):
             return self._wrap(math.prod(sizes), result, lambda: self._node("call_method", "numel", (node,)))
         if name in ("shape", "size", "stride"):
             kind = "stride" if name == "stride" else "size"
@@ -268,25 +295,31 @@ class Symbols:
             if isinstance(result, tuple):
                 items = [self._part(node, kind, dim, found[dim], value) for dim, value in enumerate(result)]
                 return torch.Size(items) if isinstance(result, torch.Size) else tuple(items)
-            dim = _plain(arguments[0]) % len(found)
+            dim = _plain(args[0]) % len(found)
             return self._part(node, kind, dim, found[dim], result)
-        if name == "is_contiguous" and not arguments:
-            with self.shapes.noting(), torch._C.DisableTorchFunction():
-                bool(self.shapes.exactly(node).is_contiguous())
-            return result
-        for each in nodes:  # whatever it is, it is the same for the same sizes
-            self._pin(self.shapes.sizes(each))
+        self._judge(name, nodes, args)
         return result
 
-    def _pin(self, sizes: tuple[Any, ...]) -> None:
-        with self.shapes.noting():
-            for size in sizes:
-                if isinstance(size, torch.SymInt):
-                    bool(size == size.node.hint)
+    def _judge(self, name: str, nodes: list[fx.Node], args: tuple[Any, ...]) -> None:
+        """An answer that is no symbol holds for all sizes and strides that give the same."""
+        sizes = [self.shapes.sizes(node) for node in nodes]
+        with self.shapes.noting(), torch._C.DisableTorchFunction():
+            if name == "is_contiguous":
+                layout = args[0] if args else torch.contiguous_format
+                bool(self.shapes.exactly(nodes[0]).is_contiguous(memory_format=layout))
+                return
+            if name == "is_same_size":
+                if len(sizes[0]) == len(sizes[1]):
+                    all(bool(a == b) for a, b in zip(*sizes, strict=True))
+                return
+        self._pin(sizes[0])
+        if name == "dim_order":
+            self._pin(self.shapes.exactly(nodes[0]).stride())
 
     def length(self, tensor: torch.Tensor) -> Any:
         """`len(tensor)`."""
-        return self._recorder.tracer.size_of(tensor, 0)
+        with torch._C.DisableTorchFunction():
+            return self._recorder.tracer.size_of(tensor, 0)
 
     @staticmethod
     def itself(number: Any) -> Any:
@@ -305,19 +338,21 @@ class Symbols:
         """The number that a size is for the program: a symbol, unless nothing but this value is possible."""
         if not isinstance(algebra, torch.SymInt):
             return value
-        if self.shapes.constant(algebra) is not None:
+        if algebra.node.hint != value:  # torch is wrong about what its own operation gives
+            self._abandon(f"a size that is {value} and not {algebra.node.hint}")
             return value
-        known = self._by_expression.get(algebra.node.expr)
-        if known is not None and type(known.number) in _TYPES:
-            return known.number
-        symbol = self._by_expression[algebra.node.expr] = self._enter(value, algebra, make)
-        return symbol.number
+        return value if self.shapes.constant(algebra) is not None else self._enter(value, algebra, make).number
 
     # -- symbols
 
     def _enter(self, value: Any, algebra: Any, make: Callable[[], fx.Node]) -> Symbol:
+        """A number of its own, as the program's would be: `is` tells. Equal expressions share the first one's node."""
+        first = self._by_expression.get(algebra.node.expr) if algebra is not None else None
         number = _native.symbol(value)
-        symbol = self._table[id(number)] = Symbol(number, algebra, make, frozenset())
+        symbol = Symbol(number, algebra, make if first is None else lambda: self.node_of(first), frozenset())
+        self._table[id(number)] = symbol
+        if algebra is not None:
+            self._by_expression.setdefault(algebra.node.expr, symbol)
         self._recorder.watcher.loosen(number)
         return symbol
 
@@ -327,7 +362,7 @@ class Symbols:
             if symbol.algebra is not None:
                 self.shapes.set(symbol.node, symbol.algebra)
             elif symbol.origin is None:
-                self.run(symbol.node, symbol.number)
+                self.shapes.set(symbol.node, self.shapes.number(_plain(symbol.number), symbol.term))
         return symbol.node
 
     def _node(self, kind: str, target: Any, args: tuple[Any, ...]) -> fx.Node:
@@ -356,15 +391,14 @@ class Symbols:
                 return self._combine(name, operands, found)
             if name == "pos":
                 return operands[0]
-        for symbol in found:
-            if symbol is not None:
-                self.specialise(symbol)
-        return NotImplemented
+        return self._specialise_operands(found)
 
     def _combine(self, name: str, operands: tuple[Any, ...], found: list[Symbol | None]) -> Any:
         function = _ARITHMETIC[name]
         if name in _DIVISIONS and found[1] is not None:
             self._compare("!=", operands[1], 0)
+        if name == "**" and found[0] is not None and type(operands[1]) is float:
+            self._compare(">=", operands[0], 0)  # else the result may be complex
         plain = [_plain(operand) for operand in operands]
         try:
             value = function(*plain)
@@ -372,20 +406,19 @@ class Symbols:
             value = None
         whole = type(value) is int and all(type(p) in (int, bool) for p in plain)
         if type(value) not in (int, float) or (name == "**" and (found[1] is not None or plain[1] < 0)):
-            for symbol in found:
-                if symbol is not None:
-                    self.specialise(symbol)
-            return NotImplemented
-        algebra = None
-        if whole:
+            return self._specialise_operands(found)
+        algebra = term = None
+        if not whole:
+            try:
+                term = (name, *(p if s is None else self._term(s) for s, p in zip(found, plain, strict=True)))
+            except NotImplementedError:
+                return self._specialise_operands(found)
+        else:
             parts = [p if s is None else s.algebra for s, p in zip(found, plain, strict=True)]
             with self.shapes.noting():
                 algebra = function(*parts)
             if not isinstance(algebra, torch.SymInt) or self.shapes.constant(algebra) is not None:
                 return value
-            known = self._by_expression.get(algebra.node.expr)
-            if known is not None and type(known.number) in _TYPES:
-                return known.number
 
         def make() -> fx.Node:
             args = tuple(p if s is None else self.node_of(s) for s, p in zip(found, plain, strict=True))
@@ -393,9 +426,18 @@ class Symbols:
 
         made = self._enter(value, algebra, make)
         made.sources = frozenset().union(*(self._sources(s) for s in found if s is not None))
-        if algebra is not None:
-            self._by_expression[algebra.node.expr] = made
+        made.term = term
         return made.number
+
+    def _specialise_operands(self, found: Iterable[Symbol | None]) -> Any:
+        for symbol in found:
+            if symbol is not None:
+                self.specialise(symbol)
+        return NotImplemented
+
+    def _term(self, symbol: Symbol) -> Any:
+        """A number as an expression."""
+        return self.shapes.expression(symbol.algebra) if symbol.algebra is not None else symbol.term
 
     def _sources(self, symbol: Symbol) -> frozenset[Symbol]:
         """What has to be guarded to pin a float that was computed from this."""
@@ -410,24 +452,14 @@ class Symbols:
             with self.shapes.noting():
                 assert bool(compare(*parts)) is value
             return value
-        if not self._compare_given(name, a, b, value):
-            for symbol in (first, second):
-                if symbol is not None:
-                    self.specialise(symbol)
-        return value
-
-    def _compare_given(self, name: str, a: Any, b: Any, value: bool) -> bool:
-        """A float that the program was given against a constant: a relation of its own."""
-        first, second = self.find(a), self.find(b)
-        if first is None:
-            name, a, b, first, second = _MIRRORED[name], b, a, second, first
-        if first is None or first.origin is None or second is not None or math.isnan(_plain(a)) or float(b) != b:
-            return False
-        term, constant = ("number", first.origin.index), float(b)
-        flipped = name in (">", ">=")
-        expression: Any = (_MIRRORED[name], constant, term) if flipped else (name, term, constant)
+        try:
+            terms = [_plain(x) if s is None else self._term(s) for x, s in ((a, first), (b, second))]
+        except NotImplementedError:
+            self._specialise_operands((first, second))
+            return value
+        expression = (name, *terms)
         self._comparisons.append(Relation(expression if value else ("not", expression), self._place))
-        return True
+        return value
 
     def stand_in(self, number: float) -> Any:
         """A plain float as one that asks its partner, for one operation."""
@@ -455,13 +487,24 @@ class Symbols:
 
     def _words(self, symbol: Symbol) -> Any:
         """What was specialised, to be put into words later."""
-        if symbol.origin is not None:
-            return ("number", symbol.origin.index)
-        return self.shapes.expression(symbol.algebra) if symbol.algebra is not None else ()
+        try:
+            return self._term(symbol)
+        except NotImplementedError:
+            return ()
 
-    def specialise_all(self) -> None:
-        """C code is going to read numbers, and nobody knows which."""
-        for symbol in list(self._table.values()):
+    def specialise_behind(self, value: Any) -> None:
+        """C code is going to read what an object holds where only the collector looks: iterators, views of dicts."""
+        seen: set[int] = set()
+        pending = [value]
+        while pending and len(seen) < _MOST_SEARCHED:
+            value = pending.pop()
+            symbol = self.find(value)
+            if symbol is not None:
+                self.specialise(symbol)
+            elif id(value) not in seen and not issubclass(type(value), _NOT_SEARCHED):
+                seen.add(id(value))
+                pending += gc.get_referents(value)
+        for symbol in list(self._table.values()) if pending else ():
             self.specialise(symbol)
 
     def specialise_in(self, value: Any) -> None:
@@ -539,6 +582,8 @@ class Symbols:
 
 
 _TYPES = (_native.Int, _native.Float)
+_NOT_SEARCHED = (type, types.ModuleType, types.FunctionType, types.CodeType, torch.Tensor)
+_MOST_SEARCHED = 1000
 
 
 def _fixed(size: Any) -> int | None:

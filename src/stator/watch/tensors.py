@@ -117,7 +117,7 @@ class Tracer(_native.Tracer):
         self.state = state
         self._symbols = recorder.symbols
         if self._symbols is not None:
-            self.shapes = self._symbols.run
+            self.shapes = self._sized
 
     def begin(self) -> None:
         """The mode has been pushed: from here on the state changes only through nodes."""
@@ -188,20 +188,34 @@ class Tracer(_native.Tracer):
             if wrote or not self._returns_known(result):
                 node = self.node(*step.node)
                 if self._symbols is not None:
-                    self._symbols.run(node, result)
+                    self._sized(node, result)
                 self._register(result, node, step.tensors)
+            elif self._symbols is not None:
+                self._returned(*step.node[:4])
         return result
+
+    def _returned(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An operation gave back a tensor that it got: it must do so in other calls, too, whatever their sizes."""
+        assert self._symbols is not None
+        node = fx.Node(self._nodes.graph, "aside", kind, target, args, kwargs)
+        self._symbols.run_aside(node)
+        node.args, node.kwargs = (), {}
 
     def _fact(self, step: Step, result: Any) -> Any:
         """Sizes are symbols where they may be others in the next call."""
         assert self._symbols is not None
         nodes = [self.node_of(known) for _, known in step.tensors]
-        _, _, args, kwargs, _ = step.node
-        return self._symbols.answer(step.name, nodes, (*args[1:], *kwargs.values()), result)
+        return self._symbols.answer(step.name, nodes, (*step.node[2][1:], *step.node[3].values()), result)
 
     def size_of(self, tensor: Any, dim: int) -> Any:
         assert self._symbols is not None
         return self._symbols.answer("size", [self.node_of(self.lookup(tensor))], (dim,), tensor.shape[dim])
+
+    def _sized(self, node: fx.Node, result: Any) -> None:
+        """Sizes of results as expressions of the inputs' sizes."""
+        assert self._symbols is not None
+        self._symbols.run(node, result)
+        self.risky = self.risky or (self.mutates and self._symbols.may_fail(node))
 
     def number_input(self, origin: Origin, kind: type) -> fx.Node:
         return self._nodes.number(origin, kind)

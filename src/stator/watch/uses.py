@@ -13,6 +13,7 @@ import itertools
 import math
 import operator
 import types
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ from .world import name_of
 _SYMBOLS = (_native.Int, _native.Float)
 _PASSING_KINDS = frozenset(
     {
-        *(_native.PACK, _native.INSERT, _native.EXTEND, _native.ITER, _native.NEXT, _native.UNPACK),
+        *(_native.PACK, _native.INSERT, _native.EXTEND, _native.ITER, _native.NEXT, _native.UNPACK, _native.HASH),
         *(_native.TRUTH, _native.IS, _native.RETURN, _native.STORE_ATTR, _native.WITH, _native.RAISE),
         *(_native.MATCH, _native.MATCH_CLASS, _native.EXC_MATCH),
     }
@@ -79,8 +80,7 @@ _READING_IDS = frozenset(map(id, (sum, math.prod)))  # they add to a float what 
 _WITH_A_NUMBER_BEHIND = (enumerate, collections.deque)
 _HEARD_IDS = frozenset(map(id, (int, float, str, repr, bool, abs, hash)))  # the number itself is asked
 _LAZY_IDS = frozenset(map(id, (map, filter, *(c for c in vars(itertools).values() if isinstance(c, type)))))
-_ASKING = (int, bool, str, type(None), range, *_SYMBOLS)  # a range compares one by one what is no plain int
-_PLAIN = (float, *_ASKING)
+_PLAIN = (int, float, bool, str, type(None), range, *_SYMBOLS)  # a range compares one by one what is no plain int
 _SEARCHED = (tuple, list, dict, set, frozenset)
 _TEXTS = (str, bytes, bytearray)
 _CONVERSIONS = frozenset(
@@ -96,7 +96,7 @@ def reads(probe: Any, operands: list[Any], value: Any) -> bool:
         return False
     if kind in _OPERATORS:
         texts = kind == _native.BINARY and any(issubclass(type(operand), _TEXTS) for operand in operands)
-        return texts or not all(type(operand) is float or _asks(operand) for operand in operands)
+        return texts or not _ask_each_other([operand for operand in operands if type(operand) is not float])
     if kind in _ITEM_KINDS:
         stores = kind in _STORING_KINDS
         container = operands[1 if stores else 0]
@@ -141,15 +141,21 @@ def float_on_the_left(probe: Any, operands: list[Any]) -> bool:
     return asked and type(operands[1]) is _native.Int
 
 
-def _asks(operand: Any, depth: int = _DEEPEST) -> bool:
-    """Does an operator ask this operand's partner, rather than look at its value?"""
-    cls = type(operand)
-    if cls in _ASKING or is_tensor(operand) or is_open(cls):
-        return True
-    if not issubclass(cls, _SEARCHED) or depth == 0:
+def _ask_each_other(operands: Iterable[Any]) -> bool:
+    """Does each of them, and of what is in them, ask its partner in an operation rather than look at its value?"""
+    kinds = {cls for operand in operands for cls in _kinds_in(operand, _DEEPEST)}
+    if float in kinds and _native.Int in kinds:
         return False
-    parts = (*operand, *operand.values()) if issubclass(cls, dict) else operand
-    return all(_asks(part, depth - 1) for part in parts)
+    return all(cls in _PLAIN or issubclass(cls, torch.Tensor) or is_open(cls) for cls in kinds)
+
+
+def _kinds_in(value: Any, depth: int) -> Iterator[type]:
+    cls = type(value)
+    if is_open(cls) or not issubclass(cls, _SEARCHED) or depth == 0:
+        yield cls
+        return
+    for part in (*value, *value.values()) if issubclass(cls, dict) else value:
+        yield from _kinds_in(part, depth - 1)
 
 
 def _keeps_objects(container: Any) -> bool:
@@ -163,7 +169,7 @@ def passes(func: Any, args: tuple[Any, ...] = ()) -> bool:
     if func is functools.reduce and args and isinstance(args[0], types.FunctionType):
         return True
     if id(func) in _OPERATOR_IDS or id(func) in _COMPARING_IDS or func is functools.reduce:
-        return _callables_pass(args) and all(_is_called(arg) or _asks(arg) for arg in args)
+        return _callables_pass(args) and _ask_each_other([arg for arg in args if not _is_called(arg)])
     if id(func) in _PASSING_IDS or func in _WITH_A_NUMBER_BEHIND:
         return _callables_pass(args)
     cls = type(func)
@@ -173,6 +179,8 @@ def passes(func: Any, args: tuple[Any, ...] = ()) -> bool:
         return True  # its frame is watched, or it is an operation
     if issubclass(cls, type):
         return is_open(func) and not issubclass(func, VALUE_TYPES) and _is_constructed_in_python(func)
+    if issubclass(cls, types.BuiltinFunctionType) and func.__name__ == "__new__":
+        return _keeps_arguments(func)
     if issubclass(cls, functools.partial):
         return passes(func.func, (*func.args, *args, *func.keywords.values()))
     parts = bound_parts(func)
@@ -230,14 +238,11 @@ def hides_numbers(value: Any) -> bool:
     return hasattr(cls, "__next__") or issubclass(cls, _HOLDERS)
 
 
-_HOLDERS: tuple[Any, ...] = (
-    collections.deque,
-    functools.partial,
-    types.MappingProxyType,
-    type({}.keys()),
-    type({}.values()),
+_VIEWS: dict[Any, Any] = {}
+_HOLDERS: tuple[type, ...] = (
+    *(collections.deque, functools.partial, types.MappingProxyType),
+    *(type(_VIEWS.keys()), type(_VIEWS.values()), type(_VIEWS.items())),
 )
-_HOLDERS += (type({}.items()),)
 
 
 def refuse_unheard_calls(func: Any, args: tuple[Any, ...]) -> None:
