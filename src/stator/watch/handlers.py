@@ -506,13 +506,10 @@ class Handlers:
     def call(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
         """A callable is about to be called. May give back another one to be called in its place."""
         rule = rule_for(func)
-        instead = self.instead(func, args, kwnames)
-        if instead is not None:
-            return instead
         if func is print and self.print_later(args, kwnames):
             return None
         if rule is not None:
-            replacement = rule(self, func, args, kwnames)
+            replacement = rule(self, func, args, kwnames) or self.instead(func, args, kwnames)
             if replacement is None and probe is not None and self.approves and may_be_approved(func, rule):
                 self.watcher.approve(func)
             return replacement
@@ -527,9 +524,9 @@ class Handlers:
             return self.call(None, func.__func__, (func.__self__, *args), kwnames)
         if issubclass(type(func), type):
             constructor_rule(self, func, args, kwnames)
-            if probe is not None:
+            if probe is not None and self.approves:
                 self.watcher.approve(func)
-            return None
+            return self.instead(func, args, kwnames)
         parts = bound_parts(func)
         if parts is not None:
             owner = self.ledger.find(func)
@@ -538,7 +535,7 @@ class Handlers:
                 self.ledger.read(owner, Edge.ATTR, "__self__", parts[1])
             rule = rule_for(parts[0])
             if rule is not None:
-                return rule(self, parts[0], (parts[1], *args), kwnames)
+                return rule(self, parts[0], (parts[1], *args), kwnames) or self.instead(func, args, kwnames)
         elif isinstance(_native.mro_lookup(type(func), "__call__"), (types.FunctionType, _native.Compiled)):
             self.touch(func)
             return None

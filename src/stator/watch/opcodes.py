@@ -153,6 +153,8 @@ _COMMON: dict[str, Rule] = {
 
 _FORMAT_VALUE = Rule(n.FORMAT, lambda arg: _top(2 if arg & 4 else 1), _conversion)
 
+_LIST_TO_TUPLE = _plain(n.ITER, 1)  # a list from outside, if a break lies between its making and this
+
 _ONLY_311: dict[str, Rule] = {
     "LOAD_ATTR": _plain(n.ATTR, 1, _name()),
     "LOAD_METHOD": _plain(n.ATTR, 1, _name()),
@@ -160,6 +162,7 @@ _ONLY_311: dict[str, Rule] = {
     "PRECALL": Rule(n.CALL, lambda arg: (arg, arg + 2, 1)),
     "COMPARE_OP": _compare(0),
     "UNARY_POSITIVE": _plain(n.UNARY, 1, _always("+")),
+    "LIST_TO_TUPLE": _LIST_TO_TUPLE,
     "UNARY_NOT": _plain(n.TRUTH, 1, _always("not")),
     "FORMAT_VALUE": _FORMAT_VALUE,
     "JUMP_IF_TRUE_OR_POP": _TRUTH,
@@ -185,7 +188,7 @@ _FROM_312: dict[str, Rule] = {
     "RETURN_CONST": _plain(n.RETURN, 0, lambda code, arg: code.co_consts[arg]),
 }
 
-_UNARY_POSITIVE = 5  # of CALL_INTRINSIC_1; what follows it makes type parameters
+_UNARY_POSITIVE = 5  # of CALL_INTRINSIC_1; 6 makes a tuple of a list, what follows makes type parameters
 
 _ONLY_312: dict[str, Rule] = {
     "COMPARE_OP": _compare(4),
@@ -284,6 +287,8 @@ def intrinsic_rule(arg: int) -> Rule | None:
     """The rule of CALL_INTRINSIC_1, which is many instructions in one."""
     if arg == _UNARY_POSITIVE:
         return _UNARY_PLUS
+    if arg == _UNARY_POSITIVE + 1:
+        return _LIST_TO_TUPLE
     return _INTRINSIC if arg > _UNARY_POSITIVE + 1 else None
 
 
