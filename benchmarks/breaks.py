@@ -1,11 +1,11 @@
 """What graph breaks cost: a function with eight of them around small operations, stator against torch.compile.
 
-    python benchmarks/breaks.py [--quick] [--rounds 9] [--calls 200]
+    python benchmarks/breaks.py [--quick] [--rounds 99] [--calls 40]
 
 Both compile with the backend that runs graphs as they are, so what is left is the way from graph to graph: guards, the
 call of the compiled graph, the step of plain Python in between. Timed is the steady state, after both have compiled all
-they will: each round times a batch of calls on either side, which goes first alternates, figures are medians over the
-rounds. The goal: at most 1/3 of torch.compile's time.
+they will: each round times a short batch of calls on either side, which goes first alternates, figures are medians over
+many rounds. The goal: at most 1/3 of torch.compile's time.
 
 - asked for: `graph_break()` of either compiler, the cheapest break there is
 - print:     to a stream that throws everything away
@@ -229,16 +229,16 @@ def compare(rounds: int, calls: int) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9, help="of either side (default: %(default)s)")
-    parser.add_argument("--calls", type=int, default=200, help="per round (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="three rounds of fifty calls")
+    parser.add_argument("--rounds", type=int, default=99, help="of either side (default: %(default)s)")
+    parser.add_argument("--calls", type=int, default=40, help="per round (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="nine rounds")
     asked = parser.parse_args()
     if min(asked.rounds, asked.calls) < 1:
         parser.error("rounds and calls must be at least 1")
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # it suggests an option that does away with the break
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    rounds, calls = (3, 50) if asked.quick else (asked.rounds, asked.calls)
+    rounds, calls = (9, 40) if asked.quick else (asked.rounds, asked.calls)
     return 0 if compare(rounds, calls) else 1
 
 

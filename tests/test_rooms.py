@@ -16,7 +16,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "stator"
 
 # Plain data that every room may use.
-GROUND = {"options", "errors", "events", "recording", "facts"}
+GROUND = {"options", "errors", "events", "recording", "facts", "relations"}
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
 BELOW_PIPELINE = GROUND | STAGES | {"_native"}
 BELOW_API = BELOW_PIPELINE | {"pipeline", "dispatch", "modules", "report"}
@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"errors"},
     "recording": {"errors", "_native"},  # origins are made in C
     "facts": {"recording"},
+    "relations": {"recording"},
     # stages: their own room and the ground; C is mechanism for all of them
     "watch": GROUND | {"watch", "_native"},
     "replay": GROUND | {"replay", "_native"},

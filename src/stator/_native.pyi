@@ -121,8 +121,26 @@ class Probe:
     def lineno(self) -> int | None: ...
     def __neg__(self) -> None: ...
 
+class Int(int):
+    """An int of a watched run that stands for others."""
+
+class Float(float):
+    """A float of a watched run that stands for others."""
+
+def symbol(number: int | float, /) -> Int | Float:
+    """A symbolic number with this value."""
+
+def turn_plain(number: Any, /) -> None:
+    """A symbolic number is a plain one from now on."""
+
+def swap_item(container: tuple[Any, ...], index: int, number: Any, /) -> None:
+    """Put a symbolic number in the place of an equal plain one in a tuple."""
+
 class Watcher:
     """One recording of one thread."""
+
+    on_symbol: Callable[..., object]
+    """Called with the name and the operands of each operation on symbolic numbers."""
 
     def __new__(
         cls,
@@ -226,6 +244,8 @@ class Mode:
 class Tracer:
     """The tensors and nodes of one segment; watch/tensors.py says what it is for."""
 
+    shapes: Callable[[Any], object]
+    """Called with every node of an operation, once that has run."""
     operations: int
     last_effect: int  # number of the probe behind which something was written or a random number drawn
     expected: tuple[Any, ...]  # torch's state as it should be
@@ -259,6 +279,8 @@ class Ledger:
     """The table of known outside objects of one recording; watch/ledger.py says what it is for."""
 
     place: Place | None
+    generalise: Callable[[Any, Any], bool]
+    """Asked about every number and tuple that is read from outside; True: nothing is checked of it."""
     def __init__(
         self,
         watcher: Watcher,
@@ -301,6 +323,26 @@ class Ledger:
         """Note a read of a module's part; False: nothing is noted, or not all."""
     def close(self) -> None:
         """Let go of everything; origins stay good for those who hold them, without their children."""
+
+# Steps of a formula.
+STEP_CONSTANT: Final[int]
+STEP_SIZE: Final[int]
+STEP_STRIDE: Final[int]
+STEP_NUMBER: Final[int]
+STEP_ADD: Final[int]
+STEP_MUL: Final[int]
+STEP_FLOORDIV: Final[int]
+STEP_MOD: Final[int]
+STEP_POW: Final[int]
+STEP_MIN: Final[int]
+STEP_MAX: Final[int]
+STEP_EQ: Final[int]
+STEP_NE: Final[int]
+STEP_LT: Final[int]
+STEP_LE: Final[int]
+STEP_AND: Final[int]
+STEP_OR: Final[int]
+STEP_NOT: Final[int]
 
 # Guards in C: how a value is reached, parts of functions, what is asked, how long an answer lasts, kinds of versions.
 EDGE_LOCAL: Final[int]
@@ -365,6 +407,8 @@ class Guards:
         asked: tuple[int, ...],
         always: int,
         ask: Callable[[tuple[Any, ...], bool], tuple[Any, ...] | int] | None,
+        formulas: list[list[tuple[int, int, int]]] = ...,
+        terms: tuple[int, ...] = ...,
     ) -> Guards: ...
     def check(self, slots: tuple[Any, ...], /) -> Any: ...
     def state_holds(self) -> bool: ...
@@ -421,6 +465,22 @@ class Leave:
     @property
     def landings(self) -> tuple[Landing, ...]: ...
     def go(self, function: FunctionType, state: tuple[Any, ...], /) -> Jump: ...
+
+FROM_OUTPUT: int
+FROM_VALUE: int
+FROM_CONSTANT: int
+
+@final
+class Relay:
+    """A replay that is nothing but a graph: parts of the result are (FROM_..., index or constant)."""
+
+    def __new__(
+        cls, graph: Callable[..., Any] | None, inputs: int, parts: tuple[tuple[int, Any], ...], is_tuple: bool, /
+    ) -> Relay: ...
+    @property
+    def graph(self) -> Any: ...
+    def settle(self, graph: Callable[..., Any], /) -> None: ...
+    def __call__(self, values: tuple[Any, ...], /) -> Any: ...
 
 @final
 class Compiled:

@@ -24,7 +24,7 @@ from .report.explain import Explanation
 from .report.logs import set_logs
 from .watch import steering
 from .watch.policy import is_compiling
-from .watch.steering import graph_break
+from .watch.steering import graph_break, mark_dynamic, mark_static
 
 MODES = ("default", "reduce-overhead", "max-autotune")
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
@@ -38,6 +38,8 @@ __all__ = [
     "explain",
     "graph_break",
     "is_compiling",
+    "mark_dynamic",
+    "mark_static",
     "optimize",
     "reset",
     "set_logs",
@@ -71,7 +73,7 @@ def compile(
         )
     if not callable(fn):
         raise TypeError(f"stator.compile takes a function, a method or a module, not {fn!r}")
-    program_of = _programs_with(backend, mode, fullgraph, options)
+    program_of = _programs_with(backend, mode, fullgraph, dynamic, options)
     if disable:
         return fn
     if isinstance(fn, torch.nn.Module):
@@ -79,15 +81,28 @@ def compile(
     return _compile_callable(fn, program_of)
 
 
-def _programs_with(backend: Any, mode: str | None, fullgraph: bool, options: Mapping[str, Any] | None) -> ProgramOf:
+# What `dynamic` stands for, in options.
+_DYNAMIC: dict[bool | None, dict[str, Any]] = {
+    None: {},
+    True: {"dynamic_shapes": True, "assume_static_by_default": False},
+    False: {"dynamic_shapes": False},
+}
+
+
+def _programs_with(
+    backend: Any, mode: str | None, fullgraph: bool, dynamic: bool | None, options: Mapping[str, Any] | None
+) -> ProgramOf:
     """What makes programs with these settings, all of them checked."""
+    if dynamic not in (None, True, False):
+        raise TypeError(f"dynamic is None, True or False, not {dynamic!r}")
+    options = {**_DYNAMIC[dynamic], **(options or {})}
     if mode is not None and mode not in MODES:
         raise ValueError(f"there is no mode {mode!r}; known modes: {', '.join(MODES)}")
     chosen = look_up(backend)
     settings = global_options.merged(options)
 
     def program_of(function: types.FunctionType, name: str, *, shared: bool = False) -> Program:
-        ways = (fullgraph, *sorted((options or {}).items()))
+        ways = (fullgraph, *sorted(options.items()))
         program = Program(
             function,
             plain_caller(function),
@@ -149,7 +164,7 @@ def compile_(
     """Compile a module in place: its own calls are compiled from now on."""
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"stator.compile_ takes a module, not {module!r}")
-    compile_in_place(module, _programs_with(backend, mode, fullgraph, options))
+    compile_in_place(module, _programs_with(backend, mode, fullgraph, dynamic, options))
     return module
 
 

@@ -329,6 +329,20 @@ class GraphBreakError(StatorError):
         return f"the graph breaks, and fullgraph=True forbids that:\n{render(self.why)}"
 
 
+class SpecializationError(StatorError):
+    """A dimension that was marked as dynamic can have one size only. `what` says which, and due to which line."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(name, what)
+        self.name, self.what = name, what
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.what}; it was marked with stator.mark_dynamic. "
+            "Change that line, or mark the dimension with stator.mark_static."
+        )
+
+
 class UnknownBackend(StatorError):
     """`backend=` names none of the registered backends."""
 

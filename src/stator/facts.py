@@ -75,11 +75,26 @@ def tensor_facts(tensor: Any, keys: int | None = None) -> TensorFacts:
     )
 
 
+def fits(found: TensorFacts, expected: TensorFacts) -> bool:
+    """Are these the facts that are expected? What is expected to be None may be anything."""
+    return (
+        found._replace(size=(), stride=()) == expected._replace(size=(), stride=())
+        and fits_numbers(found.size, expected.size)
+        and fits_numbers(found.stride, expected.stride)
+    )
+
+
+def fits_numbers(found: Any, expected: Any) -> bool:
+    if found == expected:
+        return True
+    return len(found) == len(expected) and all(a == b or b is None for a, b in zip(found, expected, strict=True))
+
+
 def shared_storages(tensors: Iterable[Any]) -> tuple[tuple[int, ...], ...]:
     """Groups of positions whose tensors lie in one storage."""
     groups: dict[int, list[int]] = {}
     for index, tensor in enumerate(tensors):
-        if tensor.layout is torch.strided:
+        if type(tensor) not in (int, float) and tensor.layout is torch.strided:
             groups.setdefault(tensor.untyped_storage()._cdata, []).append(index)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 

@@ -19,7 +19,7 @@ import time
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from torch.autograd import forward_ad
 
 from . import _native, events
 from .backends.registry import Backend
-from .errors import BackendError, BreakReason, GraphBreakError, InternalError, break_reason
+from .errors import BackendError, BreakReason, GraphBreakError, InternalError, SpecializationError, break_reason
 from .options import View, options
 from .recording import Recording, Way
 from .replay.cache import Cache, Entry
@@ -39,6 +39,7 @@ from .replay.graph import restoring
 from .replay.guards import Guards, Miss
 from .watch import policy
 from .watch.recorder import Experience, Recorder, Segment
+from .watch.symbols import Changing
 
 Slots = tuple[Any, ...]
 _TRANSIENT_LIMIT = 3
@@ -292,6 +293,7 @@ class Program:
             self.tally.last_miss = miss
             if self.way is not None:
                 self.cache.note_change(entries[0].guards, inputs)
+            self._note_symbols(inputs, [entry.guards for entry in entries])
         events.emit(events.CacheMiss(self.name, miss))
         refused = self._refuse_to_record(miss)
         if refused is not None:
@@ -322,7 +324,7 @@ class Program:
         """Watch the call; its result is the call's result, whatever becomes of the recording."""
         start = time.perf_counter()
         try:
-            recorder = Recorder(self.name, self.start, self.settings, self._ask)
+            recorder = Recorder(self.name, self.start, self.settings, self._ask, self._experience(False))
             recorder.prepare(function, self.names, slots, self.way, frozenset(self.cache.changing))
         except Exception as error:
             self._internal_failure("preparing to watch", error)
@@ -340,7 +342,7 @@ class Program:
             raise
         try:
             self._keep(recorder, segments, start)
-        except (GraphBreakError, InternalError):
+        except (GraphBreakError, InternalError, SpecializationError):
             raise
         except BackendError as error:
             if not self.settings.suppress_errors:
@@ -370,7 +372,19 @@ class Program:
         recorded = any(guard.check(inputs, state) is not None for guard in guards)
         if not recorded and guards:
             program.cache.note_change(guards[0], inputs)
-        return Experience(recorded, frozenset(program.cache.changing))
+            program._note_symbols(inputs, guards)
+        return program._experience(recorded)
+
+    def _note_symbols(self, inputs: Slots, guards: Iterable[Guards]) -> None:
+        if self.settings.dynamic_shapes:
+            with contextlib.suppress(Exception):  # whatever the objects in it do when they are looked at
+                self.cache.note_symbols(inputs, guards)
+
+    def _experience(self, recorded: bool) -> Experience:
+        changing = None
+        if self.settings.dynamic_shapes:
+            changing = Changing(self.cache.symbols, not self.settings.assume_static_by_default)
+        return Experience(recorded, frozenset(self.cache.changing), changing)
 
     def _keep(self, recorder: Recorder, segments: list[Segment], start: float) -> None:
         if recorder.failure is not None or not segments:
@@ -404,23 +418,35 @@ class Program:
     def build(self, recording: Recording) -> Entry:
         """From a recording to something that can be called: backend, guards, replay."""
         wanted = wanted_origins(recording)
+        compiled: Callable[..., Any] | None = None
+        if not recording.plain and recording.graph is not None:
+            compiled = restoring(self._compile(recording), recording.graph)
+            self.tally.graphs.append(recording.graph)
+        self._take_assumptions(recording)
         restores = tuple(wanted.index(origin) for origin in recording.restores)
         entry = Entry(recording.name, Guards(recording, wanted, compile_guards), None, recording.mutates, restores)
         entry.break_reason = recording.break_reason
         if recording.plain:
             return entry
-        compiled: Callable[..., Any] | None = None
-        if recording.graph is not None:
-            compiled = restoring(self._compile(recording), recording.graph)
-            self.tally.graphs.append(recording.graph)
         entry.graph = recording.graph
         entry.replay, entry.leave, entry.replay_source = emit(recording, wanted, compiled)
         recording.example_inputs = []
         return entry
 
+    @staticmethod
+    def _take_assumptions(recording: Recording) -> None:
+        """What the backend assumed of sizes is guarded, too."""
+        if recording.more_relations is not None:
+            recording.relations = recording.more_relations()
+        broken = recording.violated() if recording.violated is not None else None
+        recording.more_relations = recording.violated = None
+        if broken is not None:
+            raise SpecializationError(recording.name, broken)
+
     def _compile(self, recording: Recording) -> Callable[..., Any]:
         assert recording.graph is not None
         start = time.perf_counter()
+        depth = sys.getrecursionlimit()
         try:
             with torch.set_grad_enabled(recording.state[0]):  # as it is where the graph will run
                 compiled = self._backend(recording.graph, recording.example_inputs)
@@ -429,6 +455,9 @@ class Program:
         except Exception as error:
             text = recording.graph.print_readable(print_output=False)
             raise BackendError(self.backend_name, error, self._save(text, "graph")) from error
+        finally:
+            if sys.getrecursionlimit() != depth:  # it is the program's, and some programs read it
+                sys.setrecursionlimit(depth)
         events.emit(events.BackendCompiled(self.name, self.backend_name, time.perf_counter() - start))
         return compiled
 

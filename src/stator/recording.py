@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from ._native import Origin as Origin  # how to reach an outside value again; in C, since a run makes thousands
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType
 
     import torch
@@ -72,16 +73,47 @@ class Check(NamedTuple):
 
 
 class TensorFacts(NamedTuple):
-    """All that a graph assumes of an input tensor."""
+    """All that a graph assumes of an input tensor. A size or stride that may be any, or that a relation speaks of, is
+    None."""
 
     type: type
     dtype: torch.dtype
     device: torch.device
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[Any, ...]
+    stride: tuple[Any, ...]
     requires_grad: bool
     is_leaf: bool
     keys: int  # raw dispatch key set: layout, conjugate and negative bits, inference, functorch wrappers
+
+
+class Specialised(NamedTuple):
+    """A symbolic number whose value was needed."""
+
+    what: Any  # an expression; () if there is no word for it
+    value: Any  # or why there is none
+    place: Place | None
+
+
+def path_of(origin: Origin) -> tuple[Any, ...]:
+    """The way from the root to an origin: equal for the same place in two recordings of a function."""
+    steps: list[Any] = []
+    at: Origin | None = origin
+    while at is not None:
+        key = at.key[0] if at.edge is Edge.LOCAL else id(at.key) if at.edge is Edge.CONST else at.key
+        steps.append((at.edge, key))
+        at = at.parent
+    return tuple(reversed(steps))
+
+
+def render_place(place: Any) -> str:
+    """The user's line that made a guard necessary."""
+    if place is None:
+        return ""
+    code = place.code
+    if code is None:
+        return ""
+    line = next((line for start, end, line in code.co_lines() if start <= place.offset < end), None)
+    return f"{code.co_filename}:{line or code.co_firstlineno}"
 
 
 def describe_key(origin: Origin) -> str:
@@ -241,6 +273,11 @@ class Recording:
     storages: tuple[tuple[int, ...], ...] | None  # groups of graph inputs which share memory; None: irrelevant
     mutates: bool  # the graph writes into its inputs
     restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
+    relations: list[Any] = field(default_factory=list)  # `relations.Relation`s between sizes and numbers
+    more_relations: Callable[[], list[Any]] | None = None  # all of them, once the backend has seen the graph
+    specialised: list[Specialised] = field(default_factory=list)
+    symbolic: list[Any] = field(default_factory=list)  # the sizes and numbers that may be others: terms
+    violated: Callable[[], str | None] | None = None  # which dimension that was to be symbolic is none, in words
     operations: int = 0
     probes: int = 0  # fired in the run
     prints: list[tuple[list[Recipe], dict[str, Any]]] = field(default_factory=list)  # arguments, keywords

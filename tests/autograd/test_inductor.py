@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -73,3 +75,21 @@ def test_torchs_own_autograd_is_not_asked(monkeypatch: pytest.MonkeyPatch, refus
         fn(x).sum().backward()
     torch.testing.assert_close(x.grad, x.cos() * 2)
     assert refused == []
+
+
+FIRST = """
+import torch, stator
+from stator import events
+refused = []
+events.subscribe(refused.append, events.NotDerived, events.InternalFailure)
+fn = stator.compile(lambda x: torch.nn.functional.max_pool2d(x, 2), backend="inductor")
+for size in (8, 8, 10):
+    x = torch.randn(1, 2, size, size, requires_grad=True)
+    fn(x).sum().backward()
+assert refused == [], refused
+"""
+
+
+def test_decompositions_in_a_fresh_process() -> None:
+    """Torch's decomposition of pooling uses a part of inductor that must have been imported."""
+    subprocess.run([sys.executable, "-c", FIRST], check=True, timeout=300)

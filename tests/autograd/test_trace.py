@@ -132,6 +132,23 @@ def test_a_graph_that_is_refused_runs_as_it_was_captured() -> None:
     assert len(refused) == 1
 
 
+def test_an_operator_that_compares_devices() -> None:
+    """It is given a tensor that the function reached by itself, which is real."""
+    index = torch.tensor([[0, 1], [1, 0]])
+
+    def fn(a: torch.Tensor) -> torch.Tensor:
+        return torch.take_along_dim(a, index, 1) * 2
+
+    compiled = aot_function(fn, lambda gm, _: gm)
+    for scale in (1, 2, 3):
+        one, other = ((x(2, 3, grad=False) * scale).requires_grad_() for _ in range(2))
+        found, expected = compiled(one), fn(other)
+        assert torch.equal(found, expected)
+        found.sum().backward()
+        expected.sum().backward()
+        assert torch.equal(one.grad, other.grad)
+
+
 def state() -> tuple[Any, ...]:
     return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
 

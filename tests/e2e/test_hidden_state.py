@@ -321,7 +321,7 @@ def test_an_outside_object_dies_and_its_place_is_taken():
         return x * config.scale
 
     calls = [lambda w, n=n: w.fn(rand(1), Config(float(n % 3))) for n in range(9)]
-    check(lambda: World(fn=fn), calls, expect="miss miss miss " + "hit " * 5 + "hit")
+    check(lambda: World(fn=fn), calls, expect="miss miss " + "hit " * 6 + "hit")
 
 
 def test_the_order_of_an_ordered_dict_is_guarded_even_if_its_keys_are_the_same():

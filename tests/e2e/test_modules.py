@@ -260,7 +260,7 @@ def test_a_counter_in_forward_is_right():
             return x * self.calls
 
     reset = call(4, before=lambda m: setattr(m, "calls", 0))
-    check_module(Counts, call(3), reset, expect="miss miss miss hit")
+    check_module(Counts, call(3), reset, expect="miss miss hit hit")
 
 
 def test_weights_changed_between_calls_are_used():

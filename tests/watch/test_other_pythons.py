@@ -15,7 +15,7 @@ import pytest
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1] / "src" / "stator"
 TESTS = ["test_hook", "test_probes", "test_ledger", "test_fingerprint", "test_instrument", "test_neighbour"]
-TESTS += ["test_continuation", "test_frames", "test_engine", "test_digest", "test_leaving"]
+TESTS += ["test_continuation", "test_frames", "test_engine", "test_digest", "test_leaving", "test_relay"]
 MODULES = ["__init__", "opcodes", "instrument", "flow", "assemble", "continuation", "step", "suspend"]
 ASK = "import sys; print(sys.implementation.name, *sys.version_info[:2])"
 

@@ -33,17 +33,25 @@ typedef struct {
 static int enabled; /* may C code take calls at all? */
 static PyObject *readers, *reader_kind; /* not while somebody wants to hear of hits: `reader_kind` is in `readers` */
 
+static uint64_t readers_seen; /* the version of `readers` for which `heard` holds */
+static int heard;
+
 static int
 is_heard(void)
 {
     if (readers == NULL || PyDict_GET_SIZE(readers) == 0) {
         return 0;
     }
-    int heard = PyDict_Contains(readers, reader_kind);
-    if (heard < 0) {
-        PyErr_Clear();
+    uint64_t version = dict_version(readers);
+    if (version == 0 || version != readers_seen) {
+        int found = PyDict_Contains(readers, reader_kind);
+        if (found < 0) {
+            PyErr_Clear();
+        }
+        heard = found != 0;
+        readers_seen = version;
     }
-    return heard != 0;
+    return heard;
 }
 
 /* May C code use recordings here and now? */
@@ -203,7 +211,7 @@ static int
 replay(Compiled *c, const Row *row, PyObject *values, PyObject *const *inputs, Py_ssize_t count, PyObject **state)
 {
     row->hits->value++;
-    *state = PyObject_CallOneArg(row->replay, values);
+    *state = Py_IS_TYPE(row->replay, &RelayType) ? relay_run(row->replay, values) : PyObject_CallOneArg(row->replay, values);
     Py_DECREF(values);
     if (*state == NULL) {
         *state = after_failure(c, row->entry, inputs, count);
@@ -499,6 +507,7 @@ set_quick(PyObject *Py_UNUSED(module), PyObject *args)
     }
     Py_XSETREF(readers, Py_NewRef(all));
     Py_XSETREF(reader_kind, Py_NewRef(kind));
+    readers_seen = 0;
     Py_RETURN_NONE;
 }
 

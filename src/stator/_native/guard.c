@@ -62,6 +62,22 @@ tensor_from(Guards *g, Check *c, PyObject *tuple)
     return 0;
 }
 
+/* A small number as the object that CPython keeps for it: what is compared is mostly that very object. */
+static int
+shared_number(PyObject **expected)
+{
+    if (PyLong_CheckExact(*expected)) {
+        int overflow;
+        long value = PyLong_AsLongAndOverflow(*expected, &overflow);
+        PyObject *shared = overflow != 0 ? Py_NewRef(*expected) : PyLong_FromLong(value);
+        if (shared == NULL) {
+            return -1;
+        }
+        Py_SETREF(*expected, shared);
+    }
+    return 0;
+}
+
 static int
 check_from(Guards *g, Check *c, PyObject *row)
 {
@@ -94,6 +110,7 @@ check_from(Guards *g, Check *c, PyObject *row)
     case FACT_NO_SLOT:
         return is_member(expected) ? 0 : refuse("NO_SLOT takes a member descriptor");
     case FACT_EQUAL:
+        return shared_number(&c->expected);
     case FACT_IS:
     case FACT_UNSET:
     case FACT_ASK:
@@ -243,6 +260,23 @@ groups_from(Guards *g, PyObject *list)
 }
 
 static int
+formulas_from(Guards *g, PyObject *list, PyObject *terms)
+{
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    g->terms = numbers_from(g, terms, 0);
+    g->term_count = (int)PyTuple_GET_SIZE(terms);
+    g->term_values = PyMem_Calloc((size_t)g->term_count + 1, sizeof(PyObject *));
+    g->formulas = PyMem_Calloc((size_t)count + 1, sizeof(Formula));
+    for (Py_ssize_t i = 0; g->terms != NULL && g->term_values != NULL && g->formulas != NULL && i < count; i++) {
+        g->formula_count++;
+        if (formula_from(&g->formulas[i], PyList_GET_ITEM(list, i), g->term_count) < 0) {
+            return -1;
+        }
+    }
+    return g->terms == NULL || g->term_values == NULL || g->formulas == NULL ? -1 : 0;
+}
+
+static int
 nodes_from(Guards *g, PyObject *nodes)
 {
     Py_ssize_t count = PyList_GET_SIZE(nodes), checks = 0;
@@ -272,12 +306,14 @@ nodes_from(Guards *g, PyObject *nodes)
 static PyObject *
 guards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"state", "nodes", "relations", "groups", "wanted", "asked", "always", "ask", NULL};
-    PyObject *state, *nodes, *relations, *groups, *wanted, *asked, *ask;
+    static char *names[] = {"state", "nodes",  "relations", "groups",   "wanted", "asked",
+                            "always", "ask", "formulas",  "terms", NULL};
+    PyObject *state, *nodes, *relations, *groups, *wanted, *asked, *ask, *formulas = NULL, *terms = NULL;
     int always;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!O!O!iO", names, &state, &PyList_Type, &nodes, &PyList_Type,
-                                     &relations, &PyList_Type, &groups, &PyTuple_Type, &wanted, &PyTuple_Type, &asked,
-                                     &always, &ask)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!O!O!iO|O!O!", names, &state, &PyList_Type, &nodes,
+                                     &PyList_Type, &relations, &PyList_Type, &groups, &PyTuple_Type, &wanted,
+                                     &PyTuple_Type, &asked, &always, &ask, &PyList_Type, &formulas, &PyTuple_Type,
+                                     &terms)) {
         return NULL;
     }
     Guards *g = (Guards *)type->tp_alloc(type, 0);
@@ -287,7 +323,7 @@ guards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     g->failed_origin = g->failed_check = -1;
     g->patience = 1;
     if (state_from(&g->state, state) < 0 || nodes_from(g, nodes) < 0 || relations_from(g, relations) < 0 ||
-        groups_from(g, groups) < 0 || (g->wanted = numbers_from(g, wanted, 1)) == NULL ||
+        groups_from(g, groups) < 0 || (formulas != NULL && terms != NULL && formulas_from(g, formulas, terms) < 0) || (g->wanted = numbers_from(g, wanted, 1)) == NULL ||
         (g->asked = numbers_from(g, asked, 0)) == NULL) {
         if (!PyErr_Occurred()) {
             PyErr_NoMemory();
@@ -352,6 +388,10 @@ guards_clear(Guards *g)
         PyMem_Free(g->groups[g->group_count].nodes);
         PyMem_Free(g->groups[g->group_count].values);
     }
+    while (g->formula_count > 0) {
+        formula_clear(&g->formulas[--g->formula_count]);
+    }
+    g->term_count = 0;
     state_clear(&g->state);
     Py_CLEAR(g->ask);
     return 0;
@@ -368,6 +408,9 @@ guards_dealloc(Guards *g)
     PyMem_Free(g->tensors);
     PyMem_Free(g->relations);
     PyMem_Free(g->groups);
+    PyMem_Free(g->formulas);
+    PyMem_Free(g->terms);
+    PyMem_Free(g->term_values);
     PyMem_Free(g->wanted);
     PyMem_Free(g->asked);
     Py_TYPE(g)->tp_free(g);

@@ -2,7 +2,7 @@
 #ifndef STATOR_GUARD_H
 #define STATOR_GUARD_H
 
-#include "tensor.h"
+#include "formula.h"
 
 /* ---- torch's global state (state.c) ---- */
 
@@ -115,9 +115,12 @@ typedef struct {
     TensorFacts **tensors;
     Relation *relations;
     Group *groups;
+    Formula *formulas;   /* relations between sizes and numbers, over the values of these: */
+    int *terms;
+    PyObject **term_values;
     int *wanted;         /* nodes whose values the replay gets; -1: the next one that `ask` gives back */
     int *asked;          /* nodes whose values `ask` gets; the first `always_count` even if no check is in doubt */
-    int node_count, check_count, tensor_count, relation_count, group_count, wanted_count, asked_count, always_count;
+    int node_count, check_count, tensor_count, relation_count, group_count, formula_count, term_count, wanted_count, asked_count, always_count;
     PyObject *ask;       /* a Python function for what C code cannot tell; see guards_walk */
     int always_ask;
     int cleared;         /* by the garbage collector */
@@ -152,5 +155,6 @@ int guards_setup(PyObject *module);
 
 void group_note(Guards *g, Node *n, PyObject *value, int made); /* a member of a group gets another value */
 int relations_hold(Guards *g); /* of the values that the nodes have now */
+int formulas_hold(Guards *g);  /* relations between the sizes and numbers of this call */
 
 #endif

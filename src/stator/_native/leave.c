@@ -15,17 +15,26 @@ unbound(PyObject *code, PyObject *namespace)
     return PyFunction_New(code, namespace);
 }
 
-/* The function itself, or one with the same code and the closure of `original`. `known` (or NULL) holds those that were made
- * for this closure before. */
+/* What was found in the dict `known` is there for as long as that has the same version. */
+static void
+remember(Found *last, PyObject *known, PyObject *function)
+{
+    last->version = dict_version(known);
+    last->function = function;
+}
+
+/* A function with the same code and the closure of `original`. `known` (or NULL) holds those that were made for this closure
+ * before. */
 static PyObject *
-bound(PyObject *function, PyObject *original, PyObject *known)
+bound(PyObject *function, PyObject *original, PyObject *known, Found *last)
 {
     PyObject *code = PyFunction_GET_CODE(function);
-    if (((PyCodeObject *)code)->co_nfreevars == 0) {
-        return Py_NewRef(function);
+    if (known != NULL && last->version != 0 && last->version == dict_version(known)) {
+        return Py_NewRef(last->function);
     }
     PyObject *found = known == NULL ? NULL : PyDict_GetItemWithError(known, function);
     if (found != NULL) {
+        remember(last, known, found);
         return Py_NewRef(found);
     }
     if (PyErr_Occurred()) {
@@ -40,6 +49,9 @@ bound(PyObject *function, PyObject *original, PyObject *known)
     if (made != NULL &&
         (PyFunction_SetClosure(made, closure) < 0 || (known != NULL && PyDict_SetItem(known, function, made) < 0))) {
         Py_CLEAR(made);
+    }
+    if (made != NULL && known != NULL) {
+        remember(last, known, made);
     }
     return made;
 }
@@ -59,6 +71,7 @@ landing_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     if (l != NULL) {
         l->way = Py_NewRef(way);
         l->function = unbound(code, namespace);
+        l->closes = ((PyCodeObject *)code)->co_nfreevars > 0;
         if (l->function == NULL) {
             Py_CLEAR(l);
         }
@@ -235,6 +248,7 @@ leave_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     if (l != NULL) {
         l->landings = Py_NewRef(landings);
         l->call = unbound(code, namespace);
+        l->closes = ((PyCodeObject *)code)->co_nfreevars > 0;
         if (l->call == NULL) {
             Py_CLEAR(l);
         }
@@ -318,14 +332,17 @@ leave_step(Leave *l, PyObject *function, PyObject *known, PyObject *state, Landi
         PyErr_SetString(PyExc_RuntimeError, "this step was taken apart by the garbage collector");
         return -1;
     }
-    PyObject *step = bound(l->call, function, known);
+    PyObject *step = l->closes ? bound(l->call, function, known, &l->last) : Py_NewRef(l->call);
     if (step == NULL) {
         return -1;
     }
     PyObject *moved = PyObject_Vectorcall(step, ((PyTupleObject *)state)->ob_item, (size_t)PyTuple_GET_SIZE(state), NULL);
     Py_DECREF(step);
     Landing *found = moved == NULL ? NULL : landed(l, moved);
-    PyObject *next = found == NULL ? NULL : bound(found->function, function, known);
+    PyObject *next = NULL;
+    if (found != NULL) {
+        next = found->closes ? bound(found->function, function, known, &found->last) : Py_NewRef(found->function);
+    }
     if (next == NULL) {
         Py_XDECREF(moved);
         return -1;

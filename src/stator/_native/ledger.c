@@ -261,16 +261,32 @@ same_as(Ledger *l, Origin *origin, Origin *first)
     return result;
 }
 
+/* A number that is known to change is not checked: the recording is made for others, too. 1: it has been seen to. */
+static int
+generalised(Ledger *l, Origin *origin, PyObject *value)
+{
+    if (l->generalise == NULL || !(PyLong_CheckExact(value) || PyFloat_CheckExact(value) || PyTuple_Check(value))) {
+        return 0;
+    }
+    PyObject *ask = Py_NewRef(l->generalise), *arguments[] = {(PyObject *)origin, value};
+    PyObject *answer = PyObject_Vectorcall(ask, arguments, 2, NULL);
+    int yes = answer == NULL ? -1 : answer == Py_True;
+    Py_XDECREF(answer);
+    Py_DECREF(ask);
+    return yes;
+}
+
 /* What the value is: a constant by its fact, an object by its identity. An object has one origin, the first one;
  * reaching it by another one adds a check that both are the same object. */
 static int
 identify(Ledger *l, Origin *origin, PyObject *value)
 {
     l->busy++;
-    PyObject *kind = kind_of(l, value);
+    int general = generalised(l, origin, value);
+    PyObject *kind = general != 0 ? NULL : kind_of(l, value);
     l->busy--;
     if (kind == NULL) {
-        return -1;
+        return general > 0 ? 0 : -1;
     }
     int constant = kind != Py_None, equal = kind == l->facts[FACT_EQUAL];
     int result = constant ? ledger_check(l, origin, kind, value) : 0;
@@ -561,7 +577,8 @@ ledger_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Ledger *l = (Ledger *)self;
     PyObject *members[] = {(PyObject *)l->watcher, l->origins,  l->alive,     l->place, l->check,
-                           l->kinds,               l->ask_kind, l->ask_value, l->plans, l->callable_modules};
+                           l->kinds,               l->ask_kind, l->ask_value, l->plans, l->callable_modules,
+                           l->generalise};
     for (size_t i = 0; i < sizeof(members) / sizeof(*members); i++) {
         Py_VISIT(members[i]);
     }
@@ -596,6 +613,7 @@ ledger_clear(PyObject *self)
     Py_CLEAR(l->kinds);
     Py_CLEAR(l->ask_kind);
     Py_CLEAR(l->ask_value);
+    Py_CLEAR(l->generalise);
     Py_CLEAR(l->plans);
     Py_CLEAR(l->callable_modules);
     for (int i = 0; i < EDGE_COUNT; i++) {
@@ -659,6 +677,7 @@ static PyMemberDef ledger_members[] = {
     {"origins", T_OBJECT_EX, offsetof(Ledger, origins), READONLY, "All origins, parents before children."},
     {"alive", T_OBJECT_EX, offsetof(Ledger, alive), READONLY, "Every object that was ever known."},
     {"place", T_OBJECT, offsetof(Ledger, place), 0, "The probe that the next entries are due to, or None."},
+    {"generalise", T_OBJECT, offsetof(Ledger, generalise), 0, "Called with an origin and a number or tuple; True: no check."},
     {"plans", T_OBJECT_EX, offsetof(Ledger, plans), READONLY, "{type: {name: plan}}"},
     {"callable_modules", T_OBJECT_EX, offsetof(Ledger, callable_modules), READONLY, "{type: bool}"},
     {NULL},

@@ -124,6 +124,7 @@ typedef struct Watcher {
     PyObject *handlers[KIND_COUNT];
     PyObject *enter, *classify, *leaf, *blind, *foreign, *failed, *transparent;
     PyObject *on_resume, *on_lost, *on_return, *on_mark; /* or None */
+    PyObject *on_symbol; /* what is done with symbolic numbers; or NULL */
     PtrSet known, fresh, entered; /* addresses only */
     PtrSet loose;                 /* likewise: known numbers that nothing has depended on yet */
     PtrSet approved, intercepted; /* owning */
@@ -197,6 +198,12 @@ void pending_left(Thread *t, int raised); /* the frame was left */
 PyObject *pending_pend(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 PyObject *pending_hand_over(PyObject *watcher, PyObject *other);
 
+/* ---- symbolic numbers (symbol.c) ---- */
+
+int is_symbol(PyObject *x);
+int holds_symbol(PyObject *x, int depth); /* itself, or down to so many containers in it; 1 where it is deeper */
+int symbol_setup(PyObject *module);
+
 /* ---- code objects (codeinfo.c) ---- */
 
 typedef struct {
@@ -254,13 +261,15 @@ PyObject *frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
 PyObject *frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 extern PyObject *missing; /* module.c */
 
-/* ---- guards and dispatch (tensor.c, watched.c, state.c, guard.c, shelf.c, leave.c, dispatch.c) ---- */
+/* ---- guards and dispatch (tensor.c, watched.c, state.c, guard.c, shelf.c, relay.c, leave.c, dispatch.c) ---- */
 
 int tensor_setup(PyObject *module);
 int watched_setup(PyObject *module);
 int state_setup(PyObject *module);
 int guards_setup(PyObject *module);
+int formula_setup(PyObject *module);
 int shelf_setup(PyObject *module);
+int relay_setup(PyObject *module);
 int leave_setup(PyObject *module);
 int dispatch_setup(PyObject *module);
 

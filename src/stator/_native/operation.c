@@ -152,10 +152,11 @@ before(Tracer *t, Step *s, PyObject *func, PyObject *args, PyObject *kwargs)
     if (way == NULL || !PyTuple_Check(way) || PyTuple_GET_SIZE(way) < WAY_SIZE) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    if (!says(way, WAY_USUAL)) {
+    int fact = PyLong_AsLong(PyTuple_GET_ITEM(way, WAY_KIND)) == TREATMENT_FACT;
+    if (!says(way, WAY_USUAL) || (fact && t->shapes != NULL)) {
         return 0;
     }
-    if (PyLong_AsLong(PyTuple_GET_ITEM(way, WAY_KIND)) == TREATMENT_FACT) {
+    if (fact) {
         return before_fact(t, s, args);
     }
     unsigned long long places = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(way, WAY_DATA));

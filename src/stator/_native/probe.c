@@ -304,9 +304,12 @@ first_packed(Probe *p, PyObject **operands)
     return (int)(call.args - operands) + packed;
 }
 
+enum { CONTAINERS_SEARCHED = 6 };
+
 /* Loose numbers: known objects whose value nothing has depended on so far. An instruction that is about to use one as
  * more than something to be moved about settles it. What a watched function is given, and what is stored in a variable
- * by itself, is moved only. In a container it is settled: C code would find it there. */
+ * by itself, is moved only. In a container it is settled: C code would find it there. Symbolic numbers are
+ * treated likewise, in containers too. */
 static void
 settle_operands(Watcher *w, Probe *p, PyObject **operands)
 {
@@ -317,13 +320,12 @@ settle_operands(Watcher *w, Probe *p, PyObject **operands)
     int first = calls_watched_function(w, p, operands) ? first_packed(p, operands) : 0;
     for (int i = first; i < p->span && thread_here.state == STATE_WATCHING; i++) {
         PyObject *value = operands[i];
-        if (value != NULL && ptrset_remove(&w->loose, value)) {
-            PyObject *args[2] = {(PyObject *)p, value};
-            if (w->handlers[KIND_PACK] != NULL) {
-                Py_INCREF(value);
-                Py_XDECREF(watcher_call(w, w->handlers[KIND_PACK], args, 2));
-                Py_DECREF(value);
-            }
+        int matters = value != NULL && (ptrset_remove(&w->loose, value) ||
+                                        (w->on_symbol != NULL && holds_symbol(value, CONTAINERS_SEARCHED)));
+        if (matters && w->handlers[KIND_PACK] != NULL) {
+            PyObject *args[2] = {(PyObject *)p, Py_NewRef(value)};
+            Py_XDECREF(watcher_call(w, w->handlers[KIND_PACK], args, 2));
+            Py_DECREF(value);
         }
     }
 }
@@ -373,7 +375,7 @@ fire(Thread *t, Probe *p)
     if (handler != NULL && (w->unfiltered || (filters[p->kind](w, p, &ops) && !noted_in_c(w, p, &ops)))) {
         tell(w, handler, p, &ops);
     }
-    if (t->state == STATE_WATCHING && t->watcher->loose.used > 0) {
+    if (t->state == STATE_WATCHING && (t->watcher->loose.used > 0 || t->watcher->on_symbol != NULL)) {
         settle_operands(t->watcher, p, operands);
     }
 }

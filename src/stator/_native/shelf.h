@@ -1,4 +1,4 @@
-/* Recordings as C code uses them: what shelf.c, leave.c and dispatch.c share. */
+/* Recordings as C code uses them: what shelf.c, relay.c, leave.c and dispatch.c share. */
 #ifndef STATOR_SHELF_H
 #define STATOR_SHELF_H
 
@@ -12,12 +12,27 @@ typedef struct {
     unsigned long long value;
 } Count;
 
+/* ---- replays without code of their own (relay.c) ---- */
+
+extern PyTypeObject RelayType;
+
+/* What the relay gives for these values, a tuple that the caller holds; NULL with an exception. */
+PyObject *relay_run(PyObject *relay, PyObject *values);
+
 /* ---- leaving a segment (leave.c) ---- */
+
+/* What was last found in a dict: `function`, not owned, is in the dict that has this version; 0: nothing. */
+typedef struct {
+    uint64_t version;
+    PyObject *function;
+} Found;
 
 typedef struct {
     PyObject_HEAD
     PyObject *call;     /* a function: takes the state, gives back (number of a landing, what that one takes, ...) */
     PyObject *landings; /* a tuple */
+    int closes;         /* `call` needs a closure: */
+    Found last;         /* with it */
 } Leave;
 
 struct Shelf;
@@ -27,6 +42,8 @@ typedef struct {
     PyObject *way;       /* a `recording.Way` */
     PyObject *function;  /* its outermost continuation, without a closure */
     struct Shelf *shelf; /* the recordings from there on, or NULL: not known yet, or of no use to C code */
+    int closes;          /* `function` needs a closure: */
+    Found last;          /* with it */
 } Landing;
 
 extern PyTypeObject LeaveType;

@@ -17,6 +17,8 @@ static struct {
 } readers[STATE_SIZE];
 
 static PyObject *level_owner, *level_name; /* a namespace, and the name in it that holds the forward AD level */
+static uint64_t level_seen;                /* the version of that namespace when `level` was read; 0: never */
+static intptr_t level;
 static PyObject *any_autocast, *autocast;  /* functions */
 static int ready;
 
@@ -53,54 +55,61 @@ as_number(PyObject *answer, int how, intptr_t *out)
 /* C++ functions by the names that the linker knows. All take nothing; C code sees what they return as it does any pointer,
  * number or bool. */
 static struct {
-    int (*inference)(void);           /* a bool: the lowest byte */
+    int (*grad)(void);                /* a bool: the lowest byte */
+    int (*inference)(void);           /* likewise */
+    int (*dtype)(void);               /* the number of the default dtype: the lowest byte */
     int64_t (*functions)(void);       /* how many torch function modes */
     int64_t (*dispatches)(void);      /* how many torch dispatch modes */
     void *const *(*tracing)(void);    /* where a shared pointer lies: NULL if nothing is traced */
     void *const *(*layers)(void);     /* the vector of functorch's levels: begin, end, ... */
+    void *const *(*hooks)(void);      /* the deque of saved tensor hooks: map, its size, where it starts (4), ends (4) */
 } direct;
 #define KEYS "_ZN3c104impl26raw_local_dispatch_key_setE"
 static void *tls_library;             /* in which each thread finds its dispatch keys */
 static int is_direct;                 /* all of them are there and were verified */
 static __thread const uint64_t *keys; /* of this thread: included, excluded; as differences to the default */
+static intptr_t dtypes[256];          /* what the reader said for each number of a default dtype; 0: not asked yet */
 
-enum { AT_TRACING = 1, AT_INFERENCE = 2, AT_FUNCTIONS = 4, AT_DISPATCHES = 5, AT_LEVEL = 6 };
+enum { AT_GRAD, AT_TRACING, AT_INFERENCE, AT_DTYPE, AT_FUNCTIONS, AT_DISPATCHES, AT_LAYERS, AT_HOOKS };
+enum { DEQUE_START = 2, DEQUE_END = 6 };
 
-/* 1: *out is part i of the state. 0: it has to be asked for in the long way. */
+/* Are this thread's dispatch keys as they were at the start? An operation is traced, comes to a dispatch mode, to functorch or
+ * to autocast by a key that is set for as long as that is on (or not excluded any more): then none of them is. */
 static int
-read_directly(int i, intptr_t *out)
-{
-    switch (i) {
-    case AT_TRACING:
-        *out = *direct.tracing() == NULL;
-        return 1;
-    case AT_INFERENCE:
-        *out = (direct.inference() & 0xFF) != 0;
-        return 1;
-    case AT_FUNCTIONS:
-        *out = (intptr_t)direct.functions();
-        return 1;
-    case AT_DISPATCHES:
-        *out = (intptr_t)direct.dispatches();
-        return 1;
-    case AT_LEVEL: {
-        void *const *vector = direct.layers();
-        *out = INTPTR_MIN;
-        return vector[0] == vector[1];
-    }
-    default:
-        return 0;
-    }
-}
-
-/* Is autocast certainly off? It is on for a kind of device whose key is not excluded, as by default all of them are. */
-static int
-no_autocast(void)
+keys_are_default(void)
 {
     if (keys == NULL) {
         keys = dlsym(tls_library, KEYS); /* those of this thread */
     }
-    return keys != NULL && keys[1] == 0;
+    return keys != NULL && (keys[0] | keys[1]) == 0;
+}
+
+/* Fills in what can be told at once, and gives back which parts these are, as bits. What is not has to be asked in the long
+ * way. `plain`: keys_are_default(). */
+static unsigned
+read_directly(intptr_t *values, int plain)
+{
+    unsigned known = 0;
+#define TELL(i, value) (values[i] = (value), known |= 1u << (i))
+    TELL(AT_GRAD, (direct.grad() & 0xFF) != 0);
+    TELL(AT_INFERENCE, (direct.inference() & 0xFF) != 0);
+    TELL(AT_FUNCTIONS, (intptr_t)direct.functions());
+    TELL(AT_TRACING, plain || *direct.tracing() == NULL);
+    TELL(AT_DISPATCHES, plain ? 0 : (intptr_t)direct.dispatches());
+    void *const *layers = plain ? NULL : direct.layers();
+    if (layers == NULL || layers[0] == layers[1]) {
+        TELL(AT_LAYERS, INTPTR_MIN);
+    }
+    void *const *hooks = direct.hooks();
+    if (hooks[DEQUE_START] == hooks[DEQUE_END]) {
+        TELL(AT_HOOKS, 1);
+    }
+    intptr_t dtype = dtypes[direct.dtype() & 0xFF];
+    if (dtype != 0) {
+        TELL(AT_DTYPE, dtype);
+    }
+#undef TELL
+    return known;
 }
 
 static PyObject *
@@ -112,6 +121,39 @@ call_reader(PyObject *function, PyObject *argument)
     return argument == NULL ? PyObject_CallNoArgs(function) : PyObject_CallOneArg(function, argument);
 }
 
+/* The forward AD level. While the version of its namespace stands, it is the one that was read last. */
+static int
+read_level(intptr_t *out)
+{
+    uint64_t version = dict_version(level_owner);
+    if (version == 0 || version != level_seen) {
+        PyObject *answer = PyDict_GetItemWithError(level_owner, level_name);
+        level_seen = 0;
+        if (answer == NULL || as_number(answer, NUMBER, &level) < 0) {
+            return -1;
+        }
+        level_seen = version;
+    }
+    *out = level;
+    return 0;
+}
+
+/* Part i of the state, as Python reads it. */
+static int
+read_slowly(int i, intptr_t *out)
+{
+    if (readers[i].function == NULL) {
+        return read_level(out);
+    }
+    PyObject *answer = call_reader(readers[i].function, readers[i].argument);
+    int bad = answer == NULL || as_number(answer, readers[i].how, out) < 0;
+    Py_XDECREF(answer);
+    if (!bad && is_direct && i == AT_DTYPE) {
+        dtypes[direct.dtype() & 0xFF] = *out; /* dtypes live for ever */
+    }
+    return bad ? -1 : 0;
+}
+
 int
 state_read(TorchState *state)
 {
@@ -119,25 +161,15 @@ state_read(TorchState *state)
     if (!ready) {
         return -1;
     }
+    int plain = is_direct && keys_are_default();
+    unsigned known = is_direct ? read_directly(state->values, plain) : 0;
     for (int i = 0; i < STATE_SIZE; i++) {
-        PyObject *answer;
-        if (is_direct && read_directly(i, &state->values[i])) {
-            continue;
-        }
-        if (readers[i].function == NULL) {
-            answer = Py_XNewRef(PyDict_GetItemWithError(level_owner, level_name));
-        }
-        else {
-            answer = call_reader(readers[i].function, readers[i].argument);
-        }
-        int bad = answer == NULL || as_number(answer, readers[i].how, &state->values[i]) < 0;
-        Py_XDECREF(answer);
-        if (bad) {
+        if (!(known >> i & 1) && read_slowly(i, &state->values[i]) < 0) {
             PyErr_Clear();
             return -1;
         }
     }
-    if (is_direct && no_autocast()) {
+    if (plain) {
         state->autocast = Py_NewRef(Py_None);
         return 0;
     }
@@ -214,6 +246,7 @@ state_learn(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     ready = is_direct = 0;
+    level_seen = 0;
     for (int i = 0; i < STATE_SIZE; i++) {
         PyObject *function, *argument, *row = PyTuple_GET_ITEM(list, i);
         if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "OOi", &function, &argument, &readers[i].how)) {
@@ -239,19 +272,24 @@ state_direct(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     is_direct = 0;
+    memset(dtypes, 0, sizeof dtypes);
     if (*cpu_path == 0 || *core_path == 0) {
         Py_RETURN_FALSE;
     }
     void *cpu = dlopen(cpu_path, RTLD_LAZY | RTLD_NOLOAD), *core = dlopen(core_path, RTLD_LAZY | RTLD_NOLOAD);
     if (cpu != NULL && core != NULL) { /* torch has loaded them, and never unloads them */
+        *(void **)&direct.grad = dlsym(core, "_ZN3c108GradMode10is_enabledEv");
         *(void **)&direct.inference = dlsym(core, "_ZN3c1013InferenceMode10is_enabledEv");
+        *(void **)&direct.dtype = dlsym(core, "_ZN3c1031get_default_dtype_as_scalartypeEv");
         *(void **)&direct.functions = dlsym(cpu, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv");
         *(void **)&direct.dispatches = dlsym(core, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv");
         *(void **)&direct.tracing = dlsym(cpu, "_ZN5torch3jit6tracer15getTracingStateEv");
         *(void **)&direct.layers = dlsym(cpu, "_ZN2at9functorch20getDynamicLayerStackEv");
+        *(void **)&direct.hooks = dlsym(cpu, "_ZN2at23SavedTensorDefaultHooks13get_tls_stateEv");
         tls_library = core;
-        is_direct = direct.inference != NULL && direct.functions != NULL && direct.dispatches != NULL &&
-                    direct.tracing != NULL && direct.layers != NULL && dlsym(core, KEYS) != NULL;
+        is_direct = direct.grad != NULL && direct.inference != NULL && direct.dtype != NULL && direct.functions != NULL &&
+                    direct.dispatches != NULL && direct.tracing != NULL && direct.layers != NULL && direct.hooks != NULL &&
+                    dlsym(core, KEYS) != NULL;
     }
     return PyBool_FromLong(is_direct);
 }

@@ -71,7 +71,8 @@ tensor_facts_new(PyObject *tuple)
     }
     f->sizes = (int64_t *)(f + 1);
     for (Py_ssize_t i = 0; i < 2 * rank; i++) {
-        f->sizes[i] = PyLong_AsLongLong(i < rank ? PyTuple_GET_ITEM(sizes, i) : PyTuple_GET_ITEM(strides, i - rank));
+        PyObject *number = i < rank ? PyTuple_GET_ITEM(sizes, i) : PyTuple_GET_ITEM(strides, i - rank);
+        f->sizes[i] = number == Py_None ? TENSOR_ANY : PyLong_AsLongLong(number);
         if (f->sizes[i] == -1 && PyErr_Occurred()) {
             PyMem_Free(f);
             return NULL;

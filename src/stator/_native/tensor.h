@@ -36,13 +36,14 @@ typedef struct {
 
 extern TensorPlaces tensor_places __attribute__((visibility("hidden")));
 
+#define TENSOR_ANY INT64_MIN /* a size or stride that may be any */
 #define TENSOR_AT(base, offset, type) (*(type *)((char *)(base) + (offset)))
 
 static inline int
 tensor_same_numbers(const int64_t *a, const int64_t *b, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
-        if (a[i] != b[i]) {
+        if (a[i] != b[i] && b[i] != TENSOR_ANY) {
             return 0;
         }
     }

@@ -150,6 +150,14 @@ tracer_node(Tracer *t, PyObject *op, PyObject *target, PyObject *args, PyObject 
     }
     Py_XDECREF(line);
     Py_XDECREF(meta);
+    if (node != NULL && t->shapes != NULL) {
+        PyObject *shapes = Py_NewRef(t->shapes), *done = PyObject_CallOneArg(shapes, node);
+        Py_DECREF(shapes);
+        if (done == NULL) {
+            Py_CLEAR(node);
+        }
+        Py_XDECREF(done);
+    }
     return node;
 }
 
@@ -294,6 +302,7 @@ tracer_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(t->nodes);
     Py_VISIT(t->lines);
     Py_VISIT(t->scalars);
+    Py_VISIT(t->shapes);
     Py_VISIT(t->expected);
     Py_VISIT(t->answers);
     int stop = ptrset_traverse(&t->own_codes, visit, arg);
@@ -312,6 +321,7 @@ tracer_clear(PyObject *self)
     Py_CLEAR(t->nodes);
     Py_CLEAR(t->lines);
     Py_CLEAR(t->scalars);
+    Py_CLEAR(t->shapes);
     Py_CLEAR(t->expected);
     Py_CLEAR(t->answers);
     ptrset_clear(&t->own_codes);
@@ -399,6 +409,7 @@ static PyMethodDef tracer_methods[] = {
 static PyMemberDef tracer_members[] = {
     {"known", T_OBJECT_EX, offsetof(Tracer, known), READONLY, "{identity: what is known of the tensor}"},
     {"scalars", T_OBJECT_EX, offsetof(Tracer, scalars), READONLY, "{identity: (number, node)}"},
+    {"shapes", T_OBJECT, offsetof(Tracer, shapes), 0, "Called with every node of an operation, or None."},
     {"operations", T_PYSSIZET, offsetof(Tracer, operations), 0, NULL},
     {"last_effect", T_LONGLONG, offsetof(Tracer, last_effect), 0,
      "Number of the probe behind which something was written or a random number drawn."},

@@ -31,6 +31,7 @@ typedef struct {
     PyObject *forget; /* known.pop */
     PyObject *graph, *nodes; /* a torch.fx.Graph, and the list of its operations */
     PyObject *scalars; /* {address: (number, node)}, of numbers that are nodes */
+    PyObject *shapes; /* called with every node; or NULL: all sizes are constants */
     PyObject *lines;  /* {(address of a code object, instruction): text} */
     PtrSet own_codes, user_codes;
     PyObject *expected, *answers; /* torch's state, and what the readers answer as long as it is like that; or None */

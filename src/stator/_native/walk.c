@@ -451,7 +451,7 @@ all_hold(Guards *g, Walk *w, PyObject **values)
         return 0;
     }
     w->ask = w->unsure = 0;
-    if (g->digest != NULL && digest_holds(g, w) && relations_hold(g)) {
+    if (g->digest != NULL && digest_holds(g, w) && relations_hold(g) && formulas_hold(g)) {
         *values = gather_wanted(g);
         g->digest->uses++;
         g->digested++;
@@ -462,7 +462,7 @@ all_hold(Guards *g, Walk *w, PyObject **values)
     }
     forget(g);
     w->ask = w->unsure = 0;
-    if (!visit(g, w) || !relations_hold(g)) {
+    if (!visit(g, w) || !relations_hold(g) || !formulas_hold(g)) {
         return 0;
     }
     *values = gather(g, g->wanted, g->wanted_count);
@@ -478,7 +478,11 @@ all_hold(Guards *g, Walk *w, PyObject **values)
 int
 guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, PyObject **values)
 {
-    Walk w = {.slots = slots, .slot_count = count, .made = made};
+    Walk w; /* `owned` is filled as far as `owned_count` says */
+    w.slots = slots;
+    w.slot_count = count;
+    w.made = made;
+    w.owned_count = w.ask = w.unsure = 0;
     PyObject *asked = NULL;
     int outcome = FAILS;
     *values = NULL;

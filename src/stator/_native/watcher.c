@@ -433,6 +433,7 @@ watcher_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(w->on_lost);
     Py_VISIT(w->on_return);
     Py_VISIT(w->on_mark);
+    Py_VISIT(w->on_symbol);
     Py_VISIT(w->successor);
     Py_VISIT(w->last_probe);
     Py_VISIT(w->ledger);
@@ -460,6 +461,7 @@ watcher_clear(PyObject *self)
     Py_CLEAR(w->on_lost);
     Py_CLEAR(w->on_return);
     Py_CLEAR(w->on_mark);
+    Py_CLEAR(w->on_symbol);
     Py_CLEAR(w->successor);
     Py_CLEAR(w->last_probe);
     Py_CLEAR(w->ledger);
@@ -503,6 +505,7 @@ static PyMethodDef watcher_methods[] = {
 };
 
 static PyMemberDef watcher_members[] = {
+    {"on_symbol", T_OBJECT, offsetof(Watcher, on_symbol), 0, "Called with each operation on symbolic numbers, or None."},
     {"last_probe", T_OBJECT, offsetof(Watcher, last_probe), READONLY, "The last probe fired, or None."},
     {"events", T_ULONGLONG, offsetof(Watcher, events), READONLY, "Probes fired."},
     {"calls", T_ULONGLONG, offsetof(Watcher, calls), READONLY, "Probes that called a handler."},

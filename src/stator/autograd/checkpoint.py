@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.utils.checkpoint as torchs
+from torch import fx
 from torch._ops import OpOverload
 
 from .record import Policy, Recorder
@@ -80,6 +81,22 @@ class _Function:
             return _Reentrant.apply(function, preserve, *args)
         with _region(recorder, MUST_RECOMPUTE):
             return function(*args)
+
+
+class PoliciesOfNodes:
+    """What the nodes of a captured graph say of checkpointed calls that they were recorded in."""
+
+    def __init__(self) -> None:
+        self._by_region: dict[int, Policy] = {}
+
+    def of(self, node: fx.Node) -> tuple[Policy, Any]:
+        """Policy and region: written in the node as such, or to be had from the call's `context_fn`."""
+        if "checkpoint" not in node.meta:
+            return node.meta.get("recompute"), node.meta.get("checkpoint_region")
+        region, context_fn = node.meta["checkpoint"]
+        if region not in self._by_region:
+            self._by_region[region] = _policy_of(context_fn)
+        return self._by_region[region], region
 
 
 def _policy_of(context_fn: Callable[[], tuple[Any, Any]]) -> Policy:

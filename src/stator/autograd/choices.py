@@ -9,6 +9,7 @@ On stand-ins it would always take the slow one. Here the choice is asked for wit
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from .record import Recorder
 from .standins import CPU, MetaStandIns
+from .symbols import is_symbolic
 
 aten = torch.ops.aten
 _choose: Any = torch._fused_sdp_choice
@@ -28,7 +30,7 @@ _OWN_FOLDERS = (torch.__path__[0], __file__.rsplit("autograd", 1)[0])
 
 
 class DeviceWanted(Exception):
-    """Autocast goes by the device, which the stand-ins do not have."""
+    """Autocast goes by the device, or an operator compares devices; the stand-ins have none."""
 
 
 class Choices(TorchFunctionMode):
@@ -52,7 +54,12 @@ class Choices(TorchFunctionMode):
             answer = self._FOR_THE_DEVICE.get(func)
         if answer is not None:
             return answer(self, func, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        try:
+            return func(*args, **(kwargs or {}))
+        except RuntimeError as error:
+            if self._deviceless and "meta device" in str(error).lower():
+                raise DeviceWanted from error
+            raise
 
     def _device(self, func: Any, tensor: Tensor) -> torch.device:
         return CPU
@@ -62,6 +69,16 @@ class Choices(TorchFunctionMode):
         items = index if isinstance(index, tuple) else (index,)
         items = tuple([torch.tensor(_positions(item)) if _all_numbers(item) else item for item in items])
         return func(tensor, items if isinstance(index, tuple) else items[0], *value)
+
+    def _tensor(self, func: Any, data: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> Any:
+        """Symbolic numbers would become known ones, and the graph good for these alone."""
+        numbers = data if isinstance(data, (list, tuple)) else [data]
+        if options or not any(map(is_symbolic, numbers)):
+            return func(data, dtype=dtype, device=device, **options)
+        if dtype is None:
+            dtype = functools.reduce(torch.promote_types, map(_dtype_of, numbers))
+        made = [torch.scalar_tensor(number, dtype=dtype, device=device) for number in numbers]
+        return torch.stack(made) if numbers is data else made[0]
 
     def _attention(
         self,
@@ -92,10 +109,20 @@ class Choices(TorchFunctionMode):
         torch.nn.functional.scaled_dot_product_attention: _attention,
         torch.Tensor.device.__get__: _device,
     }
-    _ANSWERS: ClassVar[dict[Any, Any]] = {torch.Tensor.__getitem__: _indexed, torch.Tensor.__setitem__: _indexed}
+    _ANSWERS: ClassVar[dict[Any, Any]] = {
+        torch.Tensor.__getitem__: _indexed,
+        torch.Tensor.__setitem__: _indexed,
+        torch.tensor: _tensor,
+    }
 
     def _real(self, tensor: Tensor) -> Tensor:
         return self._recorder.stand_ins.real(tensor).requires_grad_(tensor.requires_grad)
+
+
+def _dtype_of(number: Any) -> torch.dtype:
+    if isinstance(number, (bool, torch.SymBool)):
+        return torch.bool
+    return torch.int64 if isinstance(number, (int, torch.SymInt)) else torch.get_default_dtype()
 
 
 def _all_numbers(item: Any) -> bool:

@@ -24,6 +24,7 @@ from .partition import PartitionFn, min_cut_partition
 from .record import Decompositions
 from .runtime import Boxed, Original, wrap
 from .standins import FakeStandIns, StandIns
+from .symbols import is_symbolic
 from .trace import Function, Joint, trace
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -88,6 +89,7 @@ def compile_function(
 
     `with_devices`: the compilers read example values, so give them fake tensors, which know their device.
     """
+    inputs = _with_symbols(function, inputs)
     graphs = derive(function, inputs, partition_fn=partition_fn, decompositions=decompositions)
     joint, forward, backward = graphs.joint, graphs.forward, graphs.backward
     saved = graphs.saved if backward is not None else ()
@@ -95,13 +97,22 @@ def compile_function(
         mode = joint.stand_ins.mode if isinstance(joint.stand_ins, FakeStandIns) else FakeTensorMode()
         dress([forward, backward], joint.stand_ins, mode)
     run = function.forward if isinstance(function, fx.GraphModule) else function
-    original = Original(run, _as_copy(backward).forward if backward is not None and not saved else None)
+    tensors = sum(isinstance(value, torch.Tensor) for value in saved)
+    original = Original(run, _as_copy(backward).forward if backward is not None and not tensors else None)
     compiled = boxed(fw_compiler(forward, _examples(forward)))
     compiled_backward = None
     if backward is not None:
         assert len(_examples(backward)) == len(saved) + len(joint.tangents)
         compiled_backward = boxed((bw_compiler or fw_compiler)(backward, _examples(backward)))
-    return wrap(joint, compiled, compiled_backward, original, inputs)
+    return wrap(joint, compiled, compiled_backward, original, inputs, tensors)
+
+
+def _with_symbols(function: Function | fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Fake tensors in place of real ones, where a graph with symbolic sizes comes with real example inputs."""
+    if not isinstance(function, fx.GraphModule) or not any(map(is_symbolic, inputs)):
+        return inputs
+    placeholders = function.graph.find_nodes(op="placeholder")
+    return [node.meta.get("example_value", value) for node, value in zip(placeholders, inputs, strict=True)]
 
 
 def dress(modules: Sequence[fx.GraphModule | None], stand_ins: StandIns, mode: FakeTensorMode) -> None:

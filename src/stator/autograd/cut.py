@@ -22,7 +22,7 @@ from scipy.sparse import csr_array  # type: ignore[import-untyped] # scipy ships
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow  # type: ignore[import-untyped]
 from torch import fx
 
-from stator.autograd.remat import Bans, Sides, ancestors, bytes_of, is_mask
+from stator.autograd.remat import Bans, Sides, ancestors, bytes_of, is_mask, is_symbol
 
 SOURCE, SINK = 0, 1
 _WIDEST = 2**30  # scipy's flow is counted in 32 bits
@@ -53,7 +53,7 @@ class _Network:
 
 def cost(sides: Sides, node: fx.Node) -> int:
     """Bytes that live on until the backward because this value is kept."""
-    if node in sides.alive:
+    if node in sides.alive or is_symbol(node):
         return 0
     return bytes_of(node.meta["val"]) // (node.meta["val"].dtype.itemsize if is_mask(node) else 1)
 
@@ -69,7 +69,8 @@ def read_directly(sides: Sides, bans: Bans) -> set[fx.Node]:
         if node in seen:
             continue
         seen.add(node)
-        if node in unkept or (node not in sides.forward and node.op != "placeholder"):
+        made_for_this = node not in sides.forward and node.op != "placeholder" and not is_symbol(node)
+        if node in unkept or made_for_this:
             left.extend(node.all_input_nodes)
         else:
             kept.add(node)
@@ -106,6 +107,6 @@ def cheapest(sides: Sides, bans: Bans) -> set[fx.Node]:
 def _rank(sides: Sides, node: fx.Node) -> int:
     """Which of two values of the same size to keep: an input, which may be alive anyway, before a value that the
     forward has, before one that it would have to make for this."""
-    if node.op == "placeholder":
+    if node.op == "placeholder" or is_symbol(node):
         return 0
     return 1 if node in sides.forward else 2

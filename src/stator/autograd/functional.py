@@ -18,6 +18,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from ..errors import CannotDerive
+from .symbols import surely_equal
 
 aten = torch.ops.aten
 Emit = Callable[..., fx.Node]
@@ -120,7 +121,7 @@ class Values:
 
     def _set(self, value: Value, node: fx.Node) -> None:
         """A node of other strides is good for what is above, not for the tensor itself: that is then looked at anew."""
-        if node.meta["val"].stride() == value.tensor.stride():
+        if surely_equal(node.meta["val"].stride(), value.tensor.stride()):
             value.node, value.version = node, value.memory.version
 
     def _put(self, value: Value, parent: fx.Node, node: fx.Node) -> fx.Node:
@@ -139,7 +140,7 @@ class Values:
 # Each takes the view, the node seen through it and the new contents; gives the node with these contents in place.
 
 
-def _size(node: fx.Node) -> list[int]:
+def _size(node: fx.Node) -> list[Any]:
     return list(node.meta["val"].shape)
 
 
@@ -160,7 +161,7 @@ def _reshaped(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node
 
 def restrided(emit: Emit, node: fx.Node, like: fx.Node) -> fx.Node:
     """`node` with the strides of `like`, which has the same size."""
-    if node.meta["val"].stride() == like.meta["val"].stride():
+    if surely_equal(node.meta["val"].stride(), like.meta["val"].stride()):
         return node
     return emit(aten.copy.default, (like, node), {})
 
@@ -184,8 +185,9 @@ def _joined(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
     sizes = view.args[1]
     length = _size(parent)[dim]
     assert view.index is not None
-    if isinstance(sizes, int):
-        start, stop = view.index * sizes, min((view.index + 1) * sizes, length)
+    if isinstance(sizes, (int, torch.SymInt)):
+        smaller: Callable[..., Any] = torch.sym_min
+        start, stop = view.index * sizes, smaller((view.index + 1) * sizes, length)
     else:
         start = sum(sizes[: view.index])
         stop = start + sizes[view.index]
@@ -198,7 +200,7 @@ def _strided(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
 
 
 def _expanded(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
-    if _size(parent) != _size(node):
+    if not surely_equal(_size(parent), _size(node)):
         raise CannotDerive("a write to an expanded tensor")
     return node
 

@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch._prims_common import is_contiguous_or_false
 
 from .operators import EFFECTS, facts
+from .symbols import is_symbolic, surely_equal, symbol_of
 
 aten = torch.ops.aten
 
@@ -81,8 +83,9 @@ def _replace(graph: fx.Graph, node: fx.Node, by: fx.Node) -> None:
 
 
 def _stays(node: fx.Node) -> bool:
-    """Nodes that stay although nobody reads them: random ones, since later numbers depend on them."""
-    if node.op in ("placeholder", "output"):
+    """Nodes that stay although nobody reads them: random ones, since later numbers depend on them, and sizes that
+    others are computed from, since whoever compiles the graph may want them."""
+    if node.op in ("placeholder", "output") or symbol_of(node.meta.get("val")) is not None:
         return True
     return isinstance(node.target, OpOverload) and (facts(node.target).random or node.target in EFFECTS)
 
@@ -110,7 +113,9 @@ def merge_views(graph: fx.Graph, fixed: set[fx.Node]) -> None:
 
 def _looks_same(one: fx.Node, other: fx.Node) -> bool:
     a, b = one.meta["val"], other.meta["val"]
-    return bool(a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype)
+    if not isinstance(b, torch.Tensor):  # a number
+        return False
+    return a.dtype == b.dtype and surely_equal(a.shape, b.shape) and surely_equal(a.stride(), b.stride())
 
 
 def _source(node: fx.Node, *ops: Any) -> fx.Node | None:
@@ -129,12 +134,19 @@ def _merge_reshape(node: fx.Node) -> None:
 
 def _look_through(node: fx.Node, inner: fx.Node) -> None:
     first: Any = inner.args[0]
-    if node.target in (aten.view.default, aten._unsafe_view.default):
-        try:
-            first.meta["val"].view(node.args[1])
-        except RuntimeError:
-            return  # the first has strides that do not allow it
-    node.update_arg(0, first)
+    if node.target not in (aten.view.default, aten._unsafe_view.default) or _allows(first.meta["val"], node.args[1]):
+        node.update_arg(0, first)
+
+
+def _allows(value: torch.Tensor, size: Any) -> bool:
+    """Whether a tensor's strides allow a view of this size. Of symbolic sizes it is not asked, which may add guards."""
+    if any(isinstance(number, fx.Node) for number in size) or is_symbolic(value.numel()):
+        return is_contiguous_or_false(value)
+    try:
+        value.view(size)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _merge_swap(node: fx.Node) -> None:
@@ -142,8 +154,8 @@ def _merge_swap(node: fx.Node) -> None:
     inner = _source(node, node.target)
     if inner is not None and inner.args[1:] == node.args[1:]:
         first: Any = inner.args[0]
-        node.target = aten.view.default
-        node.args = (first, list(first.meta["val"].shape))
+        node.target = aten.permute.default
+        node.args = (first, list(range(first.meta["val"].dim())))
 
 
 def _merge_permute(node: fx.Node) -> None:
@@ -248,7 +260,7 @@ def _compute(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
 
 def _write_full(graph: fx.Graph, node: fx.Node, number: Any) -> None:
     value = node.meta["val"]
-    if not value.is_contiguous():
+    if not all(type(size) is int for size in value.shape) or not value.is_contiguous():
         return
     node.target = aten.full.default
     node.args = (list(value.shape), number)
@@ -257,14 +269,18 @@ def _write_full(graph: fx.Graph, node: fx.Node, number: Any) -> None:
 
 
 def _second(node: fx.Node) -> Any:
-    return node.args[1] if isinstance(node.args[1], (int, float)) else None
+    return _number(node.args[1])
+
+
+def _number(arg: Any) -> Any:
+    return arg if isinstance(arg, (int, float)) else None
 
 
 _FILL: dict[Any, Callable[[fx.Node], Any]] = {
     aten.full.default: _second,
     aten.full_like.default: _second,
     aten.fill.Scalar: _second,
-    aten.scalar_tensor.default: lambda node: node.args[0],
+    aten.scalar_tensor.default: lambda node: _number(node.args[0]),
     aten.ones.default: lambda node: 1,
     aten.ones_like.default: lambda node: 1,
     aten.zeros.default: lambda node: 0,

@@ -37,6 +37,7 @@ from stator.autograd.remat import (
     kind_at,
     take_apart,
 )
+from stator.autograd.symbols import symbol_of, symbols_in
 
 PartitionFn = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
@@ -93,12 +94,23 @@ def _assemble(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     assert kept.isdisjoint(bans.unsavable)
     needed = ancestors(sides.backward_ends, stop=kept)
-    saved = sorted(kept & needed, key=lambda node: (is_symbol(node), sides.position[node]))
+    symbols = _symbols_of(sides, needed)
+    saved = sorted(kept & needed | symbols, key=lambda node: (is_symbol(node), sides.position[node]))
     backward, readers = _backward_graph(sides, saved, needed)
-    why = {node: f"{_reason(sides, bans, node)}; {readers[node]} needs it" for node in saved}
+    why = {node: f"{_reason(sides, bans, node)}; {readers.get(node, 'a size')} needs it" for node in saved}
     forward = _forward_graph(sides, saved, why)
     # Lazy: their Python is written when somebody calls or prints them, which most compilers never do.
     return _LazyGraphModule(joint_gm, forward), _LazyGraphModule(joint_gm, backward)
+
+
+def _symbols_of(sides: Sides, needed: Set[fx.Node]) -> set[fx.Node]:
+    """The symbols that sizes in the backward are made of: who compiles it can have them all as inputs."""
+    told = {symbol_of(node.meta.get("val")): node for node in sides.position if node not in sides.backward}
+    told.pop(None, None)
+    if not told:
+        return set()
+    values = [node.meta.get("val") for node in (*needed, *sides.tangents)]
+    return {told[symbol] for value in values for symbol in symbols_in(value) if symbol in told}
 
 
 def _forward_graph(sides: Sides, saved: Sequence[fx.Node], why: Mapping[fx.Node, str]) -> fx.Graph:
@@ -155,7 +167,7 @@ def _backward_graph(
         else:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(map_arg(tuple(sides.gradients), copies.__getitem__))
-    return graph, {node: _reader(copies[node]) for node in saved}
+    return graph, {node: _reader(copies[node]) for node in saved if copies[node].users}
 
 
 def _reader(node: fx.Node) -> str:

@@ -22,6 +22,7 @@ from ..errors import CannotDerive
 from .functional import Value, Values, View, restrided
 from .operators import EFFECTS, UNMARKED, Facts, Write, arguments_by_name, facts, pure_form
 from .standins import StandIns
+from .symbols import Numbers, is_symbolic, surely_equal
 
 aten = torch.ops.aten
 Decompositions = Mapping[OpOverload, Callable[..., Any]]
@@ -37,6 +38,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         super().__init__()  # type: ignore[no-untyped-call]
         self.stand_ins = stand_ins
         self.graph = fx.Graph()
+        self.numbers = Numbers(self.graph)
         self.values = Values(self.emit)
         self.constants: dict[str, Tensor] = {}
         self.random = False
@@ -82,25 +84,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
 
     # -- nodes
 
-    def placeholder(self, name: str, tensor: Any) -> fx.Node:
+    def placeholder(self, name: str, value: Any) -> fx.Node:
         """A new input, after the inputs there are."""
-        before = self._last_placeholder.next if self._last_placeholder else None
-        if before is not None and before.op != "root":
-            with self.graph.inserting_before(before):
-                node = self.graph.placeholder(name)
-        else:
+        before = self._last_placeholder.next if self._last_placeholder else self.graph._root
+        with self.graph.inserting_before(before):
             node = self.graph.placeholder(name)
-        node.meta["val"] = tensor
+        node.meta["val"] = value
         self._last_placeholder = node
+        self.numbers.stand_behind(node)
         return node
 
     def emit(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
-        """A node whose arguments are nodes; it runs on their example values."""
+        """A node whose arguments are nodes (or symbolic numbers); it runs on their example values."""
         if op in self._decompositions:
             return self._emit_decomposed(op, args, kwargs)
         values = tuple([fx.node.map_arg(arg, _example) for arg in args])
         with torch.no_grad():
             result = self.stand_ins.run(op, values, kwargs) if isinstance(op, OpOverload) else op(*values)
+        if self.stand_ins.symbolic:
+            args = tuple(map(self.numbers.in_place_of, args))
+            kwargs = {key: self.numbers.in_place_of(arg) for key, arg in kwargs.items()}
         return self._node(op, args, kwargs, result)
 
     def _emit_decomposed(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
@@ -177,6 +180,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             return [self._nodes(item) for item in arg]
         if isinstance(arg, torch.Generator):
             raise CannotDerive("an operator with a generator of its own")
+        if is_symbolic(arg):
+            return self.numbers.node(arg)
         return self.stand_ins.device if arg == _META and self.stand_ins.device else arg
 
     def _standing(self, arg: Any) -> Any:
@@ -377,8 +382,8 @@ def _example(node: fx.Node) -> Any:
 
 def _looks_like(one: Tensor, other: Tensor) -> bool:
     return (
-        one.shape == other.shape
-        and one.stride() == other.stride()
+        surely_equal(one.shape, other.shape)
+        and surely_equal(one.stride(), other.stride())
         and one.dtype == other.dtype
         and one.device == other.device
         and torch._debug_has_internal_overlap(one) == 0

@@ -22,6 +22,8 @@ import torch
 from torch import fx
 from torch.fx.node import Argument, Target
 
+from stator.autograd.symbols import SYMBOLIC
+
 # A reduction that reads more than this for each byte that it makes is kept: few bytes, a long way to them.
 REDUCTION_RATIO = 8
 # Operations between a recomputed value and the kept ones it is made from.
@@ -138,7 +140,7 @@ def bytes_of(value: Any) -> int:
 
 def is_symbol(node: fx.Node) -> bool:
     """Whether a node is a number and not a tensor."""
-    return not isinstance(node.meta["val"], (torch.Tensor, tuple, list))
+    return isinstance(node.meta.get("val"), (int, float, *SYMBOLIC))
 
 
 def is_mask(node: fx.Node) -> bool:
@@ -341,6 +343,10 @@ def find_bans(sides: Sides) -> Bans:
             bans.reason[node] = "a parameter" if node in sides.alive else "an input"
             level[node] = 0
             continue
+        if is_symbol(node):
+            bans.reason[node] = "a number: keeping it costs nothing"
+            level[node] = 0
+            continue
         kind = kind_at(node)
         inputs = node.all_input_nodes
         level[node] = max((level[i] for i in inputs), default=0) + (kind is Kind.EXPENSIVE)
@@ -370,7 +376,7 @@ def _chain(
         if read not in bans.reason:
             length = max(length, chains[read].length)
             start = min(start, chains[read].start)
-        elif read.op != "placeholder":
+        elif read.op != "placeholder" and not is_symbol(read):
             start = min(start, level[read])
     return _Chain(length + (kind is not Kind.FREE), start)
 

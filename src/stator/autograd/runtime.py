@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .functional import View
+from .symbols import Later, filled, is_symbolic
 from .trace import Constant, Given, Joint, Output, Plan, Result, Seen
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -30,28 +32,29 @@ class Original:
     """What the graphs were made from, for a backward that is to be differentiated itself."""
 
     function: Callable[..., Sequence[Any]]
-    backward: Callable[..., Sequence[Any]] | None  # as a function of the tangents alone, if nothing is kept
+    backward: Callable[..., Sequence[Any]] | None  # as a function of sizes and tangents, if no tensor is kept
 
 
 @dataclass(frozen=True, slots=True)
 class TangentFacts:
     """How the backward expects a tangent."""
 
-    size: tuple[int, ...]
+    size: tuple[int, ...]  # in these two there may be `Place`s
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
 
-    def fit(self, tangent: Tensor | None) -> Tensor:
+    def fit(self, tangent: Tensor | None, numbers: Sequence[Any]) -> Tensor:
         """The tangent as expected: zeros if there is none, a copy if its strides are others."""
+        stride = filled(self.stride, numbers) if numbers else self.stride
         if tangent is None:
-            made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+            made = torch.empty_strided(filled(self.size, numbers), stride, dtype=self.dtype, device=self.device)
             return made.zero_()
-        if tangent.stride() == self.stride and tangent.layout is torch.strided and not tangent.is_conj():
+        if tangent.stride() == stride and tangent.layout is torch.strided and not tangent.is_conj():
             return tangent
         if tangent.layout is not torch.strided:
             tangent = tangent.to_dense()
-        copy = torch.empty_strided(self.size, self.stride, dtype=tangent.dtype, device=tangent.device)
+        copy = torch.empty_strided(tangent.shape, stride, dtype=tangent.dtype, device=tangent.device)
         return copy.copy_(tangent)
 
 
@@ -61,8 +64,12 @@ def wrap(
     backward: Boxed | None,
     original: Original,
     inputs: Sequence[Any],
+    tensors: int,
 ) -> Callable[..., Sequence[Any]]:
-    """The function that takes what `original` takes, and gives what it gives, by way of the graphs."""
+    """The function that takes what `original` takes, and gives what it gives, by way of the graphs.
+
+    The first `tensors` of what the forward keeps are tensors, the rest are numbers.
+    """
     plan = joint.plan
     if backward is None:
         plain = _without_autocast(forward)
@@ -72,8 +79,8 @@ def wrap(
         def run(*primals: Any) -> Sequence[Any]:
             return plain(list(primals))
     else:
-        run = _node(joint, forward, backward, original, inputs)
-    finish = _finisher(plan)
+        run = _node(joint, forward, backward, original, inputs, tensors)
+    finish = _finisher(joint)
     if plan.inputs != list(range(len(inputs))):
         return lambda *given: finish(given, run(*[given[index] for index in plan.inputs]))
     if finish is _nothing_around:
@@ -85,11 +92,14 @@ def wrap(
 
 
 def _node(
-    joint: Joint, forward: Boxed, backward: Boxed, original: Original, inputs: Sequence[Any]
+    joint: Joint, forward: Boxed, backward: Boxed, original: Original, inputs: Sequence[Any], tensors: int
 ) -> Callable[..., Any]:
     """One `autograd.Function` for this graph."""
     plan, results = joint.plan, joint.plan.results
-    tangents = [_tangent_facts(t, joint.stand_ins.device) for t in joint.tangents]
+    later = Later(joint.primals)
+    tangents = [_tangent_facts(t, joint.stand_ins.device, later) for t in joint.tangents]
+    sizes = later.computed()
+    end_of_tensors = results + tensors
     differentiable = plan.differentiable
     constant = [position for position in range(results) if position not in differentiable]
     forward, backward = _without_autocast(forward), _without_autocast(backward)
@@ -101,7 +111,9 @@ def _node(
         def forward(ctx: Any, *primals: Any) -> Any:
             ctx.again = again.note(primals)
             produced = forward(list(primals))
-            ctx.save_for_backward(*produced[results:])
+            ctx.save_for_backward(*produced[results:end_of_tensors])
+            ctx.numbers = produced[end_of_tensors:]
+            ctx.sizes = sizes(*primals) if sizes else ()
             ctx.set_materialize_grads(False)
             if constant:
                 ctx.mark_non_differentiable(*[produced[position] for position in constant])
@@ -111,12 +123,14 @@ def _node(
         def backward(ctx: Any, *given: Any) -> Any:
             if torch.is_grad_enabled():
                 if original.backward is not None:
-                    return tuple(original.backward(*[facts.fit(given[position]) for position, facts in expected]))
+                    fitting = [facts.fit(given[position], ctx.sizes) for position, facts in expected]
+                    return tuple(original.backward(*ctx.numbers, *fitting))
                 return again.run(ctx.again, given)
             args = list(ctx.saved_tensors)
             if not torch._C._autograd._get_current_graph_task_keep_graph():
                 ctx.maybe_clear_saved_tensors()
-            args += [facts.fit(given[position]) for position, facts in expected]
+            args += ctx.numbers
+            args += [facts.fit(given[position], ctx.sizes) for position, facts in expected]
             return tuple(backward(args))
 
     # Past the wrapper in Python, which is there for function transforms; a compiled graph is not run under one.
@@ -124,8 +138,9 @@ def _node(
     return apply
 
 
-def _tangent_facts(tangent: Tensor, device: torch.device | None) -> TangentFacts:
-    return TangentFacts(tuple(tangent.shape), tangent.stride(), tangent.dtype, device or tangent.device)
+def _tangent_facts(tangent: Tensor, device: torch.device | None, later: Later) -> TangentFacts:
+    size, stride = later.want(tuple(tangent.shape)), later.want(tangent.stride())
+    return TangentFacts(size, stride, tangent.dtype, device or tangent.device)
 
 
 def _without_autocast(graph: Boxed) -> Boxed:
@@ -147,8 +162,12 @@ def _nothing_around(given: Sequence[Any], results: Sequence[Any]) -> Sequence[An
     return results
 
 
-def _finisher(plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]:
+def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]:
     """From the graph's results to the function's outputs: writes to inputs first, then views."""
+    plan = joint.plan
+    later = Later(joint.primals)
+    outputs = [_with_places(output, later) for output in plan.outputs]
+    computed = later.computed()
     if not plan.writes and plan.outputs == [Result(position) for position in range(plan.results)]:
         return _nothing_around
 
@@ -159,21 +178,40 @@ def _finisher(plan: Plan) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[A
             else:
                 with torch.no_grad():
                     given[write.index].copy_(results[write.position])
-        return [_output(output, given, results) for output in plan.outputs]
+        numbers = computed(*[given[index] for index in plan.inputs]) if computed else ()
+        return [_output(output, given, results, numbers) for output in outputs]
 
     return finish
 
 
-def _output(output: Output, given: Sequence[Any], results: Sequence[Any]) -> Any:
+def _with_places(output: Output, later: Later) -> Output:
+    """The output, with places for numbers that are known at run time."""
+    if isinstance(output, Constant):
+        return Constant(later.want(output.value)) if is_symbolic(output.value) else output
+    if isinstance(output, Seen):
+        views = tuple([
+            View(view.op, view.position, tuple(map(later.want, view.args)),
+                 {name: later.want(arg) for name, arg in view.kwargs.items()}, view.index)
+            for view in output.views
+        ])  # fmt: skip
+        return Seen(output.source, views, output.detached)
+    return output
+
+
+def _output(output: Output, given: Sequence[Any], results: Sequence[Any], numbers: Sequence[Any]) -> Any:
     if isinstance(output, Result):
         return results[output.position]
     if isinstance(output, Given):
         return given[output.index]
     if isinstance(output, Constant):
-        return output.value
-    seen = _output(output.source, given, results)
+        return filled(output.value, numbers)
+    seen = _output(output.source, given, results, numbers)
     for view in output.views:
-        seen = view.op(*view.on(seen), **view.kwargs)
+        args, kwargs = view.on(seen), view.kwargs
+        if numbers:
+            args = filled(args, numbers)
+            kwargs = {name: filled(arg, numbers) for name, arg in kwargs.items()}
+        seen = view.op(*args, **kwargs)
         seen = seen if view.index is None else seen[view.index]
     return seen.detach() if output.detached else seen
 
@@ -188,12 +226,12 @@ class _Again:
         self._plan = plan
         self._original = original
         self._count = len(inputs)
-        self._constants = {i: v for i, v in enumerate(inputs) if not isinstance(v, Tensor)}
+        self._constants = {i: v for i, v in enumerate(inputs) if not isinstance(v, Tensor) and not is_symbolic(v)}
         first: dict[int, int] = {}  # the same object may be given twice
         self._same = [first.setdefault(id(value), index) for index, value in enumerate(inputs)]
         # Leaves that require gradients are kept alive by autograd; keeping others would cost memory.
         primals = [inputs[index] for index in plan.inputs]
-        self._weak = [i for i, p in enumerate(primals) if not (p.requires_grad and p.is_leaf)]
+        self._weak = [i for i, p in enumerate(primals) if isinstance(p, Tensor) and not (p.requires_grad and p.is_leaf)]
         self._warned = False
         self._autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
 
@@ -221,14 +259,14 @@ class _Again:
             self._warned = True
             warnings.warn("differentiating a compiled graph's backward: this backward runs in eager mode", stacklevel=2)
         results = self._results(primals, state)
-        wanted = [p for p in primals if p.requires_grad]
+        wanted = [p for p in primals if isinstance(p, Tensor) and p.requires_grad]
         pairs = [(results[i], tangents[i]) for i in self._plan.differentiable if tangents[i] is not None]
         found = iter(
             torch.autograd.grad(
                 [r for r, _ in pairs], wanted, [t for _, t in pairs], create_graph=True, allow_unused=True
             )
         )
-        return tuple([next(found) if p.requires_grad else None for p in primals])
+        return tuple([next(found) if isinstance(p, Tensor) and p.requires_grad else None for p in primals])
 
     def _results(self, primals: list[Any], state: Tensor | None) -> dict[int, Tensor]:
         """The graph's results, computed by the original function."""

@@ -1,6 +1,7 @@
 """Stand-ins: tensors without data that a program is traced on in place of its inputs.
 
-Enters: real tensors. Leaves: tensors with the same size, strides and dtype, and a way to run operators on them.
+Enters: real tensors, or fake ones with symbolic sizes. Leaves: tensors with the same size, strides and dtype, and a
+way to run operators on them.
 Static shapes on the CPU take plain meta tensors, which is fast. Whatever else there is (other devices, symbolic
 shapes) takes fake tensors, which know their device.
 """
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.immutable_collections import immutable_list
@@ -20,6 +22,7 @@ from torch.utils._pytree import tree_map_only
 
 from ..errors import CannotDerive
 from .operators import facts
+from .symbols import is_symbolic, made_by_data
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
@@ -78,6 +81,7 @@ class MetaStandIns:
     """Meta tensors for tensors on the CPU."""
 
     device = CPU
+    symbolic = False
 
     def of(self, tensor: Tensor) -> Tensor:
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
@@ -148,6 +152,7 @@ class FakeStandIns:
     def __init__(self, mode: FakeTensorMode | None = None) -> None:
         self.mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
         self.device: torch.device | None = None  # they know it themselves
+        self.symbolic = self.mode.shape_env is not None  # sizes may be symbols
 
     def of(self, tensor: Tensor) -> Tensor:
         if isinstance(tensor, FakeTensor):
@@ -158,8 +163,14 @@ class FakeStandIns:
         return isinstance(tensor, FakeTensor)
 
     def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with self.mode:
-            return op(*args, **kwargs)
+        if not self.symbolic:
+            with self.mode:
+                return op(*args, **kwargs)
+        with self.mode, enable_python_dispatcher():  # which prefers torch's meta kernels in Python: they keep symbols
+            result = op(*args, **kwargs)
+        if not _SIZED_BY_DATA.isdisjoint(op.tags) and made_by_data(result):
+            raise CannotDerive(f"what {op} gives depends on data")
+        return result
 
     def real(self, tensor: Tensor) -> Tensor:
         return tensor
@@ -176,6 +187,11 @@ def stand_ins_for(inputs: Sequence[Any]) -> StandIns:
     fake = next((value for value in tensors if isinstance(value, FakeTensor)), None)
     if fake is not None:
         return FakeStandIns(fake.fake_mode)
+    number = next((value for value in inputs if is_symbolic(value)), None)
+    if number is not None:
+        return FakeStandIns(FakeTensorMode(allow_non_fake_inputs=True, shape_env=number.node.shape_env))
+    if torch._C._is_any_autocast_enabled():  # it goes by the device
+        return FakeStandIns()
     if all(value.device.type == "cpu" for value in tensors):
         return MetaStandIns()
     return FakeStandIns()

@@ -20,11 +20,12 @@ from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ..errors import CannotDerive
-from .checkpoint import honoured
+from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted
 from .functional import Value, View
 from .record import Decompositions, Recorder
 from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
+from .symbols import is_symbolic, symbolic_form
 
 aten = torch.ops.aten
 Function = Callable[..., Sequence[Any]]
@@ -117,12 +118,12 @@ class _LineByLine(fx.Interpreter):
         super().__init__(module)
         self.extra_traceback = False
         self._recorder = recorder
+        self._policies = PoliciesOfNodes()
         self._entered: list[tuple[Any, Any]] = []  # modes that the graph entered and has not left: how to, and what
 
     def run_node(self, n: fx.Node) -> Any:
         self._recorder.at_line(n.meta.get("stack_trace") or "")
-        self._recorder.policy = n.meta.get("recompute")
-        self._recorder.region = n.meta.get("checkpoint_region")
+        self._recorder.policy, self._recorder.region = self._policies.of(n)
         result = super().run_node(n)
         leave = _LEAVE.get(n.target) if n.op == "call_function" else None
         if leave is not None:
@@ -130,6 +131,9 @@ class _LineByLine(fx.Interpreter):
         elif self._entered and n.target is self._entered[-1][0]:
             self._entered.pop()
         return result
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return super().call_function(symbolic_form(target, args), args, kwargs)
 
     def run_and_leave(self, *inputs: Any) -> list[Any]:
         """Run; whatever happens, torch's modes are afterwards what they were."""
@@ -160,8 +164,6 @@ def trace(
     stand_ins: StandIns | None = None,
 ) -> Joint:
     """The joint graph of a function that takes `inputs` and gives back a sequence."""
-    if stand_ins is None and torch._C._is_any_autocast_enabled():
-        stand_ins = FakeStandIns()
     numbers = torch.get_rng_state()  # some stand-ins draw numbers
     try:
         with without_cudnn():
@@ -187,7 +189,7 @@ class _Trace:
         self._recorder = Recorder(stand_ins, decompositions)
         self._plan = Plan()
         self._given: list[Any] = list(inputs)  # what the function gets
-        self._leaves: list[Tensor] = []  # what is differentiated for, per primal
+        self._leaves: list[Any] = []  # what is differentiated for, per primal; numbers too
         self._placeholders: list[fx.Node] = []
         self._formers: list[Any] = []  # grad_fn of each stand-in before the function ran
         self._results: list[Tensor] = []
@@ -206,6 +208,7 @@ class _Trace:
             nodes = [recorder.node_of(tensor) for tensor in self._results]
             nodes = self._apart(nodes)
             gradient_nodes = [None if g is None else recorder.node_of(g) for g in gradients]
+        recorder.numbers.name_all()
         recorder.graph.output((*nodes, *gradient_nodes))
         for node in recorder.graph.nodes:
             if "val" in node.meta:
@@ -236,6 +239,8 @@ class _Trace:
     def _make_primals(self) -> None:
         known: dict[int, Tensor] = {}
         for index, tensor in enumerate(self._inputs):
+            if is_symbolic(tensor):
+                self._add_primal(index, tensor, tensor)
             if not isinstance(tensor, Tensor):
                 continue
             if id(tensor) in known:
@@ -249,18 +254,23 @@ class _Trace:
                 if not tensor.is_leaf:
                     with torch.enable_grad():
                         standing = _not_a_leaf(leaf, [self._stand_ins.of(tensor)])
-            self._plan.inputs.append(index)
-            self._leaves.append(leaf)
-            self._formers.append(standing.grad_fn)
-            node = self._recorder.placeholder(f"primals_{len(self._leaves)}", _detached(leaf))
+            node = self._add_primal(index, leaf, standing)
             node.meta["parameter"] = isinstance(tensor, torch.nn.Parameter)
-            self._placeholders.append(node)
             self._recorder.values.new(standing, node)
-            self._given[index] = known[id(tensor)] = standing
+            known[id(tensor)] = standing
 
-    def _standing(self, primal: int) -> Tensor:
-        tensor: Tensor = self._given[self._plan.inputs[primal]]
-        return tensor
+    def _add_primal(self, index: int, leaf: Any, standing: Any) -> fx.Node:
+        self._plan.inputs.append(index)
+        self._leaves.append(leaf)
+        self._formers.append(getattr(standing, "grad_fn", None))
+        node = self._recorder.placeholder(f"primals_{len(self._leaves)}", _detached(leaf))
+        self._recorder.numbers.learn_from(node)
+        self._placeholders.append(node)
+        self._given[index] = standing
+        return node
+
+    def _standing(self, primal: int) -> Any:
+        return self._given[self._plan.inputs[primal]]
 
     # -- what came of it
 
@@ -277,8 +287,7 @@ class _Trace:
         for primal, index in enumerate(self._plan.inputs):
             standing = self._standing(primal)
             value = values.find(standing)
-            assert value is not None
-            if value.memory.version == 0:
+            if value is None or value.memory.version == 0:  # None: a number
                 continue
             self._refuse_shared(index)
             self._placeholders[primal].meta["mutated"] = True
@@ -290,7 +299,8 @@ class _Trace:
         written = self._inputs[index]
         where = written.untyped_storage()._cdata
         for other in self._plan.inputs:
-            if other != index and self._inputs[other].untyped_storage()._cdata == where:
+            shares = isinstance(self._inputs[other], Tensor) and self._inputs[other].untyped_storage()._cdata == where
+            if other != index and shares:
                 raise CannotDerive("a write to an input that shares memory with another")
 
     def _plan_outputs(self, outputs: list[Any]) -> None:
@@ -311,10 +321,10 @@ class _Trace:
                 self._plan.differentiable.append(position)
 
     def _plan_output(self, output: Any, given: dict[int, int], roots: dict[int, set[int]]) -> Output:
-        if not isinstance(output, Tensor):
-            return Constant(output)
         if id(output) in given:
             return Given(given[id(output)])
+        if not isinstance(output, Tensor):
+            return Constant(output)
         value = self._recorder.values.find(output)
         assert value is not None
         root, views = _path(value)
@@ -344,7 +354,7 @@ class _Trace:
     def _differentiate(self) -> tuple[list[Tensor], list[Tensor | None]]:
         """Example tangents, and the gradients of the primals."""
         plan, recorder = self._plan, self._recorder
-        wanted = [leaf for leaf in self._leaves if leaf.requires_grad]
+        wanted = [leaf for leaf in self._leaves if _needs_gradient(leaf)]
         if not wanted or not plan.differentiable:
             plan.differentiable = []
             return [], []
@@ -360,7 +370,7 @@ class _Trace:
         except (RuntimeError, NotImplementedError) as error:  # so would eager, but only when its backward is called
             raise CannotDerive(f"the backward fails: {error}") from error
         gradients = iter(found)
-        return tangents, [next(gradients) if leaf.requires_grad else None for leaf in self._leaves]
+        return tangents, [next(gradients) if _needs_gradient(leaf) else None for leaf in self._leaves]
 
 
 def _path(value: Value) -> tuple[Value, tuple[View, ...]]:
@@ -371,6 +381,10 @@ def _path(value: Value) -> tuple[Value, tuple[View, ...]]:
             views.append(value.view)
         value = value.parent
     return value, tuple(reversed(views))
+
+
+def _needs_gradient(primal: Any) -> bool:
+    return isinstance(primal, Tensor) and primal.requires_grad
 
 
 def _detached(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._guards import TracingContext, tracing
 
 from .. import events
 from ..autograd.compile import compile_function
@@ -15,8 +16,8 @@ from ..errors import CannotDerive
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    # An import that takes seconds, and only this backend needs it.
-    from torch._inductor import config
+    # Imports that take seconds, and only this backend needs them. Some decompositions expect `lowering` to be there.
+    from torch._inductor import config, lowering  # noqa: F401
     from torch._inductor.decomposition import select_decomp_table
 
     try:
@@ -51,6 +52,7 @@ def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backw
     returned: Any = output.args[0]
     output.meta["user_visible_output_idxs"] = [i for i, node in enumerate(returned) if node is not None]
     mode = next((value.fake_mode for value in example_inputs if hasattr(value, "fake_mode")), None)
-    with V.set_fake_mode(mode):
+    # The context is where the generator finds the `ShapeEnv`, and leaves the guards of what it has in its cache.
+    with V.set_fake_mode(mode), tracing(TracingContext(mode)):
         generated: Any = compile_fx_inner(module, list(example_inputs), is_backward=is_backward)
     return generated  # type: ignore[no-any-return]  # typed loosely there; takes a list and clears it

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import types
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _native
 from ..errors import BreakReason
-from ..recording import Way
+from ..recording import Way, path_of
 from .emit import Replay, settle
 from .guards import Guards
 
@@ -50,6 +51,7 @@ class Cache:
         self.shelf = _native.Shelf()
         self.continuations: dict[tuple[int, ...], tuple[Way, Cache]] = {}  # where breaks lead
         self.changing: set[int] = set()  # slots of a continuation whose numbers and texts were seen to change
+        self.symbols: dict[tuple[Any, ...], set[int | None]] = {}  # sizes and numbers that were seen to change, by path
         self._lock = threading.Lock()
         self.recording = threading.Lock()  # held by the thread that records
 
@@ -62,6 +64,12 @@ class Cache:
         slot = guards.changed_slot(inputs)
         if slot is not None:
             self.changing.add(slot)
+
+    def note_symbols(self, inputs: tuple[Any, ...], guards: Iterable[Guards]) -> None:
+        """No guards fit. Sizes and numbers that alone kept one of them from it will be symbols."""
+        for each in guards:
+            for origin, steps, dims in each.changes(inputs):
+                self.symbols.setdefault((*path_of(origin), *steps), set()).update(dims)
 
     def add(self, entry: Entry) -> None:
         self.shelf.add(entry)
@@ -95,6 +103,7 @@ class Cache:
     def clear(self) -> None:
         with self._lock:
             self.shelf.clear()
+            self.changing, self.symbols = set(), {}
             former, self.continuations = self.continuations, {}
         for _, cache in former.values():  # calls that are under way know them
             cache.clear()

@@ -2,7 +2,8 @@
 
 Enters: a recording and its compiled graph. Leaves: `replay(values)`, where values are what `Guards.check` gave back. It
 checks nothing: it calls the graph, makes the fresh objects, applies the effects and returns the result. All fresh
-objects are complete before the first effect, so that a failure changes nothing outside.
+objects are complete before the first effect, so that a failure changes nothing outside. Where there is nothing to make
+and nothing to apply, no code is compiled: a `Relay` does it in C.
 
 A segment that ends at a break gives back the state of its frames instead. A `Leave` then takes the step which Python
 has to make, and says where the program goes on.
@@ -412,16 +413,42 @@ def _leave(exit: Exit, function: types.FunctionType | None) -> _native.Leave:
 def emit(
     recording: Recording, wanted: list[int], graph: Callable[..., Any] | None
 ) -> tuple[Replay, _native.Leave | None, str]:
-    """The replay function, what follows it at a break, and their text."""
+    """The replay, what follows it at a break, and their text."""
     text, names = write_replay(recording, wanted)
-    names["graph"] = graph
-    exec(compile(text, f"<stator replay of {recording.name}>", "exec"), names)
+    relay = _relay(recording, wanted, graph)
+    if relay is None:
+        names["graph"] = graph
+    if relay is None or (recording.exit is not None and len(recording.exit.states) > 1):
+        exec(compile(text, f"<stator replay of {recording.name}>", "exec"), names)
     leave = None if recording.exit is None else _leave(recording.exit, names.get("leave"))
-    return names["replay"], leave, text
+    return names["replay"] if relay is None else relay, leave, text
+
+
+def _relay(recording: Recording, wanted: list[int], graph: Callable[..., Any] | None) -> _native.Relay | None:
+    """The replay as C code makes it, if all it has to do is to call the graph."""
+    if recording.effects or recording.prints or recording.grad_mode is not None:
+        return None
+    parts: list[tuple[int, Any]] = []
+    for recipe in [recording.result] if recording.exit is None else _state(recording.exit):
+        if isinstance(recipe, Constant):
+            parts.append((_native.FROM_CONSTANT, recipe.value))
+        elif isinstance(recipe, Outside):
+            parts.append((_native.FROM_VALUE, wanted.index(recipe.index)))
+        elif isinstance(recipe, Output):
+            parts.append((_native.FROM_OUTPUT, recipe.index))
+        else:
+            return None
+    inputs = len(recording.inputs) if recording.graph is not None else 0
+    called = graph if recording.graph is not None else None
+    return _native.Relay(called, inputs, tuple(parts), recording.exit is not None)
 
 
 def settle(replay: Replay) -> None:
     """The replay is going to be called often: it calls its graph without a detour."""
+    if isinstance(replay, _native.Relay):
+        if type(replay.graph) is Unsettled:
+            replay.settle(replay.graph.settled())
+        return
     names: dict[str, Any] = replay.__globals__
     if type(names["graph"]) is Unsettled:
         names["graph"] = names["graph"].settled()

@@ -21,6 +21,7 @@ import torch
 from .. import _native as n
 from ..facts import is_open, shared_storages
 from ..recording import Check, Edge, Fact, Origin
+from ..relations import Relation, evaluate, terms_of
 from . import layout, state
 from .guards import fetch, holds, specials_unchanged
 
@@ -329,6 +330,7 @@ def compile_guards(
     state: tuple[Any, ...],
     distinct: list[tuple[int, ...]],
     shared: tuple[list[int], tuple[tuple[int, ...], ...] | None],
+    relations: list[Relation],
     wanted: list[int],
 ) -> n.Guards | None:
     """Guards in C; `shared`: graph inputs and the groups of them that share memory. None if they cannot be made."""
@@ -336,17 +338,75 @@ def compile_guards(
     compiler.build()
     nodes = compiler.nodes
     groups = [tuple(sorted(nodes[i].number for i in group)) for group in distinct if all(i in nodes for i in group)]
-    asking = _Asking(compiler, [group for group in distinct if not all(i in nodes for i in group)], shared, wanted)
+    formulas, terms, left = _formulas(relations, nodes)
+    asking = _Asking(
+        compiler, [group for group in distinct if not all(i in nodes for i in group)], shared, left, wanted
+    )
     return n.Guards(
         state=state,
         nodes=compiler.rows(),
         relations=[(nodes[a].number, nodes[b].number, same, o, c) for a, b, same, o, c in compiler.relations],
         groups=groups,
+        formulas=formulas,
+        terms=tuple(nodes[i].number for i in terms),
         wanted=tuple(nodes[i].number if i in nodes else -1 for i in wanted),
         asked=tuple(nodes[i].number for i in asking.asked),
         always=asking.always_count,
         ask=asking,
     )
+
+
+_STEPS_OF = {
+    "+": n.STEP_ADD,
+    "*": n.STEP_MUL,
+    "//": n.STEP_FLOORDIV,
+    "%": n.STEP_MOD,
+    "**": n.STEP_POW,
+    "min": n.STEP_MIN,
+    "max": n.STEP_MAX,
+    "==": n.STEP_EQ,
+    "!=": n.STEP_NE,
+    "<": n.STEP_LT,
+    "<=": n.STEP_LE,
+    "and": n.STEP_AND,
+    "or": n.STEP_OR,
+}
+_TERM_STEPS = {"size": n.STEP_SIZE, "stride": n.STEP_STRIDE, "number": n.STEP_NUMBER}
+FormulaSteps = list[tuple[int, int, int]]
+
+
+def _formulas(
+    relations: list[Relation], nodes: dict[int, _Node]
+) -> tuple[list[FormulaSteps], list[int], list[Relation]]:
+    """Relations for C, the origins of the values that they are about, and the relations that C code cannot check."""
+    formulas, left = [], []
+    places: dict[int, int] = {}
+    for relation in relations:
+        origins = {term[1] for term in terms_of(relation.expression)}
+        steps = _steps(relation.expression, places) if origins <= nodes.keys() else None
+        if steps is None:
+            left.append(relation)
+        else:
+            formulas.append(steps)
+    return formulas, list(places), left
+
+
+def _steps(expression: Any, places: dict[int, int]) -> FormulaSteps | None:
+    """An expression for a stack machine; None if there is more in it than ints."""
+    if type(expression) is not tuple:
+        whole = isinstance(expression, int) and -(2**63) < expression < 2**63
+        return [(n.STEP_CONSTANT, int(expression), 0)] if whole else None
+    head, *rest = expression
+    if head in _TERM_STEPS:
+        place = places.setdefault(rest[0], len(places))
+        return [(_TERM_STEPS[head], place, rest[1] if len(rest) > 1 else 0)]
+    steps: FormulaSteps = []
+    for position, part in enumerate(rest):
+        found = _steps(part, places)
+        if found is None:
+            return None
+        steps += [*found, *([(_STEPS_OF[head], 0, 0)] if position else [])]
+    return [*steps, (n.STEP_NOT, 0, 0)] if head == "not" else steps
 
 
 class _Asking:
@@ -357,9 +417,11 @@ class _Asking:
         compiler: _Compiler,
         groups: list[tuple[int, ...]],
         shared: tuple[list[int], tuple[tuple[int, ...], ...] | None],
+        relations: list[Relation],
         wanted: list[int],
     ) -> None:
         nodes = compiler.nodes
+        self._relations = relations
         self._always = [(o, o.index not in nodes, checks) for o, checks in compiler.always]
         self._doubtful = [(o, [(i, _remembering(c)) for i, c in checks]) for o, checks in compiler.doubtful]
         self._groups = groups
@@ -370,10 +432,11 @@ class _Asking:
         for origin, fetched, checks in self._always:
             needed[origin.parent.index if fetched and origin.parent is not None else origin.index] = None
             needed |= {c.expected: None for _, c in checks if c.fact in (Fact.SAME, Fact.OTHER)}
+        needed |= {term[1]: None for relation in relations for term in terms_of(relation.expression)}
         always = [i for i in needed if i in nodes]
         in_doubt = dict.fromkeys(o.index for o, _ in self._doubtful)
         self.asked = [*always, *(i for i in in_doubt if i not in needed)]
-        self.always_count = len(always) if self._always or groups or self._storages is not None else -1
+        self.always_count = len(always) if self._always or groups or relations or self._storages is not None else -1
 
     def __call__(self, values: tuple[Any, ...], in_doubt: bool) -> tuple[Any, ...] | int:
         """The wanted values that Python fetched, or the number of the check that does not hold."""
@@ -395,6 +458,8 @@ class _Asking:
         for group in self._groups:
             if len({id(known[i]) for i in group}) != len(group):
                 return 0xFFFF
+        if not all(evaluate(relation.expression, known) for relation in self._relations):
+            return 0xFFFF
         if self._storages is not None and shared_storages(known[i] for i in self._inputs) != self._storages:
             return 0xFFFF
         return tuple([known[i] for i in self._fetched])

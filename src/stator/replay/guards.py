@@ -20,6 +20,8 @@ from .. import _native
 from ..facts import (
     STATE_NAMES,
     container_kind,
+    fits,
+    fits_numbers,
     is_unhooked,
     keys_of,
     plain_value,
@@ -30,7 +32,8 @@ from ..facts import (
     torch_state,
 )
 from ..options import options
-from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe
+from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_place
+from ..relations import Relation, evaluate, render, terms_of
 
 MISSING = _native.MISSING
 _BASES: dict[str, Any] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "deque": deque}
@@ -147,7 +150,7 @@ _HOLDS: dict[Fact, Callable[[Any, Any, Any], bool]] = {
     Fact.TYPE: lambda v, e, _: type(v) is e,
     Fact.EQUAL: lambda v, e, _: same_constant(v, e),
     Fact.IS: lambda v, e, _: v is e,
-    Fact.TENSOR: lambda v, e, _: type(v) is e.type and tensor_facts(v) == e,
+    Fact.TENSOR: lambda v, e, _: type(v) is e.type and fits(tensor_facts(v), e),
     Fact.LEN: lambda v, e, _: length(v) == e,
     Fact.KEYS: lambda v, e, _: same_keys(v, e),
     Fact.HAS: lambda v, e, _: has(v, e),
@@ -173,8 +176,8 @@ def _say(check: Check, origin: Origin, value: Any) -> tuple[str, str, str]:
         if not isinstance(value, torch.Tensor):
             return f"type({name})", expected.type.__qualname__, type(value).__qualname__
         for field, wanted, got in zip(TensorFacts._fields, expected, tensor_facts(value), strict=True):
-            if wanted != got:
-                return f"{name}.{field}", str(wanted), str(got)
+            if not (fits_numbers(got, wanted) if field in ("size", "stride") else wanted == got):
+                return f"{name}.{field}", _dims(wanted), _dims(got)
     if check.fact is Fact.LEN:
         return f"len({name})", str(expected), str(length(value))
     if check.fact is Fact.KEYS:
@@ -202,23 +205,19 @@ def _say(check: Check, origin: Origin, value: Any) -> tuple[str, str, str]:
     return name, _short(expected), _short(value)
 
 
+def _dims(found: Any) -> str:
+    """Sizes in words; what may be any is left open."""
+    if not isinstance(found, tuple):
+        return str(found)
+    return f"({', '.join('_' if size is None else str(size) for size in found)}{',' * (len(found) == 1)})"
+
+
 def _short(value: Any) -> str:
     try:
         text = repr(value)
     except Exception:
         text = f"a {type(value).__qualname__}"
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def render_place(place: Any) -> str:
-    """The user's line that made a guard necessary."""
-    if place is None:
-        return ""
-    code = place.code
-    if code is None:
-        return ""
-    line = next((line for start, end, line in code.co_lines() if start <= place.offset < end), None)
-    return f"{code.co_filename}:{line or code.co_firstlineno}"
 
 
 # -- checking, quickly
@@ -294,10 +293,10 @@ def same_tensor(value: Any, e: TensorFacts) -> bool:
     cls: Any = type(value)
     return bool(
         cls is e.type
-        and value.shape == e.size
+        and fits_numbers(value.shape, e.size)
         and value.dtype is e.dtype
         and value.requires_grad is e.requires_grad
-        and (value.stride() == e.stride if value.layout is torch.strided else not e.stride)
+        and (fits_numbers(value.stride(), e.stride) if value.layout is torch.strided else not e.stride)
         and _dispatch_keys(value).raw_repr() == e.keys
         and value.device == e.device
         and value.is_leaf is e.is_leaf
@@ -311,11 +310,35 @@ def _absent(origin: Origin, error: Exception) -> Miss:
     return Miss(describe(origin), "present", f"{type(error).__name__}: {error}", render_place(origin.place))
 
 
-def _surely_holds(check: Check, value: Any) -> bool:
+def _surely_holds(check: Check, value: Any, values: list[Any] | None = None) -> bool:
     try:
-        return holds(check, value, [])
+        return holds(check, value, values or [])
     except Exception:
         return False
+
+
+def _differences(check: Check, value: Any) -> list[tuple[tuple[Any, ...], set[int | None]]]:
+    """In which sizes or numbers a value differs from what is expected; none if that is not all."""
+    expected = check.expected
+    if check.fact is Fact.EQUAL and type(value) is type(expected):
+        if type(value) in (int, float):
+            return [((), {None})]
+        if isinstance(value, tuple) and len(value) == len(expected):
+            parts = [(i, v, e) for i, (v, e) in enumerate(zip(value, expected, strict=True)) if not same_constant(v, e)]
+            if all(type(v) is type(e) and type(v) in (int, float) for _, v, e in parts):
+                return [(((Edge.ITEM, i),), {None}) for i, _, _ in parts]
+    if check.fact is Fact.TENSOR and type(value) is expected.type and value.layout is torch.strided:
+        found = tensor_facts(value)
+        alike = found._replace(size=expected.size, stride=expected.stride)
+        if len(found.size) == len(expected.size) and fits(alike, expected):
+            dims = _differing(found.size, expected.size)
+            return [((), dims or {~dim for dim in _differing(found.stride, expected.stride)})]  # type: ignore[operator]
+    return []
+
+
+def _differing(found: tuple[int, ...], expected: tuple[int | None, ...]) -> set[int | None]:
+    pairs = zip(found, expected, strict=True)
+    return {place for place, (a, b) in enumerate(pairs) if b is not None and a != b}
 
 
 Compiler = Callable[..., _native.Guards | None]
@@ -331,6 +354,7 @@ class Guards:
         self._distinct = recording.distinct
         self._storages = recording.storages
         self._inputs = recording.inputs
+        self._relations: list[Relation] = recording.relations
         self._wanted = wanted
         self._steps: list[tuple[Any, int, Any, list[tuple[_Quick, Any, Any]]]] = []
         self._compiler = compiler
@@ -343,7 +367,9 @@ class Guards:
             compiler, self._compiler = self._compiler, None
             with contextlib.suppress(ValueError, TypeError, OverflowError):  # what C code does not take, Python checks
                 shared = (self._inputs, self._storages)
-                self._engine = compiler(self._origins, self._state, self._distinct, shared, self._wanted)
+                self._engine = compiler(
+                    self._origins, self._state, self._distinct, shared, self._relations, self._wanted
+                )
         return self._engine
 
     def check(self, slots: tuple[Any, ...], state: tuple[Any, ...] | None = None) -> tuple[Any, ...] | None:
@@ -429,6 +455,8 @@ class Guards:
         for group in self._distinct:
             if len({id(values[index]) for index in group}) != len(group):
                 return False
+        if not all(evaluate(relation.expression, values) for relation in self._relations):
+            return False
         return self._storages is None or shared_storages(values[i] for i in self._inputs) == self._storages
 
     def why(self, slots: tuple[Any, ...]) -> Miss | None:
@@ -489,11 +517,35 @@ class Guards:
                 return int(origin.key[0])
         return None
 
+    def changes(self, slots: tuple[Any, ...]) -> list[tuple[Origin, tuple[Any, ...], set[int | None]]]:
+        """The sizes and numbers that differ from those expected, if nothing else does: origin, steps from there on, and
+        which of them (None: a number; a dimension; the complement of one whose stride differs)."""
+        values: list[Any] = []
+        found: list[tuple[Origin, tuple[Any, ...], set[int | None]]] = []
+        for origin in self._origins:
+            try:
+                value = fetch(origin, values, slots)
+            except Exception:
+                return []
+            values.append(value)
+            for check in origin.checks:
+                if not _surely_holds(check, value, values):
+                    differing = _differences(check, value)
+                    if not differing:
+                        return []
+                    found += [(origin, steps, dims) for steps, dims in differing]
+        return found
+
     def _why_together(self, values: list[Any]) -> Miss | None:
         for group in self._distinct:
             if len({id(values[index]) for index in group}) != len(group):
                 names = ", ".join(describe(self._origins[index]) for index in group)
                 return Miss(f"identity of {names}", "different objects", "one object twice", "")
+        for relation in self._relations:
+            if not evaluate(relation.expression, values):
+                terms = sorted(terms_of(relation.expression), key=str)
+                words = ", ".join(f"{render(term, self._origins)} = {evaluate(term, values)}" for term in terms)
+                return Miss(render(relation.expression, self._origins), "to hold", words, render_place(relation.place))
         if self._storages is not None:
             found = shared_storages(values[index] for index in self._inputs)
             if found != self._storages:
@@ -507,6 +559,9 @@ class Guards:
             for check in origin.checks:
                 place = render_place(check.place)
                 text.append(f"{_assertion(check, origin)}{'  # ' + place if place else ''}")
+        for relation in self._relations:
+            place = render_place(relation.place)
+            text.append(f"{render(relation.expression, self._origins)}{'  # ' + place if place else ''}")
         return text
 
 

@@ -21,10 +21,9 @@ from .. import _native
 from ..facts import tensor_facts
 from ..recording import TensorFacts
 
-_IMPL_BYTES = 176  # at most this much of a TensorImpl is looked at: it is not smaller in any torch that is supported
+_LEAST_BYTES, _MOST_BYTES = 176, 256  # of a TensorImpl: it is not smaller in any torch that is supported
 _META_BYTES = 160  # of an AutogradMeta: it holds a name, three tensors or nodes, two lists before its flags
 _INLINE_RANK = 5  # up to this many sizes lie in the TensorImpl itself
-_WORDS = range(0, _IMPL_BYTES, 8)
 _DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.complex64, torch.uint8)
 
 TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -43,8 +42,24 @@ def _only(places: Iterable[int]) -> int:
     return found[0]
 
 
+@functools.cache
+def _impl_bytes() -> int:
+    """How much of a TensorImpl can be looked at: what was allocated for it, where one can ask for that."""
+    try:
+        ask = ctypes.CDLL(None).malloc_usable_size
+    except (AttributeError, OSError):
+        return _LEAST_BYTES
+    ask.restype, ask.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
+    allocated = min(ask(tensor._cdata) for tensor in probes())
+    return max(_LEAST_BYTES, min(allocated // 8 * 8, _MOST_BYTES))
+
+
+def _words() -> range:
+    return range(0, _impl_bytes(), 8)
+
+
 def _bytes(tensor: Any) -> bytes:
-    return ctypes.string_at(tensor._cdata, _IMPL_BYTES)
+    return ctypes.string_at(tensor._cdata, _impl_bytes())
 
 
 def _word(data: bytes, place: int) -> int:
@@ -109,7 +124,7 @@ def _impl_place() -> int:
 
 
 def _keys_place() -> int:
-    return _only(p for p in _WORDS if all(_word(_bytes(t), p) == _keys(t) for t in probes()))
+    return _only(p for p in _words() if all(_word(_bytes(t), p) == _keys(t) for t in probes()))
 
 
 def _shape_place() -> int:
@@ -117,13 +132,13 @@ def _shape_place() -> int:
 
     def reads(tensor: Any, place: int) -> bool:
         rank, data = tensor.dim(), _bytes(tensor)
-        if place + 8 * (2 * _INLINE_RANK + 1) > _IMPL_BYTES or _word(data, place) != rank:
+        if place + 8 * (2 * _INLINE_RANK + 1) > _impl_bytes() or _word(data, place) != rank:
             return False
         numbers = [_word(data, place + 8 * i) for i in range(1, 2 * _INLINE_RANK + 1)]
         sizes, strides = numbers[:rank], numbers[_INLINE_RANK : _INLINE_RANK + rank]
         return sizes == list(tensor.shape) and strides == list(tensor.stride())
 
-    return _only(p for p in _WORDS if all(reads(t, p) for t in small))
+    return _only(p for p in _words() if all(reads(t, p) for t in small))
 
 
 def _dtype_place() -> int:
@@ -134,7 +149,7 @@ def _dtype_place() -> int:
         codes = [{data[place : place + 2] for data in group} for group in groups]
         return all(len(code) == 1 for code in codes) and len(set.union(*codes)) == len(_DTYPES)
 
-    return _only(p for p in range(0, _IMPL_BYTES - 1, 2) if reads(p))
+    return _only(p for p in range(0, _impl_bytes() - 1, 2) if reads(p))
 
 
 def _changed(before: bytes, after: bytes, places: Iterable[int], size: int) -> list[int]:
@@ -146,7 +161,7 @@ def _autograd_places() -> tuple[int, int, int]:
     tensor = torch.empty(2)
     before = _bytes(tensor)
     tensor.requires_grad_()
-    meta = _only(p for p in _changed(before, _bytes(tensor), _WORDS, 8) if not _word(before, p))
+    meta = _only(p for p in _changed(before, _bytes(tensor), _words(), 8) if not _word(before, p))
 
     def content(tensor: Any) -> bytes:
         return ctypes.string_at(_word(_bytes(tensor), meta), _META_BYTES)

@@ -34,6 +34,10 @@ _READERS = (
 )
 
 
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 @contextlib.contextmanager
 def _functorch_level() -> Iterator[None]:
     _C._functorch._vmap_increment_nesting(1, "error")
@@ -54,6 +58,16 @@ def _autocast(device: str) -> Iterator[None]:
         torch.set_autocast_enabled(device, former)
 
 
+@contextlib.contextmanager
+def _default_dtype() -> Iterator[None]:
+    former = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if former is torch.float32 else torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(former)
+
+
 # Under each of these the answers must agree as well. (Tracing cannot be had for little; a test traces.)
 _PROBES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
     contextlib.nullcontext,
@@ -63,6 +77,8 @@ _PROBES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
     TorchFunctionMode,
     TorchDispatchMode,
     _functorch_level,
+    _default_dtype,
+    lambda: torch.autograd.graph.saved_tensors_hooks(_same, _same),
     lambda: _autocast("cpu"),
     lambda: _autocast("cuda"),
 )

@@ -45,11 +45,19 @@ class Rebuilder:
         self._recorder = recorder
         self._at_break = at_break
         self.ledger = recorder.ledger
+        self._symbols = recorder.symbols
         self.blueprints: list[Blueprint] = []
         self._made: dict[int, Fresh] = {}
         self._alive: list[Any] = []
 
     def recipe(self, value: Any) -> Recipe:
+        symbol = self._symbols.find(value) if self._symbols is not None else None
+        if symbol is not None:
+            assert self._symbols is not None
+            given = symbol.origin
+            if given is not None:
+                return Outside(given.index)
+            return Output(self._recorder.tracer.number_output(self._symbols.node_of(symbol)))
         if is_constant(value):
             output = self._recorder.tracer.scalar_output(value)
             if output is not None:
@@ -382,6 +390,20 @@ def conclude_at(recorder: Recorder, here: Break) -> Recording:
     return recording
 
 
+def symbolic_part(recorder: Recorder) -> dict[str, Any]:
+    """What a recording says of symbolic numbers."""
+    symbols = recorder.symbols
+    if symbols is None:
+        return {}
+    return {
+        "relations": symbols.relations(),
+        "more_relations": symbols.relations,
+        "specialised": symbols.specialised,
+        "violated": symbols.violated,
+        "symbolic": symbols.names(),
+    }
+
+
 def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Recording:
     tracer = recorder.tracer
     effects: list[Effect] = []
@@ -389,12 +411,13 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
         effects += _EFFECTS[change.kind](change, rebuild)
     _check_late(rebuild.blueprints, effects)
     outputs = len(tracer.outputs)
+    graph = tracer.module(recorder.name)
     return Recording(
         name=recorder.name,
         origins=recorder.ledger.origins,
         state=tracer.state,
-        graph=tracer.module(recorder.name),
-        inputs=[origin.index for origin, _, _ in tracer.inputs],
+        graph=graph,
+        inputs=[origin.index for origin in (*(origin for origin, _, _ in tracer.inputs), *tracer.numbers())],
         example_inputs=tracer.example_inputs(),
         outputs=outputs,
         blueprints=rebuild.blueprints,
@@ -407,6 +430,7 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
         operations=tracer.operations,
         prints=[(rebuild.recipes(arguments), keywords) for arguments, keywords in recorder.prints],
         probes=recorder.watcher.events,
+        **symbolic_part(recorder),
     )
 
 

@@ -87,8 +87,14 @@ class Handlers:
     root_code: types.CodeType  # of the frame that its run began with
     handled_outside: bool  # was an exception being handled when the run began?
 
+    approves: bool  # may the C side skip calls that were looked at once?
+
     def drop(self, drop: Drop) -> None:
         """The recording is over; the run goes on."""
+        raise NotImplementedError
+
+    def instead(self, func: Any, args: tuple[Any, ...]) -> Any:
+        """What to call in place of a C callable which would make a plain number of a symbolic one; or None."""
         raise NotImplementedError
 
     # -- what several handlers need
@@ -500,11 +506,14 @@ class Handlers:
     def call(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
         """A callable is about to be called. May give back another one to be called in its place."""
         rule = rule_for(func)
+        instead = self.instead(func, args) if not kwnames else None
+        if instead is not None:
+            return instead
         if func is print and self.print_later(args, kwnames):
             return None
         if rule is not None:
             replacement = rule(self, func, args, kwnames)
-            if replacement is None and probe is not None and may_be_approved(func, rule):
+            if replacement is None and probe is not None and self.approves and may_be_approved(func, rule):
                 self.watcher.approve(func)
             return replacement
         if issubclass(type(func), types.FunctionType):

@@ -1,6 +1,8 @@
-"""Functions recorded as one node although they are not torch functions: entering and leaving torch's modes.
+"""Functions that are not torch functions and are recorded all the same: entering and leaving torch's modes, and
+checkpointed regions.
 
-`policy.LEAVES` names them. They run for real, unwatched; the node calls the function that torch keeps for graphs.
+`policy.LEAVES` names them. They run for real, unwatched. A mode is one node, which calls the function that torch keeps
+for graphs; a region is a mark on the nodes in it.
 """
 
 from __future__ import annotations
@@ -12,10 +14,23 @@ import torch.amp.autocast_mode
 import torch.autograd.grad_mode
 from torch import fx
 
+from ..recording import Fact
 from .breaks import Drop
 
 if TYPE_CHECKING:
     from .recorder import Recorder
+
+
+# Nodes with these targets change torch's state, not a tensor.
+STATE_TARGETS: frozenset[Any] = frozenset(
+    {
+        torch._C._set_grad_enabled,
+        torch.autograd.grad_mode._enter_inference_mode,
+        torch.autograd.grad_mode._exit_inference_mode,
+        torch.amp.autocast_mode._enter_autocast,
+        torch.amp.autocast_mode._exit_autocast,
+    }
+)
 
 
 class Leaves:
@@ -63,6 +78,16 @@ class Leaves:
 
     def exit_autocast(self, manager: Any, *exception: Any) -> None:
         self._leave(manager, torch.amp.autocast_mode._exit_autocast, "exit_autocast")
+
+    def enter_region(self, context_fn: Any) -> None:
+        """A checkpointed call begins; `context_fn` says what is to be kept of it."""
+        origin = self._recorder.ledger.find(context_fn)
+        if origin is not None:
+            self._recorder.ledger.check(origin, Fact.IS, context_fn)
+        self._recorder.tracer.regions.enter(context_fn)
+
+    def leave_region(self) -> None:
+        self._recorder.tracer.regions.leave()
 
     def _leave(self, manager: Any, target: Any, name: str) -> None:
         entered = self._entered.get(id(manager))

@@ -23,12 +23,44 @@ NOTHING: Any = immutable_dict()
 _set = object.__setattr__  # past `Node.__setattr__`, which looks after nodes that stand in a graph
 
 
+class Regions:
+    """Which operations were recorded inside of checkpointed calls; the outermost call counts."""
+
+    def __init__(self, operations: list[fx.Node]) -> None:
+        self._operations = operations
+        self._open: list[tuple[int, Any]] = []
+        self._found: list[tuple[int, int, Any]] = []
+
+    def enter(self, context_fn: Any) -> None:
+        self._open.append((len(self._operations), context_fn))
+
+    def leave(self) -> None:
+        if self._open:  # else it began before a break
+            begin, context_fn = self._open.pop()
+            if not self._open:
+                self._found.append((begin, len(self._operations), context_fn))
+
+    def mark(self) -> None:
+        """Say so in the nodes: `meta["checkpoint"]` is the number of the region, and who says what to keep of it."""
+        while self._open:  # a break inside
+            self.leave()
+        for number, (begin, end, context_fn) in enumerate(self._found, 1):
+            for node in self._operations[begin:end]:
+                node.meta["checkpoint"] = (number, context_fn)
+
+
 class Nodes:
     def __init__(self) -> None:
         self.graph = fx.Graph()
         self._inputs: list[tuple[fx.Node, Origin]] = []
+        self._numbers: list[tuple[fx.Node, Origin]] = []
         self.operations: list[fx.Node] = []
+        self.regions = Regions(self.operations)
         self._names: dict[int, str] = {}
+
+    @property
+    def inputs(self) -> list[fx.Node]:
+        return [node for node, _ in (*self._inputs, *self._numbers)]
 
     @property
     def computes(self) -> bool:
@@ -39,6 +71,12 @@ class Nodes:
         self._inputs.append((node, origin))
         return node
 
+    def number(self, origin: Origin, kind: type) -> fx.Node:
+        """A number that is an input. Those come behind the tensors."""
+        node = fx.Node(self.graph, "", "placeholder", "", (), NOTHING, kind)
+        self._numbers.append((node, origin))
+        return node
+
     def operation(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
         node = fx.Node(self.graph, name, kind, target, args, kwargs)
         self.operations.append(node)
@@ -46,7 +84,8 @@ class Nodes:
 
     def close(self, outputs: list[fx.Node]) -> fx.Graph:
         """All nodes in their order, with names that tell them apart."""
-        for node, origin in self._inputs:
+        self.regions.mark()
+        for node, origin in (*self._inputs, *self._numbers):
             _set(node, "target", self._add(node, f"l_{self._name_of(origin)}_"))
         for node in self.operations:
             self._add(node, node.name)

@@ -19,7 +19,7 @@ import torch.autograd.grad_mode
 import torch.overrides
 
 from .. import _native
-from . import module_calls, steering, world
+from . import checkpoints, module_calls, steering, world
 
 _STATOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -75,6 +75,8 @@ LEAVES: dict[types.CodeType, str] = {
     torch.inference_mode.__exit__.__code__: "exit_inference_mode",
     torch.amp.autocast_mode.autocast.__enter__.__code__: "enter_autocast",
     torch.amp.autocast_mode.autocast.__exit__.__code__: "exit_autocast",
+    checkpoints.enter_region.__code__: "enter_region",
+    checkpoints.leave_region.__code__: "leave_region",
 }
 
 

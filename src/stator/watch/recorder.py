@@ -22,7 +22,7 @@ from ..errors import REASONS, BreakReason, break_reason
 from ..facts import torch_state
 from ..options import View
 from ..recording import Recording, Way
-from . import effects, leaves, policy, steering
+from . import effects, leaves, policy, steering, uses
 from .attributes import Attributes
 from .breaks import Drop
 from .calls import INTERCEPTED
@@ -31,6 +31,7 @@ from .exits import Arrival, Break, NotResumable, arrive, break_here
 from .handlers import HANDLERS, Handlers
 from .ledger import Ledger
 from .module_calls import GETATTR, ModuleCalls
+from .symbols import Changing, Symbols
 from .tensors import TensorMode, Tracer, is_tensor
 
 _MOST_REPEATS = 100
@@ -51,13 +52,14 @@ class Experience(NamedTuple):
 
     recorded: bool  # is there a recording that fits what it arrives with?
     changing: frozenset[int]  # slots whose numbers and texts have been seen to change
+    symbols: Changing | None = None  # sizes and numbers that have been seen to change, if they may be symbols
 
 
 Ask = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], Experience]
 
 
 class Recorder(Handlers):
-    def __init__(self, name: str, program: object, settings: View, ask: Ask) -> None:
+    def __init__(self, name: str, program: object, settings: View, ask: Ask, known: Experience) -> None:
         """`program`: who records; it learns from each recording where the next ones had better break.
         `ask(segments, way, inputs, state)`: what is known of the program from a way on, the segments of this run
         included, when it arrives there with these inputs?
@@ -77,7 +79,7 @@ class Recorder(Handlers):
         self._continued: dict[int, tuple[types.FunctionType, types.FunctionType]] = {}
         self._repeated = 0  # segments in a row that were known already
         self.watcher = self._new_watcher()
-        self._begin(torch_state())
+        self._begin(torch_state(), known.symbols)
 
     def _new_watcher(self) -> _native.Watcher:
         watcher = _native.Watcher(self.handlers(), **self.callbacks())
@@ -104,14 +106,17 @@ class Recorder(Handlers):
             "on_mark": self.at_mark,
         }
 
-    def _begin(self, state: tuple[Any, ...]) -> None:
+    def _begin(self, state: tuple[Any, ...], changing: Changing | None) -> None:
         """A segment starts: nothing is known, nothing recorded."""
         self.ledger = Ledger(self.watcher)
+        symbolic = changing is not None and (changing or steering.has_marks())
+        self.symbols = Symbols(self, changing) if changing is not None and symbolic else None
         self.classes = Classes(self.ledger)
         self.attributes = Attributes(self.ledger, self.classes)
         self.tracer = Tracer(self, state)
         self.leaves = leaves.Leaves(self)
         self.module_calls = ModuleCalls(self)
+        self.approves = self.symbols is None
         self.handled_outside = sys.exc_info()[0] is not None
         self.prints: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         self._known_already = False
@@ -132,20 +137,33 @@ class Recorder(Handlers):
         self.slots = slots if way is None else tuple(map(self.own_object, slots))
         self._changing = self._hopeless = {id(self.slots[index]) for index in changing}
         self._callers = {id(value) for value in slots} if way is None else set()
-        self._note_slots(function, names, self.slots)
+        self.slots = self._note_slots(function, names, self.slots)
 
-    def _note_slots(self, function: types.FunctionType, names: Iterable[str], slots: tuple[Any, ...]) -> None:
+    def _note_slots(
+        self,
+        function: types.FunctionType,
+        names: Iterable[str],
+        slots: tuple[Any, ...],
+        fixed: frozenset[int] = frozenset(),
+    ) -> tuple[Any, ...]:
         """What a segment starts with. Behind a break numbers may be mere counters, texts mere messages: they are
-        guarded when something depends on them.
+        guarded when something depends on them. Gives the slots with symbols in them, where they are not `fixed`.
         """
         self.root = function
+        self.slot_values = [*slots, function]
         for index, (name, value) in enumerate(zip(names, slots, strict=True)):
-            if self._way is not None and _is_loose(value):
+            symbol = None
+            if self.symbols is not None and index not in fixed:
+                symbol = self.symbols.slot(index, name, value)
+            if symbol is not None:
+                self.slot_values[index] = symbol
+            elif self._way is not None and _is_loose(value):
                 self.ledger.loose(index, name, value)
             else:
                 self.ledger.local(index, name, value)
         root = self.ledger.local(len(slots), function.__name__, function)
         self.attributes.note_function(root, function, bound=True)
+        return tuple(self.slot_values[:-1])
 
     def run(self) -> Any:
         """Call the function watched. Exceptions are the program's own."""
@@ -184,6 +202,7 @@ class Recorder(Handlers):
             mutates=False,
             restores=[],
             break_reason=reason,
+            **effects.symbolic_part(self),
         )
 
     def release(self) -> None:
@@ -192,9 +211,12 @@ class Recorder(Handlers):
         del self.watcher, self._ask
 
     def _let_go(self) -> None:
+        if self.symbols is not None:
+            self.symbols.close()
+            del self.watcher.on_symbol
         self.ledger.close()
         self.tracer.release()
-        del self.ledger, self.classes, self.attributes, self.tracer, self.leaves, self.module_calls
+        del self.symbols, self.ledger, self.classes, self.attributes, self.tracer, self.leaves, self.module_calls
 
     # -- breaks
 
@@ -293,7 +315,7 @@ class Recorder(Handlers):
 
     def _start_segment(self, there: Arrival) -> None:
         state = self.tracer.state_outside_mode()
-        known, changing = self._ask(self.segments, there.way, (*there.slots, there.functions[0]), state)
+        known, changing, symbols = self._ask(self.segments, there.way, (*there.slots, there.functions[0]), state)
         slots = self._make_distinct(there)
         self._hopeless = {id(slots[index]) for index in changing}
         before = self._break.states[-1].values() if self._break is not None else ()
@@ -303,11 +325,15 @@ class Recorder(Handlers):
         self._let_go()
         former, self.watcher = self.watcher, self._new_watcher()
         former.hand_over(self.watcher)
-        self._begin(state)
+        self._begin(state, None if known else symbols)
         self._way, self._known_already, self._waiting = there.way, known, False
         self._repeated = self._repeated + 1 if known else 0
         self._continued = {id(a): (b, a) for a, b in zip(there.originals, there.functions, strict=True)}
-        self._note_slots(there.functions[0], there.names, slots)
+        fixed = frozenset(index for index, (_, place) in enumerate(there.places) if place < 0)
+        noted = self._note_slots(there.functions[0], there.names, slots, fixed)
+        for index, (calls, place) in enumerate(there.places):
+            if noted[index] is not slots[index]:
+                self.watcher.put(calls, place, noted[index])
         for inner in there.functions[1:]:
             origin = self.ledger.find(inner)
             assert origin is not None
@@ -328,6 +354,9 @@ class Recorder(Handlers):
         come from Python, or was seen to change), Python makes one more step.
         """
         self.ledger.place = probe
+        if self.symbols is not None and (type(value) not in _LOOSE_TYPES or self.symbols.was_symbol(value)):
+            self._use_symbol(probe, value)
+            return
         if probe.arg == "returned" and probe.kind == _native.PACK and self._in_root(probe):
             return  # it is part of the result
         if self.tracer.is_scalar(value):
@@ -342,6 +371,32 @@ class Recorder(Handlers):
                 return
         self.ledger.settle(value)
         self._give_back()
+
+    def _use_symbol(self, probe: Any, value: Any) -> None:
+        """A symbolic number, or a container of some, is an operand."""
+        assert self.symbols is not None
+        operands = self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
+        if probe.kind == _native.IS and all(isinstance(operand, (int, float)) for operand in operands):
+            self._compare_identities(operands)
+        elif uses.reads(probe, operands, value):
+            self.symbols.specialise_in(value)
+        else:
+            self.symbols.keep(value)
+
+    def _compare_identities(self, operands: list[Any]) -> None:
+        """`is` tells one small int from another by its value: the program must find the objects that it would have."""
+        assert self.symbols is not None
+        for operand in operands:
+            if type(operand) not in _LOOSE_TYPES:
+                self.symbols.specialise_in(operand)
+                self.stands_for(operand, operand + 0)
+        self._give_back()
+
+    def instead(self, func: Any, args: tuple[Any, ...]) -> Any:
+        if self.symbols is None:
+            return None
+        found = uses.replacement(func, args)
+        return getattr(self.symbols, found) if found is not None else None
 
     def held(self) -> Iterator[Any]:
         """What the frames' variables hold and nobody else may: made inside, or by Python at an earlier break."""
@@ -360,6 +415,10 @@ class Recorder(Handlers):
         self._originals[id(own)] = (own, self.original(value))
         return own
 
+    def stands_for(self, own: Any, value: Any) -> None:
+        """The program knows this number as another object."""
+        self._originals.setdefault(id(own), (own, self.original(value)))
+
     def original(self, value: Any) -> Any:
         """What the program knows a number or a text as: `is` tells it from a copy."""
         return self._originals.get(id(value), (value, value))[1]
@@ -376,7 +435,8 @@ class Recorder(Handlers):
             if calls == 0 and not inside and probe is not None:
                 values += self.watcher.stack(0, probe.depth)
             for place, value in enumerate(values):
-                if id(value) in self._originals and (loose or self.ledger.find_loose(value) is None):
+                settled = type(value) in _LOOSE_TYPES and self.ledger.find_loose(value) is None
+                if id(value) in self._originals and (loose or settled):
                     self.watcher.put(calls, place, self.original(value))
 
     def _use_scalar(self, probe: Any, value: Any) -> None:
@@ -503,6 +563,9 @@ class Recorder(Handlers):
         else:
             self.failure = self.failure or error
             self.drop(Drop("internal-error", f"{type(error).__name__}: {error}", transient=True))
+
+
+_LOOSE_TYPES = (int, float, str)
 
 
 def _is_loose(value: Any) -> bool:

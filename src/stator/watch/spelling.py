@@ -117,6 +117,7 @@ for _symbol, (_plain, _in_place, _names) in _OPERATORS.items():
         _BINARY[_symbol, _name] = (_plain, _swapped)
         _BINARY[_symbol + "=", _name] = (_plain, _swapped)  # `x += t` where x is a number
         _BINARY[_symbol + "=", f"__i{_name[2:]}" if _name.startswith("__") else f"{_name}_"] = (_in_place, False)
+_COMMUTATIVE = frozenset({"add", "mul"})
 _COMPARE = {
     "gt": operator.gt, "lt": operator.lt, "ge": operator.ge, "le": operator.le,
     "__eq__": operator.eq, "eq": operator.eq, "__ne__": operator.ne, "ne": operator.ne,
@@ -342,6 +343,9 @@ def spell(
         found = _BINARY.get((str(probe.arg), name))
         if found is not None:
             target, swapped = found
+            if not swapped and not isinstance(args[1], torch.Tensor) and name in _COMMUTATIVE:
+                watcher = _native.current()  # torch was asked for `y * 3`, perhaps
+                swapped = watcher is not None and watcher.stack(0, probe.depth)[-1] is args[0]
             return "call_function", target, (args[1], args[0]) if swapped else args, _short(target)
     if probe is not None and probe.kind == _native.COMPARE and name in _COMPARE and len(args) == 2:
         return "call_function", _COMPARE[name], args, _short(_COMPARE[name])

@@ -7,6 +7,9 @@ import types
 import weakref
 from typing import Any
 
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
 from . import world
 from .breaks import Drop
 
@@ -47,3 +50,46 @@ def break_of(code: types.CodeType) -> Drop | None:
         return Drop("disabled-function", f"{code.co_name}: {reason}" if reason else code.co_name)
     found = world.break_in(code)
     return Drop(*found) if found is not None else None
+
+
+# -- sizes
+
+Bounds = tuple[int, int]
+_marks: Any = WeakIdKeyDictionary()  # of tensors: ({dimension: bounds}, dimensions that are constants)
+
+
+def _marks_for(tensor: Any, dim: int, name: str) -> tuple[int, tuple[dict[int, Bounds], set[int]]]:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"stator.{name} takes a tensor, not {tensor!r}")
+    if not isinstance(dim, int) or not -tensor.dim() <= dim < tensor.dim():
+        raise IndexError(f"stator.{name}: a tensor of {tensor.dim()} dimensions has no dimension {dim!r}")
+    return dim % tensor.dim(), _marks.setdefault(tensor, ({}, set()))
+
+
+def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max: int | None = None) -> None:
+    """This size differs from call to call: a recording that takes the tensor must hold for others, too."""
+    low, high = 0 if min is None else min, 2**62 if max is None else max
+    dim, (dynamic, static) = _marks_for(tensor, dim, "mark_dynamic")
+    if not low <= tensor.shape[dim] <= high:
+        raise ValueError(f"stator.mark_dynamic: size {tensor.shape[dim]} is not between {min} and {max}")
+    dynamic[dim] = (low, high)
+    static.discard(dim)
+
+
+def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
+    """This size (all sizes, without `dim`) is a constant: another one is another recording."""
+    for each in range(tensor.dim()) if dim is None else (dim,):
+        number, (dynamic, static) = _marks_for(tensor, each, "mark_static")
+        static.add(number)
+        dynamic.pop(number, None)
+
+
+def marks_of(tensor: torch.Tensor) -> tuple[dict[int, Bounds], set[int]]:
+    """The dimensions of a tensor that are marked: as symbols, with their bounds; and as constants."""
+    found: tuple[dict[int, Bounds], set[int]] = _marks.get(tensor, ({}, set())) if _marks else ({}, set())
+    return found
+
+
+def has_marks() -> bool:
+    """Is there any tensor with a dimension that is marked as a symbol?"""
+    return any(dynamic for dynamic, _ in list(_marks.values()))

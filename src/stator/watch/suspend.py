@@ -23,7 +23,7 @@ from stator import _native as n
 from . import opcodes as o
 from .continuation import Finish, Layout, NotResumable, Site, Slot, default_finish, find_site, original_of, resume
 from .flow import EXC, LASTI, VALUE, Flow, PerCode, flow_of
-from .instrument import places
+from .instrument import SUBSTITUTES, places
 
 __all__ = ["Suspended", "handled_around", "made_function", "rest", "suspended"]
 
@@ -50,6 +50,7 @@ class _Frame:
         kind, self.code, original, unit, self.function, slots, self.intact, self.held, self.held_at, self.probe = entry
         if not isinstance(original, CodeType) or not isinstance(self.function, FunctionType):
             raise NotResumable("a frame's function is gone")
+        original = SUBSTITUTES.get(original, original)
         self.places: list[tuple[int, bool]] | None = None
         if kind == n.INSTRUMENTED:
             self.places = _places(self.code, original)

@@ -24,6 +24,7 @@ from ..recording import Edge, Fact, Origin, TensorFacts
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
+from .leaves import STATE_TARGETS
 from .nodes import NOTHING, OWN_FOLDERS, Nodes
 from .spelling import Treatment, Way, may_fail, needs_data, spell, way_of, writes_in_place
 
@@ -109,11 +110,15 @@ class Tracer(_native.Tracer):
         super().__init__(recorder.watcher, recorder.ledger, self._nodes.graph, self._nodes.operations, state)
         self._recorder = recorder
         self._ledger = recorder.ledger
+        self.regions = self._nodes.regions
         self._outside_families: dict[int, Family] = {}  # by identity of the base
         self.inputs: list[tuple[Origin, Any, TensorFacts]] = []
         self.outputs: list[fx.Node] = []
         self._output_index: dict[fx.Node, int] = {}
         self.state = state
+        self._symbols = recorder.symbols
+        if self._symbols is not None:
+            self.shapes = self._run_without_data
 
     def begin(self) -> None:
         """The mode has been pushed: from here on the state changes only through nodes."""
@@ -164,8 +169,10 @@ class Tracer(_native.Tracer):
 
     def _after(self, step: Step, result: Any) -> Any:
         """It has run: the node, and what is known of the tensors now. Gives what the program gets."""
-        if step.kind is Treatment.FACT or result is NotImplemented:
+        if result is NotImplemented:
             return result
+        if step.kind is Treatment.FACT:
+            return self._fact(step, result) if self._symbols is not None and step.tensors else result
         if step.kind is Treatment.SCALAR:
             return self._scalar(step, result)
         if step.kind is Treatment.ATTRIBUTE:
@@ -182,6 +189,29 @@ class Tracer(_native.Tracer):
             if wrote or not self._returns_known(result):
                 self._register(result, self.node(*step.node), step.tensors)
         return result
+
+    def _fact(self, step: Step, result: Any) -> Any:
+        """Sizes are symbols where they may be others in the next call."""
+        assert self._symbols is not None
+        known = step.tensors[0][1]
+        return self._symbols.answer(step.name, self.node_of(known), step.node[2], result)
+
+    def size_of(self, tensor: Any, dim: int) -> Any:
+        assert self._symbols is not None
+        return self._symbols.answer("size", self.node_of(self.lookup(tensor)), (tensor, dim), tensor.shape[dim])
+
+    def _run_without_data(self, node: fx.Node) -> None:
+        """Sizes of results as expressions of the inputs' sizes."""
+        assert self._symbols is not None
+        if not (node.op == "call_function" and node.target in STATE_TARGETS):
+            self._symbols.run(node)
+
+    def number_input(self, origin: Origin, kind: type) -> fx.Node:
+        return self._nodes.number(origin, kind)
+
+    def number_node(self, kind: str, target: Any, args: tuple[Any, ...], name: str) -> fx.Node:
+        """Arithmetic of sizes and numbers."""
+        return self._nodes.operation(kind, target, args, {}, name)
 
     def _scalar(self, step: Step, number: Any) -> Any:
         """A number as a node: an object of its own, so that it is known where it is used."""
@@ -234,6 +264,10 @@ class Tracer(_native.Tracer):
 
     def _uncommon(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
         """`argument`, for what is no tensor, no number and the like, and no tuple made by this run."""
+        symbol = self._symbols.find(value) if self._symbols is not None else None
+        if symbol is not None:
+            assert self._symbols is not None
+            return self._symbols.node_of(symbol)
         if isinstance(value, _KINDS_OF_ARGUMENT):
             return self._aggregate(value, tensors)
         if is_constant(value):
@@ -259,12 +293,20 @@ class Tracer(_native.Tracer):
         if type(tensor) not in _PLAIN_TENSORS:
             raise Drop("tensor-subclass", type(tensor).__name__)
         facts = tensor_facts(tensor, _native.tensor_keys(tensor))
-        self._ledger.check(origin, Fact.TENSOR, facts)
+        node = self._nodes.input(origin)
+        self._ledger.check(origin, Fact.TENSOR, self._general(facts, node, origin, tensor))
         self.inputs.append((origin, tensor, facts))
         found = _fingerprint(tensor)
-        known = Known(self._nodes.input(origin), (), self._family_of_input(tensor, found[0]), found)
+        known = Known(node, (), self._family_of_input(tensor, found[0]), found)
         self.known[id(tensor)] = known
         return known
+
+    def _general(self, facts: TensorFacts, node: fx.Node, origin: Origin, tensor: Any) -> TensorFacts:
+        """The facts of an input, without the sizes and strides that are symbols."""
+        if self._symbols is None:
+            return facts
+        fixed = self._symbols.enter_input(node, tensor, origin)
+        return facts._replace(size=fixed[0], stride=fixed[1])
 
     # -- nodes and results
 
@@ -340,9 +382,13 @@ class Tracer(_native.Tracer):
         """The inputs as the graph got them: the real ones, unless the run changed what a backend would look at.
 
         (A tensor that nothing was written to is as it was: `close` has compared what can be changed without that.)
+        Of a symbolic recording: tensors without data, with symbolic sizes.
         """
+        if self._symbols is not None and self._symbols.matter:
+            return self._symbols.examples(self._nodes.inputs)
         written = set(self.written_inputs())
-        return [_example(t, facts) if origin.index in written else t for origin, t, facts in self.inputs]
+        examples = [_example(t, facts) if origin.index in written else t for origin, t, facts in self.inputs]
+        return examples if self._symbols is None else [*examples, *self._symbols.values()]
 
     def output(self, tensor: Any) -> int:
         """The number of the graph output which is this tensor."""
@@ -354,6 +400,13 @@ class Tracer(_native.Tracer):
             node = self.node_of(known)
             if tensor.__dict__:
                 raise Drop("rebuild", "a tensor with attributes of its own")
+        return self._output_number(node)
+
+    def numbers(self) -> list[Origin]:
+        """The origins of the inputs that are numbers; they come behind the tensors."""
+        return [origin for origin, _ in self._symbols.inputs] if self._symbols is not None else []
+
+    def number_output(self, node: fx.Node) -> int:
         return self._output_number(node)
 
     def _output_number(self, node: fx.Node) -> int:
@@ -385,6 +438,8 @@ class Tracer(_native.Tracer):
         """The graph as a module; None if nothing was computed."""
         if self.operations == 0 and not self.outputs and not self._nodes.computes:
             return None
+        if self._symbols is not None and self._symbols.matter:
+            self._symbols.tell(self._nodes.inputs + self._nodes.operations)
         # Lazy: the graph's Python is written when somebody runs or reads it.
         return _LazyGraphModule(torch.nn.Module(), self._nodes.close(self.outputs), class_name=name)
 

@@ -1,0 +1,258 @@
+"""Sizes of tensors as expressions: every operation of a symbolic recording runs once more, on tensors without data.
+
+Enters: nodes of the graph, inputs with the dimensions that are symbols. Leaves: the sizes of every result in terms of
+the inputs' sizes, and the relations between those that must hold for the graph to compute the same. Torch's `ShapeEnv`
+does the algebra; `_Translation` turns what it assumed into plain data.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch import fx
+from torch._guards import Source
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy import functions
+
+from ..recording import Place
+from ..relations import Expression, Relation
+
+_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+_SMALLEST = 2  # 0 and 1 are special: they broadcast, or there is nothing to compute
+_LARGEST = 2**62
+
+
+class _Named(Source):
+    """Where a symbol comes from, as far as torch asks: by name."""
+
+    def __init__(self, name: str) -> None:
+        object.__setattr__(self, "_text", name)
+
+    @property
+    def _name_template(self) -> str:
+        return self._text  # type: ignore[attr-defined, no-any-return]
+
+
+class Shapes:
+    def __init__(self, place: Callable[[], Place | None]) -> None:
+        """`place`: where the program is."""
+        self.env = ShapeEnv(duck_shape=False)
+        self.mode = FakeTensorMode(shape_env=self.env)
+        self._values: dict[fx.Node, Any] = {}
+        self._terms: dict[sympy.Symbol, Expression] = {}
+        self._bounds: list[Relation] = []
+        self._places: list[Place | None] = []  # of the assumptions made so far
+        self._place = place
+
+    # -- inputs
+
+    def tensor(self, node: fx.Node, tensor: torch.Tensor, origin: int, dims: dict[int, tuple[int, int]]) -> None:
+        """An input of the graph. `dims`: its symbolic dimensions, with the bounds that the user gave them; a stride
+        that is a symbol of its own goes by the complement of its number."""
+        sizes: list[Any] = list(tensor.shape)
+        for dim, (low, high) in dims.items():
+            if dim >= 0 and sizes[dim] >= _SMALLEST:
+                sizes[dim] = self._symbol(sizes[dim], ("size", origin, dim), max(low, _SMALLEST), high)
+        strides = self._strides(tensor, sizes, origin, dims)
+        with self.mode, torch._C.DisableTorchFunction():
+            fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
+            fake.requires_grad_(tensor.requires_grad)
+        self._values[node] = fake
+
+    def _strides(self, tensor: torch.Tensor, sizes: list[Any], origin: int, dims: Any) -> list[Any]:
+        """Of dimensions that lie one behind the other without gaps: the product of the sizes in between."""
+        found, strides = tensor.stride(), list[Any](tensor.stride())
+        expected: Any = 1
+        value = 1
+        for dim in sorted(range(len(sizes)), key=lambda dim: (found[dim], tensor.shape[dim])):
+            if ~dim in dims:
+                strides[dim] = self._symbol(found[dim], ("stride", origin, dim), 0, _LARGEST)
+            elif found[dim] == value:
+                strides[dim] = expected
+                if isinstance(expected, torch.SymInt):
+                    wanted = self.expression(expected)
+                    self._bounds.append(Relation(("==", ("stride", origin, dim), wanted), self._place()))
+            expected, value = strides[dim] * sizes[dim], found[dim] * tensor.shape[dim]
+        return strides
+
+    def _symbol(self, value: int, term: Expression, low: int, high: int) -> torch.SymInt:
+        source = _Named("_".join(map(str, term)))
+        symbol = self.env.create_symbol(
+            value, source, DimDynamic.DYNAMIC, positive=True, do_not_specialize_zero_one=low < _SMALLEST
+        )
+        self._terms[symbol] = term
+        self._bounds.append(Relation(("<=", low, term), self._place()))
+        if high < _LARGEST:
+            self._bounds.append(Relation(("<=", term, high), self._place()))
+        return self.env.create_symintnode(symbol, hint=value, source=source)  # type: ignore[return-value]
+
+    def number(self, value: int | float, origin: int) -> torch.SymInt | torch.SymFloat:
+        """A number that the program was given."""
+        term = ("number", origin)
+        source = _Named("_".join(map(str, term)))
+        symbol = self.env.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
+        self._terms[symbol] = term
+        make = self.env.create_symintnode if type(value) is int else self.env.create_symfloatnode
+        return make(symbol, hint=value, source=source)  # type: ignore[return-value]
+
+    # -- operations
+
+    def run(self, node: fx.Node) -> Any:
+        """What this operation gives, without data."""
+        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._argument)
+        if node.target in (operator.getitem, operator.setitem):
+            args = (args[0], _without_data(args[1]), *args[2:])
+        with torch.no_grad(), self.mode, _quiet():
+            if node.op == "call_method":
+                value = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            else:
+                value = node.target(*args, **kwargs)  # type: ignore[operator]
+        self._note()
+        self._values[node] = value
+        return value
+
+    def _argument(self, value: Any) -> Any:
+        return self.value(value) if isinstance(value, fx.Node) else value
+
+    def value(self, node: fx.Node) -> Any:
+        if node not in self._values and node.target is operator.getitem:
+            return self.run(node)
+        return self._values[node]
+
+    def known_value(self, node: fx.Node) -> Any:
+        return self._values.get(node)
+
+    def set(self, node: fx.Node, value: Any) -> None:
+        """A number that is a node."""
+        self._values[node] = value
+
+    # -- assumptions
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """What is assumed in here is due to the line at which the program is."""
+        yield
+        self._note()
+
+    def _note(self) -> None:
+        missing = len(self.env.guards) - len(self._places)
+        if missing > 0:
+            self._places += [self._place()] * missing
+
+    def constant(self, number: Any) -> int | None:
+        """The value of a symbolic int of which nothing but that value is possible any more."""
+        expression = self.env.simplify(number.node.expr)
+        return int(expression) if expression.is_number else None
+
+    @property
+    def symbolic(self) -> bool:
+        return bool(self._terms)
+
+    def free_terms(self) -> list[Expression]:
+        """The terms that may have other values."""
+        free = [(symbol, term) for symbol, term in self._terms.items() if not self.env.simplify(symbol).is_number]
+        return [term for _, term in free]
+
+    def pin(self) -> None:
+        """Nothing but the numbers at hand is possible any more."""
+        values = self.env.backed_var_to_val
+        for symbol, term in self._terms.items():
+            if isinstance(values[symbol], sympy.Integer):
+                self._bounds.append(Relation(("==", term, int(values[symbol])), self._place()))
+
+    def relations(self) -> list[Relation]:
+        """All that was assumed of the inputs, as far as it does not follow from what is written before it."""
+        places = [*self._places, *[None] * (len(self.env.guards) - len(self._places))]
+        found = list(self._bounds)
+        for guard, place in zip(self.env.guards, places, strict=True):
+            found += [Relation(e, place) for e in self._facts(guard.expr)]
+        return list({relation.expression: relation for relation in reversed(found)}.values())[::-1]
+
+    def _facts(self, fact: sympy.Basic) -> list[Expression]:
+        try:
+            return [translate(fact, self._terms)]
+        except NotImplementedError:  # then it holds for these very numbers, as far as we can tell
+            values = self.env.backed_var_to_val
+            return [("==", self._terms[s], int(values[s])) for s in fact.free_symbols]
+
+    def expression(self, number: Any) -> Expression:
+        return translate(number.node.expr, self._terms)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch logs an error when it cannot tell sizes; to us that is an answer."""
+    former, _LOG.disabled = _LOG.disabled, True
+    try:
+        yield
+    finally:
+        _LOG.disabled = former
+
+
+def _without_data(index: Any) -> Any:
+    """An index with a constant in the place of each number: which number it is makes no difference to sizes."""
+    if isinstance(index, tuple):
+        return tuple(map(_without_data, index))
+    if isinstance(index, torch.Tensor):
+        return 0 if index.dim() == 0 and index.dtype not in (torch.bool, torch.uint8) else index
+    return 0 if isinstance(index, torch.SymInt) else index
+
+
+_FUNCTIONS: dict[Any, str] = {
+    sympy.Add: "+",
+    sympy.Mul: "*",
+    sympy.Pow: "**",
+    functions.PowByNatural: "**",
+    functions.FloorDiv: "//",
+    functions.CleanDiv: "//",
+    functions.Mod: "%",
+    functions.PythonMod: "%",
+    functions.Max: "max",
+    functions.Min: "min",
+    sympy.Eq: "==",
+    sympy.Ne: "!=",
+    sympy.Lt: "<",
+    sympy.Le: "<=",
+    sympy.And: "and",
+    sympy.Or: "or",
+    sympy.Not: "not",
+}
+
+
+def translate(expression: sympy.Basic, terms: dict[sympy.Symbol, Expression]) -> Expression:
+    """Torch's algebra as ours. NotImplementedError where ours has no word for it."""
+    if expression in terms:
+        return terms[expression]
+    if isinstance(expression, sympy.Integer):
+        return int(expression)
+    if expression in (sympy.true, sympy.false):
+        return int(expression is sympy.true)
+    if isinstance(expression, (sympy.Gt, sympy.Ge)):
+        return translate(expression.reversed, terms)
+    if isinstance(expression, functions.ModularIndexing):
+        base, divisor, modulus = (translate(arg, terms) for arg in expression.args)
+        return ("%", ("//", base, divisor), modulus)
+    name = _FUNCTIONS.get(expression.func)
+    if name is None or (name == "**" and not (expression.args[1].is_Integer and expression.args[1] >= 0)):
+        raise NotImplementedError(str(expression))
+    return (name, *(translate(arg, terms) for arg in expression.args))
+
+
+def _warm_up() -> None:
+    """Torch imports what it needs for the first symbol. That must not happen while a program is watched, whose guards
+    may be about what an import changes."""
+    node = fx.Graph().placeholder("x")
+    shapes = Shapes(lambda: None)
+    shapes.tensor(node, torch.empty(4, 3), 0, {0: (0, _LARGEST)})
+    shapes.run(node.graph.call_function(torch.add, (node, node)))
+    shapes.relations()
+
+
+_warm_up()

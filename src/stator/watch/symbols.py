@@ -1,0 +1,528 @@
+"""Symbolic numbers: ints and floats of a watched run which stand for other numbers, too.
+
+Enters: what has been seen to change between calls (`Changing`), by origin. Such a number is put in its place as an
+instance of a subclass of `int` or `float` (`_native/symbol.c`), which the program takes for the number that it is.
+Arithmetic with it gives symbolic numbers again; a comparison leaves a relation to be guarded; whatever needs the number
+itself *specialises* it: its value is guarded and it is a plain number from there on. Leaves: nodes of the graph for the
+numbers that the graph needs, and the relations. When the segment ends all of them turn into plain numbers, wherever
+they are.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx
+
+from .. import _native
+from ..recording import Edge, Fact, Origin, Place, Specialised, describe, path_of, render_place
+from ..relations import Relation, terms_of
+from .steering import marks_of
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+
+Sizes = tuple[int | None, ...]
+NUMBER = None  # what of an origin's value changes: the number that it is, or
+Dim = int | None  # one of its sizes; a stride by the complement
+ANY_SIZE = (0, 2**62)
+
+_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_MIRRORED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "/": operator.truediv,
+    "**": operator.pow,
+    "neg": operator.neg,
+}
+_READ_TOO_LATE = ("__defaults__", "__kwdefaults__")  # a frame that starts has its arguments already
+_DIVISIONS = frozenset({"//", "%", "/"})
+_FACT_SIZES = frozenset({"shape", "size", "stride", "numel", "nelement", "nbytes"})
+_FACT_ANSWERS = frozenset({"is_contiguous", "is_same_size"})
+
+
+@dataclass(slots=True)
+class Changing:
+    """What changes between the calls of a program, so far as known: sizes and numbers, by the path to them."""
+
+    seen: dict[tuple[Any, ...], set[Dim]] = field(default_factory=dict)
+    every_size: bool = False  # all sizes of the arguments are symbols from the first call on
+
+    def __bool__(self) -> bool:
+        return bool(self.seen) or self.every_size
+
+
+@dataclass(eq=False, slots=True)
+class Symbol:
+    """One symbolic number of a recording."""
+
+    number: Any  # the instance of a subclass that the program has
+    algebra: Any  # a torch.SymInt; None of a float
+    make: Callable[[], fx.Node]  # its node, made when the graph needs it
+    sources: frozenset[Symbol]  # numbers that the program was given, from which a float was computed
+    origin: Origin | None = None  # it is a number that the program was given
+    node: fx.Node | None = None
+
+
+class Marked(NamedTuple):
+    """A dimension that the user wants to be a symbol."""
+
+    name: str
+    term: Any
+    size: Any
+
+
+class Symbols:
+    """The symbolic numbers of one segment."""
+
+    def __init__(self, recorder: Recorder, changing: Changing) -> None:
+        self._recorder = recorder
+        self._changing = changing
+        self._table: dict[int, Symbol] = {}
+        self._by_expression: dict[Any, Symbol] = {}
+        self._comparisons: list[Relation] = []
+        self._marked: list[Marked] = []
+        self.inputs: list[tuple[Origin, fx.Node]] = []  # numbers that are inputs of the graph
+        self.specialised: list[Specialised] = []
+        self.abandoned: str | None = None  # why all numbers are plain again
+        from .shapes import Shapes  # torch's algebra takes seconds to import, and most programs need none
+
+        self.shapes = Shapes(lambda: self._place)
+        recorder.ledger.generalise = self.generalise
+        recorder.watcher.on_symbol = self.operate
+
+    @property
+    def _place(self) -> Place | None:
+        return self._recorder.watcher.last_probe
+
+    def find(self, value: Any) -> Symbol | None:
+        return self._table.get(id(value)) if self._table and type(value) in _TYPES else None
+
+    def was_symbol(self, value: Any) -> bool:
+        return id(value) in self._table
+
+    # -- numbers that the program is given
+
+    def slot(self, index: int, name: str, value: Any) -> Any:
+        """An argument slot: a symbol if its number is known to change, else None."""
+        if type(value) not in (int, float) or NUMBER not in self._changing.seen.get(((Edge.LOCAL, index),), ()):
+            return None
+        origin = self._recorder.ledger.local(index, name, None)
+        origin.checks.clear()
+        return self._given(origin, value)
+
+    def generalise(self, origin: Origin, value: Any) -> bool:
+        """A number or a tuple is read from outside. True: it is a symbol now, in its place."""
+        if origin.key in _READ_TOO_LATE:
+            return False
+        if type(value) not in (int, float):
+            self._open(origin, value)
+            return False
+        if NUMBER not in self._changing.seen.get(path_of(origin), ()) or origin.edge is Edge.LOCAL:
+            return False
+        put = self._way_to_put(origin)
+        if put is None:
+            return False
+        put(self._given(origin, value))
+        return True
+
+    def _open(self, origin: Origin, value: tuple[Any, ...]) -> None:
+        """A tuple of constants is a constant, unless one of its numbers is known to change."""
+        path = path_of(origin)
+        for index, item in enumerate(value):
+            if (*path, (Edge.ITEM, index)) in self._changing.seen and type(item) in (int, float):
+                self._recorder.ledger.read(origin, Edge.ITEM, index, item)
+
+    def _given(self, origin: Origin, value: Any) -> Any:
+        self._recorder.ledger.check(origin, Fact.TYPE, type(value))
+        algebra = self.shapes.number(value, origin.index)
+
+        def make() -> fx.Node:
+            node = self._recorder.tracer.number_input(origin, type(algebra))
+            node.meta["value"] = value
+            self.inputs.append((origin, node))
+            self.shapes.set(node, algebra)
+            return node
+
+        symbol = self._enter(value, algebra if type(value) is int else None, make)
+        symbol.origin, symbol.sources = origin, frozenset({symbol})
+        self._recorder.stands_for(symbol.number, value)
+        if symbol.algebra is not None:
+            self._by_expression[symbol.algebra.node.expr] = symbol
+        return symbol.number
+
+    def _way_to_put(self, origin: Origin) -> Callable[[Any], Any] | None:
+        """How a number is put where it was read from. (An equal one: nobody else can tell, when it is plain again.)"""
+        assert origin.parent is not None
+        key, parent = origin.key, self._value_of(origin.parent)
+        if origin.edge is Edge.ITEM and type(parent) in (dict, list):
+            return lambda number: operator.setitem(parent, key, number)
+        if origin.edge is Edge.ITEM and isinstance(parent, dict):
+            return lambda number: dict.__setitem__(parent, key, number)
+        if origin.edge is Edge.ITEM and isinstance(parent, tuple):
+            return lambda number: _native.swap_item(parent, key, number)
+        if origin.edge is Edge.ATTR and key == "cell_contents":
+            return lambda number: setattr(parent, key, number)
+        if origin.edge is Edge.SLOT:
+            return lambda number: key.__set__(parent, number)
+        return None
+
+    def _value_of(self, origin: Origin) -> Any:
+        """The object at an origin; MISSING where that is not easy to tell."""
+        if origin.edge is Edge.LOCAL:
+            index = origin.key[0]
+            return self._recorder.slot_values[index]
+        if origin.edge is Edge.CONST:
+            return origin.key
+        parent = self._value_of(origin.parent) if origin.parent is not None else _native.MISSING
+        if parent is _native.MISSING:
+            return parent
+        if origin.edge is Edge.ATTR:
+            plainly = object.__getattribute__ if origin.key == "__dict__" else getattr
+            return plainly(parent, origin.key)
+        if origin.edge is Edge.ITEM:
+            base: Any = next((base for base in (dict, list, tuple) if isinstance(parent, base)), None)
+            return _native.MISSING if base is None else base.__getitem__(parent, origin.key)
+        if origin.edge is Edge.SLOT:
+            return origin.key.__get__(parent)
+        return _native.MISSING
+
+    # -- sizes of tensors
+
+    def dims_of(self, origin: Origin, tensor: torch.Tensor) -> dict[int, tuple[int, int]]:
+        """The dimensions of an input that are symbols, with their bounds."""
+        if isinstance(tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+            return {}
+        marks, static = marks_of(tensor)
+        dims: dict[int, tuple[int, int]] = {}
+        if self._changing.every_size:
+            dims = dict.fromkeys(range(tensor.dim()), ANY_SIZE)
+        seen = self._changing.seen.get(path_of(origin), ()) if self._changing.seen else ()
+        dims |= {dim: ANY_SIZE for dim in seen if dim is not None and -tensor.dim() <= dim < tensor.dim()}
+        dims |= marks
+        for dim in static:
+            dims.pop(dim, None)
+        return {dim: bounds for dim, bounds in dims.items() if dim < 0 or tensor.shape[dim] > 1}
+
+    def enter_input(self, node: fx.Node, tensor: torch.Tensor, origin: Origin) -> tuple[Sizes, Sizes]:
+        """An input tensor of the graph: its sizes and strides, None where they are symbols."""
+        if self.abandoned is not None:
+            return tensor.shape, tensor.stride() if tensor.layout is torch.strided else ()
+        self.shapes.tensor(node, tensor, origin.index, self.dims_of(origin, tensor))
+        fake = self.shapes.value(node)
+        marks, _ = marks_of(tensor)
+        self._marked += [self._mark(origin, dim, fake.shape[dim]) for dim in marks]
+        if tensor.layout is not torch.strided:
+            return tensor.shape, ()
+        return tuple(map(_fixed, fake.shape)), tuple(map(_fixed, fake.stride()))
+
+    @staticmethod
+    def _mark(origin: Origin, dim: int, size: Any) -> Marked:
+        return Marked(f"dimension {dim} of {describe(origin)}", ("size", origin.index, dim), size)
+
+    def run(self, node: fx.Node) -> None:
+        """An operation of the graph: what sizes its result has. Where torch cannot tell, all numbers are plain."""
+        if self.abandoned is None:
+            try:
+                self.shapes.run(node)
+            except Exception as error:
+                self._abandon(f"{node.name}: {type(error).__name__}: {error}")
+
+    def _abandon(self, why: str) -> None:
+        self.abandoned = why
+        for symbol in list(self._table.values()):
+            if symbol.origin is not None and symbol.algebra is None:
+                self._recorder.ledger.check(symbol.origin, Fact.EQUAL, _plain(symbol.number))
+            _native.turn_plain(symbol.number)
+        self.shapes.pin()
+        self.specialised.append(Specialised((), why, self._place))
+
+    def answer(self, name: str, node: fx.Node, args: tuple[Any, ...], result: Any) -> Any:
+        """What the program gets to know of a tensor's sizes: `x.shape`, `x.size(0)`, `x.numel()`."""
+        if self.abandoned is not None:
+            return result
+        fake = self.shapes.value(node)
+        if name in _FACT_ANSWERS:
+            with self.shapes.noting(), torch._C.DisableTorchFunction():
+                bool(fake.is_contiguous() if name == "is_contiguous" else True)
+            return result
+        if name not in _FACT_SIZES:
+            return result
+        if name in ("numel", "nelement"):
+            return self._wrap(fake.numel(), result, lambda: self._node("call_method", "numel", (node,)))
+        if name == "nbytes":
+            return self._wrap(fake.numel() * fake.element_size(), result, lambda: self._getattr(node, "nbytes"))
+        kind = "stride" if name == "stride" else "size"
+        found = fake.stride() if kind == "stride" else fake.shape
+        if isinstance(result, tuple):
+            items = [self._part(node, kind, dim, found[dim], value) for dim, value in enumerate(result)]
+            return torch.Size(items) if isinstance(result, torch.Size) else tuple(items)
+        dim = int(args[1]) % len(found) if len(args) > 1 else None
+        return result if dim is None else self._part(node, kind, dim, found[dim], result)
+
+    def length(self, tensor: torch.Tensor) -> Any:
+        """`len(tensor)`."""
+        return self._recorder.tracer.size_of(tensor, 0)
+
+    @staticmethod
+    def itself(number: Any) -> Any:
+        """`int(n)`."""
+        return number
+
+    def _part(self, node: fx.Node, kind: str, dim: int, algebra: Any, value: int) -> Any:
+        return self._wrap(algebra, value, lambda: self._node("call_method", kind, (node, dim)))
+
+    def _wrap(self, algebra: Any, value: int, make: Callable[[], fx.Node]) -> Any:
+        """The number that a size is for the program: a symbol, unless nothing but this value is possible."""
+        if not isinstance(algebra, torch.SymInt):
+            return value
+        if self.shapes.constant(algebra) is not None:
+            return value
+        known = self._by_expression.get(algebra.node.expr)
+        if known is not None and type(known.number) in _TYPES:
+            return known.number
+        symbol = self._by_expression[algebra.node.expr] = self._enter(value, algebra, make)
+        return symbol.number
+
+    # -- symbols
+
+    def _enter(self, value: Any, algebra: Any, make: Callable[[], fx.Node]) -> Symbol:
+        number = _native.symbol(value)
+        symbol = self._table[id(number)] = Symbol(number, algebra, make, frozenset())
+        self._recorder.watcher.loosen(number)
+        return symbol
+
+    def node_of(self, symbol: Symbol) -> fx.Node:
+        if symbol.node is None:
+            symbol.node = symbol.make()
+            if symbol.algebra is not None:
+                self.shapes.set(symbol.node, symbol.algebra)
+        return symbol.node
+
+    def _node(self, kind: str, target: Any, args: tuple[Any, ...]) -> fx.Node:
+        name = target if isinstance(target, str) else target.__name__
+        return self._recorder.tracer.number_node(kind, target, args, name)
+
+    def _getattr(self, node: fx.Node, name: str) -> fx.Node:
+        return self._node("call_function", getattr, (node, name))
+
+    # -- what the program does with them
+
+    def operate(self, name: str, *operands: Any) -> Any:
+        """An operation on symbolic numbers is about to be made: its result, or NotImplemented if it is a plain one."""
+        found = [self.find(operand) for operand in operands]
+        others = [operand for operand, symbol in zip(operands, found, strict=True) if symbol is None]
+        if all(symbol is None for symbol in found) or any(issubclass(type(o), torch.Tensor) for o in others):
+            return NotImplemented
+        if name in ("==", "!=") and any(other is None or type(other) is str for other in others):
+            return NotImplemented
+        if all(type(other) in (int, float, bool) for other in others):
+            if name in _COMPARISONS:
+                return self._compare(name, *operands)
+            if name == "bool":
+                return self._compare("!=", operands[0], 0)
+            if name in _ARITHMETIC:
+                return self._combine(name, operands, found)
+            if name == "pos":
+                return operands[0]
+        for symbol in found:
+            if symbol is not None:
+                self.specialise(symbol)
+        return NotImplemented
+
+    def _combine(self, name: str, operands: tuple[Any, ...], found: list[Symbol | None]) -> Any:
+        function = _ARITHMETIC[name]
+        if name in _DIVISIONS and found[1] is not None:
+            self._compare("!=", operands[1], 0)
+        plain = [_plain(operand) for operand in operands]
+        try:
+            value = function(*plain)
+        except (ArithmeticError, ValueError):
+            value = None
+        whole = type(value) is int and all(type(p) in (int, bool) for p in plain)
+        if type(value) not in (int, float) or (name == "**" and (found[1] is not None or plain[1] < 0)):
+            for symbol in found:
+                if symbol is not None:
+                    self.specialise(symbol)
+            return NotImplemented
+        algebra = None
+        if whole:
+            parts = [p if s is None else s.algebra for s, p in zip(found, plain, strict=True)]
+            with self.shapes.noting():
+                algebra = function(*parts)
+            if not isinstance(algebra, torch.SymInt) or self.shapes.constant(algebra) is not None:
+                return value
+            known = self._by_expression.get(algebra.node.expr)
+            if known is not None and type(known.number) in _TYPES:
+                return known.number
+
+        def make() -> fx.Node:
+            args = tuple(p if s is None else self.node_of(s) for s, p in zip(found, plain, strict=True))
+            return self._node("call_function", function, args)
+
+        made = self._enter(value, algebra, make)
+        made.sources = frozenset().union(*(self._sources(s) for s in found if s is not None))
+        if algebra is not None:
+            self._by_expression[algebra.node.expr] = made
+        return made.number
+
+    def _sources(self, symbol: Symbol) -> frozenset[Symbol]:
+        """What has to be guarded to pin a float that was computed from this."""
+        return frozenset({symbol}) if symbol.algebra is not None else symbol.sources
+
+    def _compare(self, name: str, a: Any, b: Any) -> Any:
+        compare = _COMPARISONS[name]
+        value = compare(_plain(a), _plain(b))
+        first, second = self.find(a), self.find(b)
+        parts = [_plain(x) if s is None else s.algebra for x, s in ((a, first), (b, second))]
+        if all(isinstance(part, (int, torch.SymInt)) for part in parts):
+            with self.shapes.noting():
+                assert bool(compare(*parts)) is value
+            return value
+        if not self._compare_given(name, a, b, value):
+            for symbol in (first, second):
+                if symbol is not None:
+                    self.specialise(symbol)
+        return value
+
+    def _compare_given(self, name: str, a: Any, b: Any, value: bool) -> bool:
+        """A float that the program was given against a constant: a relation of its own."""
+        first, second = self.find(a), self.find(b)
+        if first is None:
+            name, a, b, first, second = _MIRRORED[name], b, a, second, first
+        if first is None or first.origin is None or second is not None or math.isnan(_plain(a)) or float(b) != b:
+            return False
+        term, constant = ("number", first.origin.index), float(b)
+        flipped = name in (">", ">=")
+        expression: Any = (_MIRRORED[name], constant, term) if flipped else (name, term, constant)
+        self._comparisons.append(Relation(expression if value else ("not", expression), self._place))
+        return True
+
+    # -- specialising
+
+    def specialise(self, symbol: Symbol) -> None:
+        """The number itself is needed: it is guarded, and plain from here on."""
+        number = symbol.number
+        if type(number) not in _TYPES:
+            return
+        value = _plain(number)
+        if symbol.algebra is not None:
+            with self.shapes.noting():
+                bool(symbol.algebra == value)
+        elif symbol.origin is not None:
+            self._recorder.ledger.check(symbol.origin, Fact.EQUAL, value)
+        else:
+            for source in symbol.sources:
+                self.specialise(source)
+        self.specialised.append(Specialised(self._words(symbol), value, self._place))
+        _native.turn_plain(number)
+
+    def _words(self, symbol: Symbol) -> Any:
+        """What was specialised, to be put into words later."""
+        if symbol.origin is not None:
+            return ("number", symbol.origin.index)
+        return self.shapes.expression(symbol.algebra) if symbol.algebra is not None else ()
+
+    def specialise_in(self, value: Any) -> None:
+        """C code is going to read this, all the way down."""
+        for symbol in list(self._symbols_in(value)):
+            self.specialise(symbol)
+
+    def _symbols_in(self, value: Any, depth: int = 20) -> Iterator[Symbol]:
+        symbol = self.find(value)
+        if symbol is not None:
+            yield symbol
+        elif depth == 0:
+            yield from self._table.values()
+        elif isinstance(value, (tuple, list)):
+            for item in list(value):
+                yield from self._symbols_in(item, depth - 1)
+        elif isinstance(value, dict):
+            for key, item in list(value.items()):
+                yield from self._symbols_in(key, depth - 1)
+                yield from self._symbols_in(item, depth - 1)
+        elif isinstance(value, slice):
+            for item in (value.start, value.stop, value.step):
+                yield from self._symbols_in(item, depth - 1)
+
+    def keep(self, value: Any) -> None:
+        """The instruction at hand does nothing with it that we would not hear of."""
+        if self.find(value) is not None:
+            self._recorder.watcher.loosen(value)
+
+    # -- the end
+
+    def relations(self) -> list[Relation]:
+        return [*self.shapes.relations(), *self._comparisons]
+
+    @property
+    def matter(self) -> bool:
+        """Is there anything symbolic in the recording?"""
+        return self.abandoned is None and self.shapes.symbolic
+
+    def examples(self, inputs: list[fx.Node]) -> list[Any]:
+        """What the graph takes, as torch's backends expect it."""
+        return [self.shapes.value(node) for node in inputs]
+
+    def values(self) -> list[Any]:
+        """The numbers among what the graph takes, as they are."""
+        return [node.meta["value"] for _, node in self.inputs]
+
+    def tell(self, nodes: list[fx.Node]) -> None:
+        """Put on every node what it gives, where backends look for that."""
+        for node in nodes:
+            value = self.shapes.known_value(node)
+            if value is not None:
+                node.meta["example_value"] = value
+
+    def names(self) -> list[Any]:
+        """The numbers that are symbols, as expressions."""
+        return self.shapes.free_terms() if self.matter else []
+
+    def violated(self) -> str | None:
+        """A dimension that the user wants to be a symbol, and that is none any more."""
+        for marked in self._marked:
+            size = marked.size
+            value = self.shapes.constant(size) if isinstance(size, torch.SymInt) else size
+            if value is None:
+                continue
+            due = [r for r in self.relations() if marked.term in terms_of(r.expression) and r.expression[0] == "=="]
+            place = next((render_place(r.place) for r in due if r.place is not None), "")
+            return f"{marked.name} can only be {value}" + (f", due to {place}" if place else "")
+        return None
+
+    def close(self) -> None:
+        """The segment is over: every number that was symbolic is plain."""
+        for symbol in self._table.values():
+            _native.turn_plain(symbol.number)
+        self._table.clear()
+        self._by_expression.clear()
+
+
+_TYPES = (_native.Int, _native.Float)
+
+
+def _fixed(size: Any) -> int | None:
+    return size if type(size) is int else None
+
+
+def _plain(number: Any) -> Any:
+    if type(number) is _native.Int:
+        return int(number)
+    return float(number) if type(number) is _native.Float else number
