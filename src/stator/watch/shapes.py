@@ -162,10 +162,8 @@ class Shapes:
 
     def pin(self) -> None:
         """Nothing but the numbers at hand is possible any more."""
-        values = self.env.backed_var_to_val
         for symbol, term in self._terms.items():
-            if isinstance(values[symbol], sympy.Integer):
-                self._bounds.append(Relation(("==", term, int(values[symbol])), self._place()))
+            self._bounds.append(Relation(("==", term, self._value_of(symbol)), self._place()))
 
     def relations(self) -> list[Relation]:
         """All that was assumed of the inputs, as far as it does not follow from what is written before it."""
@@ -179,8 +177,11 @@ class Shapes:
         try:
             return [translate(fact, self._terms)]
         except NotImplementedError:  # then it holds for these very numbers, as far as we can tell
-            values = self.env.backed_var_to_val
-            return [("==", self._terms[s], int(values[s])) for s in fact.free_symbols]
+            return [("==", self._terms[s], self._value_of(s)) for s in fact.free_symbols]
+
+    def _value_of(self, symbol: sympy.Symbol) -> int | float:
+        value = self.env.backed_var_to_val[symbol]
+        return int(value) if isinstance(value, sympy.Integer) else float(value)
 
     def expression(self, number: Any) -> Expression:
         return translate(number.node.expr, self._terms)

@@ -247,8 +247,6 @@ class Symbols:
     def _abandon(self, why: str) -> None:
         self.abandoned = why
         for symbol in list(self._table.values()):
-            if symbol.origin is not None and symbol.algebra is None:
-                self._recorder.ledger.check(symbol.origin, Fact.EQUAL, _plain(symbol.number))
             _native.turn_plain(symbol.number)
         self.shapes.pin()
         self.specialised.append(Specialised((), why, self._place))
