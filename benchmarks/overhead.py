@@ -156,10 +156,11 @@ def turn(work: Work, plain: Any, call: Callable[..., Any], args: tuple[Any, ...]
 def measure(work: Work, turns: int) -> dict[str, float]:
     plain, args = work.make()
     torch._dynamo.reset()
+    dynamic = None if work.recordings == 1 else False  # a number that changes is no symbol
     sides: dict[str, Any] = {
         "eager": plain,
-        "torch.compile": torch.compile(plain, backend=work.backend, dynamic=None if work.recordings == 1 else False),
-        "stator": stator.compile(plain, backend=work.backend),
+        "torch.compile": torch.compile(plain, backend=work.backend, dynamic=dynamic),
+        "stator": stator.compile(plain, backend=work.backend, dynamic=dynamic),
     }
     with torch.no_grad():
         for call in sides.values():

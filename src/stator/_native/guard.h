@@ -155,5 +155,6 @@ int guards_setup(PyObject *module);
 
 void group_note(Guards *g, Node *n, PyObject *value, int made); /* a member of a group gets another value */
 int relations_hold(Guards *g); /* of the values that the nodes have now */
+int formulas_hold(Guards *g);  /* relations between the sizes and numbers of this call */
 
 #endif

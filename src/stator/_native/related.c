@@ -1,6 +1,7 @@
-/* Guards between values: the same object as, another object than, groups of different objects.
+/* Guards between values: the same object as, another object than, groups of different objects; and relations between
+ * numbers.
  *
- * They are about addresses of objects that are alive now, so they hold again if no related value has another address than
+ * Those of identity are about addresses of objects that are alive now, so they hold again if no related value has another address than
  * when they last did.
  */
 #include "guard.h"
@@ -75,6 +76,20 @@ relations_hold(Guards *g)
     g->failed_origin = g->failed_check = -1;
     for (int i = 0; i < g->group_count; i++) {
         if (!group_holds(g, &g->groups[i])) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+int
+formulas_hold(Guards *g)
+{
+    for (int i = 0; i < g->term_count; i++) {
+        g->term_values[i] = g->nodes[g->terms[i]].value;
+    }
+    for (int i = 0; i < g->formula_count; i++) {
+        if (!formula_holds(&g->formulas[i], g->term_values)) {
             return 0;
         }
     }

@@ -443,21 +443,6 @@ ask(Guards *g, PyObject *asked, int in_doubt, PyObject *values)
     return outcome;
 }
 
-/* Relations between the sizes and numbers of this call. */
-static int
-formulas_hold(Guards *g)
-{
-    for (int i = 0; i < g->term_count; i++) {
-        g->term_values[i] = g->nodes[g->terms[i]].value;
-    }
-    for (int i = 0; i < g->formula_count; i++) {
-        if (!formula_holds(&g->formulas[i], g->term_values)) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
 /* All guards but torch's state, and but what is left to `ask`. */
 static int
 all_hold(Guards *g, Walk *w, PyObject **values)
