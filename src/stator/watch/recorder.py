@@ -418,9 +418,9 @@ class Recorder(Handlers):
         if self.symbols is None:
             return None
         uses.refuse_unheard_calls(func, args)
-        if not uses.passes(func, args) and any(map(uses.hides_numbers, (func, *args))):
-            self.symbols.specialise_all()
         found = uses.replacement(func, args) if not kwnames else None
+        if found is None and not uses.passes(func, args) and any(map(uses.hides_numbers, (func, *args))):
+            self.symbols.specialise_all()
         return getattr(self.symbols, found) if isinstance(found, str) else found
 
     def held(self) -> Iterator[Any]:
