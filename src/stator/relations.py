@@ -22,7 +22,7 @@ HIGHEST_POWER = 64
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    if type(base) is type(exponent) is int and not 0 <= exponent <= HIGHEST_POWER:
+    if isinstance(base, int) and isinstance(exponent, int) and not 0 <= exponent <= HIGHEST_POWER:
         raise OverflowError(f"{base} ** {exponent}")
     return base**exponent
 

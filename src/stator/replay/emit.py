@@ -220,9 +220,11 @@ class _Emitter:
 
     def _tuple(self, name: str, b: Blueprint) -> None:
         items = f"({self.items(b.parts)})"
-        self.create.append(
-            f"{name} = " + (items if b.cls is tuple else f"tuple.__new__({self.constant(b.cls)}, {items})")
-        )
+        if b.cls is torch.Size:  # it has a constructor of its own
+            items = f"{self.constant(b.cls)}({items})"
+        elif b.cls is not tuple:
+            items = f"tuple.__new__({self.constant(b.cls)}, {items})"
+        self.create.append(f"{name} = {items}")
 
     def _frozenset(self, name: str, b: Blueprint) -> None:
         self.create.append(f"{name} = frozenset.__new__({self.constant(b.cls)}, ({self.items(b.parts)}))")

@@ -496,7 +496,7 @@ class Handlers:
         self.consult(args)
         if kwargs is not None:
             self.consult(kwargs)
-        if type(args) not in (tuple, list) or type(kwargs) not in (dict, type(None)):
+        if type(args) not in (tuple, list, torch.Size) or type(kwargs) not in (dict, type(None)):
             if issubclass(type(func), types.FunctionType):
                 return None
             raise Drop("unguardable", f"call with *{type(args).__name__}")

@@ -418,11 +418,11 @@ class Recorder(Handlers):
         if self.symbols is None:
             return None
         uses.refuse_unheard_calls(func, args)
-        if not uses.passes(func, args):
+        found = uses.replacement(func, args) if not kwnames else None
+        if found is None and not uses.passes(func, args):
             for value in (func, *args):
                 if uses.hides_numbers(value):
                     self.symbols.specialise_behind(value)
-        found = uses.replacement(func, args) if not kwnames else None
         return getattr(self.symbols, found) if isinstance(found, str) else found
 
     def held(self) -> Iterator[Any]:

@@ -23,7 +23,7 @@ from torch.utils._sympy import functions
 
 from ..recording import Place
 from ..relations import TERMS, Expression, Relation
-from .sizes import Outline, Sizes, told
+from .sizes import Outline, Sizes, lies_in_order, told
 
 _RESHAPE_IN_PLACE = frozenset("t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_ as_strided_".split())
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
@@ -47,8 +47,9 @@ class Shapes:
         """`place`: where the program is."""
         self.env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.env)
-        self._values: dict[fx.Node, Any] = {}  # tensors without data, outlines, numbers
-        self._exact: dict[fx.Node, Any] = {}
+        self._values: dict[fx.Node, Any] = {}  # outlines, numbers, tuples of tensors
+        self._approximations: dict[fx.Node, Any] = {}  # tensors without data, perhaps with other strides
+        self._exact: dict[fx.Node, Any] = {}  # tensors without data
         self._terms: dict[sympy.Symbol, Expression] = {}
         self._reals: dict[sympy.Symbol, int | float] = {}  # of numbers: their values
         self._bounds: list[Relation] = []
@@ -68,7 +69,7 @@ class Shapes:
         with self.mode, torch._C.DisableTorchFunction():
             fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
             fake.requires_grad_(tensor.requires_grad)
-        self._values[node] = fake
+        self._enter(node, fake, exact=True)
 
     def _strides(self, tensor: torch.Tensor, sizes: list[Any], origin: int, dims: Any) -> list[Any]:
         """Of dimensions that lie one behind the other without gaps: the product of the sizes in between."""
@@ -114,7 +115,16 @@ class Shapes:
         if node.target in _RESHAPE_IN_PLACE:
             raise NotImplementedError(f"{node.target} changes the sizes of its operand")
         outline = told(node, args, kwargs, result)
-        self._values[node] = self._call(node, self._approximate) if outline is None else outline
+        if outline is None:
+            self._enter(node, self._call(node, self._approximate))
+        else:
+            self._values[node] = outline
+
+    def _enter(self, node: fx.Node, value: Any, *, exact: bool = False) -> None:
+        if isinstance(value, torch.Tensor):
+            (self._exact if exact else self._approximations)[node] = value
+            value = Outline(tuple(value.shape), value.dtype, value.device, exact and lies_in_order(value))
+        self._values[node] = value
 
     def _call(self, node: fx.Node, value_of: Callable[[fx.Node], Any]) -> Any:
         """Run the operation on operands without data."""
@@ -133,39 +143,47 @@ class Shapes:
 
     def _outlined(self, value: Any) -> Any:
         """An operand as rules about sizes take it."""
-        if not isinstance(value, fx.Node):
-            return value
-        found = self.known(value)
-        return Outline(tuple(found.shape), found.dtype, found.device) if isinstance(found, torch.Tensor) else found
+        return self.known(value) if isinstance(value, fx.Node) else value
 
     def _approximate(self, node: fx.Node) -> Any:
         """What a node gives, perhaps with other strides: no result's sizes depend on those."""
         found = self.known(node)
-        if isinstance(found, Outline):
-            with self.mode:
-                found = self._values[node] = torch.empty(found.sizes, dtype=found.dtype, device=found.device)
-        return found
+        if not isinstance(found, Outline):
+            return found
+        if node in self._exact:
+            return self._exact[node]
+        if node not in self._approximations:
+            self._approximations[node] = self._make(found)
+        return self._approximations[node]
+
+    def _make(self, outline: Outline) -> torch.Tensor:
+        with self.mode:
+            return torch.empty(outline.sizes, dtype=outline.dtype, device=outline.device)
 
     def known(self, node: fx.Node) -> Any:
+        """The outline of a tensor; a number."""
         if node not in self._values and node.target is operator.getitem:
-            self._values[node] = self._call(node, self._approximate)
+            self._enter(node, self._call(node, self._approximate))
         return self._values[node]
 
     def sizes(self, node: fx.Node) -> Sizes:
         """The sizes of a tensor."""
-        found = self.known(node)
-        return found.sizes if isinstance(found, Outline) else tuple(found.shape)
+        found: Outline = self.known(node)
+        return found.sizes
 
     def run_exactly(self, node: fx.Node) -> None:
         """Run an operation that is no part of the graph, for what it assumes."""
         self._call(node, self.exactly)
 
     def exactly(self, node: fx.Node) -> Any:
-        """A tensor without data, with the strides that it has. By way of all that it depends on: rules tell none."""
+        """A tensor without data, with the strides that it has: by way of all that they depend on."""
         if node not in self._exact:
             found = self.known(node)
-            is_exact = node.op == "placeholder" or not isinstance(found, (Outline, torch.Tensor))
-            self._exact[node] = found if is_exact else self._call(node, self.exactly)
+            if isinstance(found, Outline) and found.contiguous:
+                self._exact[node] = self._make(found)
+            else:
+                is_number = not isinstance(found, (Outline, tuple, list))
+                self._exact[node] = found if is_number else self._call(node, self.exactly)
         return self._exact[node]
 
     def set(self, node: fx.Node, value: Any) -> None:

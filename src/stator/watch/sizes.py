@@ -24,6 +24,7 @@ class Outline(NamedTuple):
     sizes: Sizes
     dtype: torch.dtype
     device: torch.device
+    contiguous: bool  # it is known to lie in memory without gaps, in order, whatever its sizes
 
 
 def same(a: Size, b: Size) -> bool:
@@ -57,6 +58,16 @@ def broadcast(*operands: Sizes) -> Sizes | None:
             found = size
         result.append(found)
     return tuple(result)
+
+
+def lies_in_order(tensor: torch.Tensor) -> bool:
+    """Contiguous, whatever the symbols stand for?"""
+    expected: Size = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if not same(stride, expected) and not (type(size) is int and size == 1):
+            return False
+        expected = expected * size
+    return True
 
 
 # -- rules: (operands, arguments by name) -> sizes
@@ -204,6 +215,21 @@ _RULES: dict[str, Callable[..., Sizes | None]] = {
 }
 
 
+_ALWAYS_CONTIGUOUS = frozenset({"linear", "layer_norm", "embedding", "contiguous"})
+_CONTIGUOUS_LIKE_FIRST = frozenset({*_LIKE_FIRST.split(), "view", "reshape", "unsqueeze"})
+
+
+def _is_contiguous(name: str, operands: list[Outline], sizes: Sizes) -> bool:
+    """Is the result contiguous because the operands are?"""
+    if name in _ALWAYS_CONTIGUOUS:
+        return True
+    if name in _CONTIGUOUS_LIKE_FIRST:
+        return operands[0].contiguous
+    if name in _ELEMENT_BY_ELEMENT.split():
+        return all(x.contiguous for x in operands) and any(all_same(x.sizes, sizes) for x in operands)
+    return name in ("matmul", "bmm") and len(operands[0].sizes) == len(operands[1].sizes) > 2
+
+
 def told(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Outline | None:
     """What a node gives, by rule; `args` and `kwargs` have outlines in the place of tensors."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -216,4 +242,6 @@ def told(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
         return None
     if sizes is None or tuple(map(value_of, sizes)) != tuple(result.shape):
         return None
-    return Outline(sizes, result.dtype, result.device)
+    operands = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Outline)]
+    contiguous = result.is_contiguous() and _is_contiguous(name, operands, sizes)
+    return Outline(sizes, result.dtype, result.device, contiguous)

@@ -146,7 +146,12 @@ def _ask_each_other(operands: Iterable[Any]) -> bool:
     kinds = {cls for operand in operands for cls in _kinds_in(operand, _DEEPEST)}
     if float in kinds and _native.Int in kinds:
         return False
-    return all(cls in _PLAIN or issubclass(cls, torch.Tensor) or is_open(cls) for cls in kinds)
+    return all(cls in _PLAIN or issubclass(cls, torch.Tensor) or _is_python(cls) for cls in kinds)
+
+
+def _is_python(cls: type) -> bool:
+    """Are all its operators functions of Python's?"""
+    return all(base is object or is_open(base) for base in cls.__mro__)
 
 
 def _kinds_in(value: Any, depth: int) -> Iterator[type]:
@@ -260,7 +265,7 @@ def replacement(func: Any, args: tuple[Any, ...]) -> Any:
         return _native.total
     if len(args) != 1:
         return None
-    if func is math.prod:
+    if func is math.prod or func is torch.Size.numel:
         return _native.product
     if func is len and is_tensor(args[0]) and args[0].dim():
         return "length"
