@@ -50,6 +50,7 @@ class Shapes:
         self._values: dict[fx.Node, Any] = {}  # outlines, numbers, tuples of tensors
         self._approximations: dict[fx.Node, Any] = {}  # tensors without data, perhaps with other strides
         self._exact: dict[fx.Node, Any] = {}  # tensors without data
+        self._reshaped: set[fx.Node] = set()
         self._terms: dict[sympy.Symbol, Expression] = {}
         self._reals: dict[sympy.Symbol, int | float] = {}  # of numbers: their values
         self._bounds: list[Relation] = []
@@ -112,13 +113,19 @@ class Shapes:
     def run(self, node: fx.Node, result: Any) -> None:
         """What this operation gives, without data; in this run it gave `result`."""
         args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._outlined)
-        if node.target in _RESHAPE_IN_PLACE:
-            raise NotImplementedError(f"{node.target} changes the sizes of its operand")
         outline = told(node, args, kwargs, result)
         if outline is None:
             self._enter(node, self._call(node, self._approximate))
+            if node.target in _RESHAPE_IN_PLACE:
+                self._reshape(node.args[0])
         else:
             self._values[node] = outline
+
+    def _reshape(self, operand: Any) -> None:
+        """Sizes of an operand were changed. What its strides depended on is not what they depend on now."""
+        self._reshaped.add(operand)
+        self._enter(operand, self._approximate(operand))
+        self._exact.pop(operand, None)
 
     def _enter(self, node: fx.Node, value: Any, *, exact: bool = False) -> None:
         if isinstance(value, torch.Tensor):
@@ -177,6 +184,8 @@ class Shapes:
 
     def exactly(self, node: fx.Node) -> Any:
         """A tensor without data, with the strides that it has: by way of all that they depend on."""
+        if node in self._reshaped:
+            raise NotImplementedError(f"strides of {node.name}, whose sizes were changed in place")
         if node not in self._exact:
             found = self.known(node)
             if isinstance(found, Outline) and found.contiguous:

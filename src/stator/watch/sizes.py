@@ -236,12 +236,15 @@ def told(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     rule = _RULES.get(name)
     if rule is None or not isinstance(result, torch.Tensor) or result.layout is not torch.strided:
         return None
+    arguments = (*args, *kwargs.values())
+    if rule is _like_first and any(isinstance(arg, (torch.SymInt, torch.SymFloat)) for arg in arguments):
+        return None  # what it does may depend on the number
     try:
         sizes = rule(*args, **kwargs)
     except (TypeError, IndexError, AttributeError, KeyError, ValueError):  # arguments that the rule does not know
         return None
     if sizes is None or tuple(map(value_of, sizes)) != tuple(result.shape):
         return None
-    operands = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Outline)]
+    operands = [arg for arg in arguments if isinstance(arg, Outline)]
     contiguous = result.is_contiguous() and _is_contiguous(name, operands, sizes)
     return Outline(sizes, result.dtype, result.device, contiguous)

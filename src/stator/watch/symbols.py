@@ -289,6 +289,13 @@ class Symbols:
         node, sizes = nodes[0], self.shapes.sizes(nodes[0])
         if name in ("numel", "nelement"):
             return self._wrap(math.prod(sizes), result, lambda: self._node("call_method", "numel", (node,)))
+        if name == "nbytes":
+            bytes_each = self.shapes.known(node).dtype.itemsize
+            return self._wrap(
+                math.prod(sizes) * bytes_each,
+                result,
+                lambda: self._node("call_function", getattr, (node, "nbytes")),
+            )
         if name in ("shape", "size", "stride"):
             kind = "stride" if name == "stride" else "size"
             found = self.shapes.exactly(node).stride() if kind == "stride" else sizes

@@ -205,7 +205,17 @@ class Tracer(_native.Tracer):
         """Sizes are symbols where they may be others in the next call."""
         assert self._symbols is not None
         nodes = [self.node_of(known) for _, known in step.tensors]
+        if step.name == "__len__" and self._asks_by_name("__len__"):
+            return self._symbols.answer("size", nodes, (0,), result)
         return self._symbols.answer(step.name, nodes, (*step.node[2][1:], *step.node[3].values()), result)
+
+    def _asks_by_name(self, method: str) -> bool:
+        """Does the program call this very method? C code that does would make a plain number of what it gets."""
+        watcher = self._recorder.watcher
+        probe = watcher.last_probe
+        if probe is None or probe.kind != _native.CALL:
+            return False
+        return any(getattr(operand, "__name__", None) == method for operand in watcher.stack(0, probe.depth)[-3:])
 
     def size_of(self, tensor: Any, dim: int) -> Any:
         assert self._symbols is not None
