@@ -419,8 +419,8 @@ class Recorder(Handlers):
             return None
         uses.refuse_unheard_calls(func, args)
         found = uses.replacement(func, args) if not kwnames else None
-        if found is None and not uses.passes(func, args) and any(map(uses.hides_numbers, (func, *args))):
-            self.symbols.specialise_all()
+        if found is None and not uses.passes(func, args):
+            self.symbols.specialise_in([number for value in (func, *args) for number in uses.hidden_numbers(value)])
         return getattr(self.symbols, found) if isinstance(found, str) else found
 
     def held(self) -> Iterator[Any]:

@@ -492,11 +492,6 @@ class Symbols:
         except NotImplementedError:
             return ()
 
-    def specialise_all(self) -> None:
-        """C code is going to read numbers, and nobody knows which."""
-        for symbol in list(self._table.values()):
-            self.specialise(symbol)
-
     def specialise_in(self, value: Any) -> None:
         """C code is going to read this, all the way down."""
         for symbol in list(self._symbols_in(value)):
