@@ -420,9 +420,7 @@ class Recorder(Handlers):
         uses.refuse_unheard_calls(func, args)
         found = uses.replacement(func, args) if not kwnames else None
         if found is None and not uses.passes(func, args):
-            for value in (func, *args):
-                if uses.hides_numbers(value):
-                    self.symbols.specialise_behind(value)
+            self.symbols.specialise_in([number for value in (func, *args) for number in uses.hidden_numbers(value)])
         return getattr(self.symbols, found) if isinstance(found, str) else found
 
     def held(self) -> Iterator[Any]:

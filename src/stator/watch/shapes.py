@@ -16,6 +16,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
@@ -140,7 +141,7 @@ class Shapes:
         )
         if node.target in (operator.getitem, operator.setitem):
             args = (args[0], _without_data(args[1]), *args[2:])
-        with torch.no_grad(), self.mode, _quiet():
+        with torch.no_grad(), self.mode, enable_python_dispatcher(), _quiet():
             if node.op == "call_method":
                 value = getattr(args[0], str(node.target))(*args[1:], **kwargs)
             else:

@@ -58,9 +58,13 @@ Bounds = tuple[int, int]
 _marks: Any = WeakIdKeyDictionary()  # of tensors: ({dimension: bounds}, dimensions that are constants)
 
 
-def _marks_for(tensor: Any, dim: int, name: str) -> tuple[int, tuple[dict[int, Bounds], set[int]]]:
+def _check_tensor(tensor: Any, name: str) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"stator.{name} takes a tensor, not {tensor!r}")
+
+
+def _marks_for(tensor: Any, dim: int, name: str) -> tuple[int, tuple[dict[int, Bounds], set[int]]]:
+    _check_tensor(tensor, name)
     if not isinstance(dim, int) or not -tensor.dim() <= dim < tensor.dim():
         raise IndexError(f"stator.{name}: a tensor of {tensor.dim()} dimensions has no dimension {dim!r}")
     return dim % tensor.dim(), _marks.setdefault(tensor, ({}, set()))
@@ -78,6 +82,7 @@ def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max:
 
 def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
     """This size (all sizes, without `dim`) is a constant: another one is another recording."""
+    _check_tensor(tensor, "mark_static")
     for each in range(tensor.dim()) if dim is None else (dim,):
         number, (dynamic, static) = _marks_for(tensor, each, "mark_static")
         static.add(number)

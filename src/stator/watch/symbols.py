@@ -10,10 +10,8 @@ they are.
 
 from __future__ import annotations
 
-import gc
 import math
 import operator
-import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -499,21 +497,6 @@ class Symbols:
         except NotImplementedError:
             return ()
 
-    def specialise_behind(self, value: Any) -> None:
-        """C code is going to read what an object holds where only the collector looks: iterators, views of dicts."""
-        seen: set[int] = set()
-        pending = [value]
-        while pending and len(seen) < _MOST_SEARCHED:
-            value = pending.pop()
-            symbol = self.find(value)
-            if symbol is not None:
-                self.specialise(symbol)
-            elif id(value) not in seen and not issubclass(type(value), _NOT_SEARCHED):
-                seen.add(id(value))
-                pending += gc.get_referents(value)
-        for symbol in list(self._table.values()) if pending else ():
-            self.specialise(symbol)
-
     def specialise_in(self, value: Any) -> None:
         """C code is going to read this, all the way down."""
         for symbol in list(self._symbols_in(value)):
@@ -589,8 +572,6 @@ class Symbols:
 
 
 _TYPES = (_native.Int, _native.Float)
-_NOT_SEARCHED = (type, types.ModuleType, types.FunctionType, types.CodeType, torch.Tensor)
-_MOST_SEARCHED = 1000
 
 
 def _fixed(size: Any) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 import itertools
 import math
 import operator
@@ -233,19 +234,28 @@ def _keeps_arguments(method: Any) -> bool:
     return owner is object or owner in _SEARCHED or plain_exception
 
 
-def hides_numbers(value: Any) -> bool:
-    """May it hold numbers where nobody looks for them? (What generators give away is looked at when they do.)"""
+def hidden_numbers(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
+    """Symbolic numbers in what holds them for C code alone: iterators, views of dicts, bound methods of C's. (What
+    generators give away is looked at when they do.)"""
+    if type(value) in _SYMBOLS:
+        yield value
+    elif depth and (_hides(value) or (depth < _DEEPEST and isinstance(value, _SEARCHED))):
+        for part in gc.get_referents(value):
+            yield from hidden_numbers(part, depth - 1)
+
+
+def _hides(value: Any) -> bool:
     cls = type(value)
     if is_open(cls) or cls is types.GeneratorType or is_tensor(value):
         return False
-    if issubclass(cls, (types.BuiltinFunctionType, types.MethodWrapperType)):
-        return type(value.__self__) in _SYMBOLS
+    if issubclass(cls, types.BuiltinFunctionType):
+        return not isinstance(value.__self__, types.ModuleType)
     return hasattr(cls, "__next__") or issubclass(cls, _HOLDERS)
 
 
 _VIEWS: dict[Any, Any] = {}
 _HOLDERS: tuple[type, ...] = (
-    *(collections.deque, functools.partial, types.MappingProxyType),
+    *(collections.deque, functools.partial, types.MappingProxyType, types.MethodWrapperType),
     *(type(_VIEWS.keys()), type(_VIEWS.values()), type(_VIEWS.items())),
 )
 

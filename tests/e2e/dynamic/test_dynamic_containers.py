@@ -24,7 +24,7 @@ class Box:
 
 
 class Slotted:
-    __slots__ = ("n", "log")
+    __slots__ = ("log", "n")
 
     def __init__(self, n):
         self.n, self.log = n, []
