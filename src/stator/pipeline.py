@@ -28,7 +28,7 @@ from torch import fx
 from torch.autograd import forward_ad
 
 from . import _native, events
-from .backends.registry import Backend
+from .backends.registry import Backend, is_ours
 from .errors import BackendError, BreakReason, GraphBreakError, InternalError, SpecializationError, break_reason
 from .options import View, options
 from .recording import Recording, Way
@@ -439,7 +439,7 @@ class Program:
         if recording.more_relations is not None:
             recording.relations = recording.more_relations()
         broken = recording.violated() if recording.violated is not None else None
-        recording.more_relations = recording.violated = None
+        recording.more_relations = recording.violated = recording.describe_nodes = None
         if broken is not None:
             raise SpecializationError(recording.name, broken)
 
@@ -448,6 +448,8 @@ class Program:
         start = time.perf_counter()
         depth = sys.getrecursionlimit()
         try:
+            if recording.describe_nodes is not None and not is_ours(self._backend):
+                recording.describe_nodes()
             with torch.set_grad_enabled(recording.state[0]):  # as it is where the graph will run
                 compiled = self._backend(recording.graph, recording.example_inputs)
             if not callable(compiled):

@@ -275,6 +275,7 @@ class Recording:
     restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
     relations: list[Any] = field(default_factory=list)  # `relations.Relation`s between sizes and numbers
     more_relations: Callable[[], list[Any]] | None = None  # all of them, once the backend has seen the graph
+    describe_nodes: Callable[[], None] | None = None  # tells on every node of a symbolic graph what it gives
     specialised: list[Specialised] = field(default_factory=list)
     symbolic: list[Any] = field(default_factory=list)  # the sizes and numbers that may be others: terms
     violated: Callable[[], str | None] | None = None  # which dimension that was to be symbolic is none, in words

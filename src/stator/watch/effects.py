@@ -392,12 +392,13 @@ def conclude_at(recorder: Recorder, here: Break) -> Recording:
 
 def symbolic_part(recorder: Recorder) -> dict[str, Any]:
     """What a recording says of symbolic numbers."""
-    symbols = recorder.symbols
+    symbols, tracer = recorder.symbols, recorder.tracer
     if symbols is None:
         return {}
     return {
         "relations": symbols.relations(),
         "more_relations": symbols.relations,
+        "describe_nodes": tracer.describe_nodes if symbols.matter else None,
         "specialised": symbols.specialised,
         "violated": symbols.violated,
         "symbolic": symbols.names(),

@@ -10,6 +10,7 @@ they are.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -111,7 +112,7 @@ class Symbols:
 
     @property
     def _place(self) -> Place | None:
-        return self._recorder.watcher.last_probe
+        return None if self._closed else self._recorder.watcher.last_probe
 
     def find(self, value: Any) -> Symbol | None:
         return self._table.get(id(value)) if self._table and type(value) in _TYPES else None
@@ -542,10 +543,11 @@ class Symbols:
         """The numbers among what the graph takes, as they are."""
         return [node.meta["value"] for _, node in self.inputs]
 
-    def tell(self, inputs: list[fx.Node]) -> None:
-        """Put on every input what it is, where backends look for that."""
-        for node in inputs:
-            node.meta["example_value"] = self.shapes.exactly(node)
+    def tell(self, nodes: list[fx.Node]) -> None:
+        """Put on nodes what they give, where backends look for that."""
+        for node in nodes:
+            with contextlib.suppress(KeyError, NotImplementedError):  # a node that changes torch's state gives nothing
+                node.meta["example_value"] = self.shapes.exactly(node)
 
     def names(self) -> list[Any]:
         """The numbers that are symbols, as expressions."""

@@ -234,7 +234,7 @@ def test_what_is_stored():
         b.d.update(k=n * 2)
         b.d["shape"] = x.shape
         b.s = slice(n, n + 1)
-        return x * b.n, (n,) * 2 + (n + 1,), b.log + [n]
+        return x * b.n, (n,) * 2 + (n + 1,), [*b.log, n]
 
     def call(n):
         def run(w):
