@@ -158,6 +158,9 @@ frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_IndexError, "there is no such frame, or nothing in that slot");
         return NULL;
     }
+    if (calls == 0 && slot >= code->co_nlocalsplus && f != t->firing) {
+        Py_RETURN_NONE; /* an instruction is at work, and may be using what lies on the stack without owning it */
+    }
     PyObject *old = f->localsplus[slot];
     f->localsplus[slot] = Py_NewRef(args[2]);
     Py_DECREF(old);

@@ -160,6 +160,7 @@ typedef struct Thread {
     Watcher *watcher; /* held by the run() that set it */
     Frame *pending;   /* original frame whose references the copy's frame takes over */
     Level *level;     /* the innermost watched frame */
+    Frame *firing;    /* whose probe fires: no instruction of it is at work. Or NULL */
     Level *waiting;   /* PENDING: the frame whose next probe ends it, or NULL */
     PyObject *handled; /* what the program was handling when our own code was called, owned, or NULL */
     int hidden;       /* depth of our own Python code: tracers and profilers do not see it */

@@ -385,15 +385,18 @@ probe_fire(PyObject *self)
 {
     Thread *t = &thread_here;
     Probe *p = (Probe *)self;
+    Frame *outer = t->firing;
     if (t->state == STATE_WATCHING) {
+        t->firing = current_frame(PyThreadState_Get());
         fire(t, p);
     }
     else if (t->state == STATE_PENDING && t->waiting != NULL && p->kind != KIND_FUNCTION) {
-        Frame *f = current_frame(PyThreadState_Get());
+        Frame *f = t->firing = current_frame(PyThreadState_Get());
         if (f == t->waiting->frame && at_its_place(p, f) && pending_over(t, p)) {
             fire(t, p);
         }
     }
+    t->firing = outer;
     Py_RETURN_NONE;
 }
 /* ---- the type ---- */

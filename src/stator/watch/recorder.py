@@ -577,17 +577,19 @@ class Recorder(Handlers):
 
     def failed_inside(self, error: BaseException) -> None:
         """The recording cannot go on while an instruction is at work."""
-        if isinstance(error, Drop):
-            error.inside = True
-        self.failed(error)
+        drop = self._as_drop(error)
+        drop.inside = True  # what lies on the stack is in use
+        self.drop(drop)
 
     def failed(self, error: BaseException) -> None:
         """A handler raised: on purpose (Drop), or because something in stator is wrong."""
+        self.drop(self._as_drop(error))
+
+    def _as_drop(self, error: BaseException) -> Drop:
         if isinstance(error, Drop):
-            self.drop(error)
-        else:
-            self.failure = self.failure or error
-            self.drop(Drop("internal-error", f"{type(error).__name__}: {error}", transient=True))
+            return error
+        self.failure = self.failure or error
+        return Drop("internal-error", f"{type(error).__name__}: {error}", transient=True)
 
 
 _LOOSE_TYPES = (int, float, str)

@@ -103,6 +103,7 @@ class Symbols:
         self._stand_ins: list[Any] = []
         self.inputs: list[tuple[Origin, fx.Node]] = []  # numbers that are inputs of the graph
         self.specialised: list[Specialised] = []
+        self._closed = False
         self.abandoned: str | None = None  # why all numbers are plain again
         from .shapes import Shapes  # torch's algebra takes seconds to import, and most programs need none
 
@@ -569,6 +570,7 @@ class Symbols:
         """The segment is over: every number that was symbolic is plain."""
         for number in (*(symbol.number for symbol in self._table.values()), *self._stand_ins):
             _native.turn_plain(number)
+        self._closed = True
         self._table.clear()
         self._by_expression.clear()
 
