@@ -191,8 +191,8 @@ class Watcher:
         uses for something else, which one that is or -1, the last probe that fired in it).
         What is not there is MISSING: unbound variables, NULL. Cells are cells."""
     def put(self, calls: int, slot: int, value: Any, /) -> None:
-        """Set a slot of the frame so many calls away from the innermost. It must hold a value already. Nothing happens to
-        the stack of the innermost frame while one of its instructions is at work."""
+        """Set a slot of the frame so many calls away from the innermost. It must hold a value already. Nothing happens
+        to the stack of the innermost frame while one of its instructions is at work."""
     def stack(self, calls: int, depth: int, /) -> list[Any]:
         """The lowest slots of the value stack of the frame so many calls away from the innermost; NULL is MISSING."""
     @property

@@ -206,6 +206,8 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Any:
             guards=[line for entry in entries for line in entry.guards.lines()],
             segments=entries,
             compile_times={entry.name: entry.seconds for entry in entries},
+            symbolic=[text for entry in entries for text in entry.symbolic],
+            specialised=[text for entry in entries for text in entry.specialised],
         )
 
     return run(*args, **kwargs) if args or kwargs else run

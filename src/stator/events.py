@@ -48,6 +48,8 @@ class Recorded(Event):
     probes: int = 0  # probes fired
     bytecode: Text = _nothing  # the replay, source and bytecode
     ops: int = 0  # operations in the graph
+    symbolic: tuple[str, ...] = ()  # sizes and numbers that may be others in later calls
+    specialised: tuple[str, ...] = ()  # those which were meant to be, and the line that prevents it
 
 
 @dataclass(frozen=True)

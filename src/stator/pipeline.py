@@ -32,6 +32,7 @@ from .backends.registry import Backend, is_ours
 from .errors import BackendError, BreakReason, GraphBreakError, InternalError, SpecializationError, break_reason
 from .options import View, options
 from .recording import Recording, Way
+from .relations import symbols_in_words
 from .replay.cache import Cache, Entry
 from .replay.emit import emit, wanted_origins
 from .replay.engine import compile_guards
@@ -426,6 +427,7 @@ class Program:
         restores = tuple(wanted.index(origin) for origin in recording.restores)
         entry = Entry(recording.name, Guards(recording, wanted, compile_guards), None, recording.mutates, restores)
         entry.break_reason = recording.break_reason
+        entry.symbolic, entry.specialised = symbols_in_words(recording)
         if recording.plain:
             return entry
         entry.graph = recording.graph
@@ -559,4 +561,6 @@ class Program:
             probes=recording.probes,
             bytecode=lambda: entry.replay_source,
             ops=recording.operations,
+            symbolic=entry.symbolic,
+            specialised=entry.specialised,
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .facts import same_constant
-from .recording import Origin, Place, describe
+from .recording import Origin, Place, Recording, describe, render_place
 
 Expression = Any
 TERMS = ("size", "stride", "number", "real")
@@ -124,3 +124,21 @@ def render(expression: Expression, origins: list[Origin]) -> str:
 
 def _is_compound(expression: Expression) -> bool:
     return type(expression) is tuple and expression[0] not in (*TERMS, "min", "max")
+
+
+def symbols_in_words(recording: Recording) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of a recording: the sizes and numbers that may be others; and those that may not, with the line that says so."""
+    origins = recording.origins
+    free = tuple(render(term, origins) for term in recording.symbolic)
+    fixed: dict[str, str] = {}
+    for relation in recording.relations:
+        expression = relation.expression
+        if type(expression) is tuple and expression[0] in ("==", "is") and type(expression[2]) is not tuple:
+            text = f"{render(expression[1], origins)} can only be {expression[2]!r}"
+            fixed.setdefault(text, render_place(relation.place))
+    for what, value, place in recording.specialised:
+        if what == ():
+            fixed.setdefault(f"all sizes are constants: {value}", render_place(place))
+        elif terms_of(what):
+            fixed.setdefault(f"{render(what, origins)} can only be {value!r}", render_place(place))
+    return free, tuple(f"{text}, due to {place}" if place else text for text, place in fixed.items())

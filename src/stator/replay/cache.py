@@ -29,6 +29,8 @@ class Entry:
     graph: Any = None  # the captured graph module
     replay_source: str = ""
     break_reason: BreakReason | None = None
+    symbolic: tuple[str, ...] = ()  # sizes and numbers that may be others than in the recorded call
+    specialised: tuple[str, ...] = ()  # those which were meant to be, and why they are not
     seconds: float = 0.0
     count: _native.Count = field(default_factory=_native.Count)
     armed: bool = False  # C code checks and replays it

@@ -12,6 +12,8 @@ from typing import Any
 
 from stator.errors import BreakReason, render
 
+from .logs import SPECIALISED
+
 OPS = frozenset({"call_function", "call_method", "call_module"})  # the FX nodes which compute
 
 
@@ -24,6 +26,8 @@ class Explanation:
     guards: Sequence[Any] = ()  # str() of each says what must hold
     segments: Sequence[Any] = ()
     compile_times: Mapping[str, float] = field(default_factory=dict)  # seconds by step
+    symbolic: Sequence[str] = ()  # sizes and numbers that may be others in later calls
+    specialised: Sequence[str] = ()  # those which were meant to be, and the line that prevents it
 
     @property
     def graph_count(self) -> int:
@@ -65,6 +69,10 @@ class Explanation:
         for number, (why, times) in enumerate(self.breaks_by_place, 1):
             often = f" ({times} times)" if times > 1 else ""
             yield f"\nGraph break {number}{often}: {render(why)}"
+        if self.symbolic:
+            yield f"\nSymbolic: {', '.join(self.symbolic)}"
+        for text in self.specialised:
+            yield f"\nSpecialised: {text}\n  hint: {SPECIALISED}"
         if self.compile_times:
             yield ""
             yield "Times: " + ", ".join(f"{step} {_duration(spent)}" for step, spent in self.compile_times.items())

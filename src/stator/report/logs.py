@@ -23,6 +23,7 @@ from stator.events import Event
 from stator.options import nearest, options, requested_logs
 
 ROOT = logging.getLogger("stator")
+SPECIALISED = "Keep it constant, or avoid there what needs the number itself (range, an index, formatting)."
 
 LOGS: dict[str, str] = {
     "graph_code": "each captured graph, as runnable Python",
@@ -55,6 +56,10 @@ def _recorded(event: events.Recorded) -> None:
     _block("graph_code", "FX Graph:", about, event.graph)
     _block("guards", "Guards:", about, event.guards)
     _block("bytecode", "Bytecode:", about, event.bytecode)
+    if event.symbolic:
+        _log("recompiles").info("Recorded %s for any %s", event.name, ", ".join(event.symbolic))
+    for text in event.specialised:
+        _log("recompiles").info("Specialised %s: %s. %s", event.name, text, SPECIALISED)
 
 
 def _compiled(event: events.BackendCompiled) -> None:
