@@ -369,7 +369,9 @@ class Recorder(Handlers):
         if self.tracer.is_scalar(value):
             self._use_scalar(probe, value)
             return
-        if id(value) in self._changing and (id(value) in self._hopeless or not self._works_on_tensors(probe)):
+        noted = self.ledger.changed_at == self.watcher.events  # then the change counts as made: it is too late to break
+        waits = id(value) in self._hopeless or not self._works_on_tensors(probe)
+        if id(value) in self._changing and waits and not noted:
             try:
                 self._suspend(None, inside=False)
             except NotResumable:
