@@ -1,8 +1,8 @@
 """Arithmetic over sizes and numbers as data: what guards on symbolic numbers are made of.
 
 An expression is a number, a *term* (a number that a call brings along) or a tuple of an operator and expressions. Terms
-are `("size", origin, dim)`, `("stride", origin, dim)` of a tensor, `("number", origin)` for an int and `("real", origin)`
-for a float, by the origin's index. Ints have 64 bits, as in C: a relation in which one has more does not hold.
+are `("size", origin, dim)`, `("stride", origin, dim)` of a tensor, `("number", origin)` of an int, `("real", origin)`
+of a float, by the origin's index. Ints have 64 bits, as in C: a relation in which one has more does not hold.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Handlers:
         """The recording is over; the run goes on."""
         raise NotImplementedError
 
-    def instead(self, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
+    def instead(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
         """What to call in place of a C callable which would make a plain number of a symbolic one; or None."""
         raise NotImplementedError
 
@@ -504,11 +504,14 @@ class Handlers:
         return self.call(probe, func, (*args, *(kwargs.values() if kwargs else ())), names)
 
     def call(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
-        """A callable is about to be called. May give back another one to be called in its place."""
+        """A callable is about to be called. May give back another one to be called in its place. (No probe: C code that
+        is called calls it.)"""
+        replacement = self._note_call(probe, func, args, kwnames)
+        instead = self.instead(probe, func, args, kwnames)
+        return replacement if instead is None else instead
+
+    def _note_call(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
         rule = rule_for(func)
-        instead = self.instead(func, args, kwnames)
-        if instead is not None:
-            return instead
         if func is print and self.print_later(args, kwnames):
             return None
         if rule is not None:

@@ -279,7 +279,7 @@ class Symbols:
         self.specialised.append(Specialised((), why, self._place))
 
     def answer(self, name: str, nodes: list[fx.Node], args: tuple[Any, ...], result: Any) -> Any:
-        """What the program gets to know of a tensor's sizes: `x.shape`, `x.size(0)`. `args`: those besides the tensor."""
+        """What the program gets to know of sizes: `x.shape`, `x.size(0)`. `args`: those besides the tensor."""
         if self.abandoned is not None:
             return result
         node, fake = nodes[0], self.shapes.value(nodes[0])
@@ -373,9 +373,9 @@ class Symbols:
 
     def operate(self, name: str, *operands: Any) -> Any:
         """An operation on symbolic numbers is about to be made: its result, or NotImplemented if it is a plain one."""
-        for operand in operands:
-            if type(operand) in _TYPES and id(operand) not in self._table:
-                _native.turn_plain(operand)  # a mere `stand_in`
+        for number in self._stand_ins:
+            _native.turn_plain(number)
+        self._stand_ins.clear()
         found = [self.find(operand) for operand in operands]
         others = [operand for operand, symbol in zip(operands, found, strict=True) if symbol is None]
         if all(symbol is None for symbol in found) or any(issubclass(type(o), torch.Tensor) for o in others):

@@ -249,9 +249,7 @@ def test_numbers_of_tensors_as_operands():
         return x[k] * n, torch.full((n,), x.max().item())
 
     with stator.options.patch(capture_scalar_outputs=True):
-        seen = check(
-            lambda: World(fn=fn), [lambda w, n=n: w.fn(rand(n, n), n) for n in NUMBERS], expect=None
-        )
+        seen = check(lambda: World(fn=fn), [lambda w, n=n: w.fn(rand(n, n), n) for n in NUMBERS], expect=None)
     assert seen.world.fn.stator.recordings <= 3
 
 

@@ -138,7 +138,9 @@ def branches(lines):
 @property_settings(25)
 @given(shape_programs(*SYMBOLIC), CALLS)
 def test_symbolic_programs(lines, calls):
-    seen = check(world_of(lines), [call(values) for values in calls], expect=None, raises=(RuntimeError, ZeroDivisionError))
+    seen = check(
+        world_of(lines), [call(values) for values in calls], expect=None, raises=(RuntimeError, ZeroDivisionError)
+    )
     if not branches(lines):
         recordings = seen.world.fn.stator.recordings
         assert recordings <= 5, f"{recordings} recordings\n{seen.outcomes}"

@@ -20,7 +20,11 @@ STAYS_SYMBOLIC = {
     "shape": lambda x: (x * 2, x.shape, x.size(), x.shape[:1], x.shape[-1]),
     "parts": lambda x: (x * x.shape[0], list(x.shape), {"n": x.shape[0]}, (x.size(0), [x.shape[0] + 1])),
     "size by keyword": lambda x: (x * x.size(dim=0), x.size(-2)),
-    "stride by keyword": lambda x: (x.t().contiguous() * 2, x.t().contiguous().stride(dim=0), x.t().contiguous().stride()),
+    "stride by keyword": lambda x: (
+        x.t().contiguous() * 2,
+        x.t().contiguous().stride(dim=0),
+        x.t().contiguous().stride(),
+    ),
     "length": lambda x: (x * len(x), x.__len__(), len(x.t())),
     "numel": lambda x: (x * x.numel(), x.nelement(), torch.numel(x), x.nbytes, x.shape.numel()),
     "unpacked": lambda x: (lambda n, m: x.view(n, m, 1) + n * m)(*x.shape),
