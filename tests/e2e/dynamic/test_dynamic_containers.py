@@ -105,7 +105,11 @@ HOLDERS = {
     "sum of items": (lambda: {"n": 5, "m": 2.5}, item("n"), lambda x, b: x * sum(v for k, v in b.items())),
     "largest": (lambda: [5, 2], item(0), lambda x, b: x * max(b) + min(*b, 1)),
     "joined": (lambda: [5, 2], item(0), lambda x, b: (b + b, [*b], (*b, 2), list(b), tuple(b), x * 2)),
-    "reversed and zipped": (lambda: [5, 2], item(0), lambda x, b: [x * p * q for p, q in zip(b, reversed(b), strict=True)]),
+    "reversed and zipped": (
+        lambda: [5, 2],
+        item(0),
+        lambda x, b: [x * p * q for p, q in zip(b, reversed(b), strict=True)],
+    ),
     "items": (lambda: {"n": 5, "m": 2}, item("n"), lambda x, b: [(k, x * v) for k, v in b.items()]),
     "ordered dict": (lambda: OrderedDict(n=5), item("n"), lambda x, b: (x * b["n"], b)),
     "default dict": (lambda: defaultdict(int, n=5), item("n"), lambda x, b: (x * b["n"], b)),
