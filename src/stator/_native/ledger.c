@@ -281,6 +281,12 @@ generalised(Ledger *l, Origin *origin, PyObject *value)
 static int
 identify(Ledger *l, Origin *origin, PyObject *value)
 {
+    if (is_symbol(value)) { /* another recording has put it there, or this one at another place: it is its value */
+        PyObject *plain = symbol_value(value);
+        int result = plain == NULL ? -1 : ledger_check(l, origin, l->facts[FACT_EQUAL], plain);
+        Py_XDECREF(plain);
+        return result;
+    }
     l->busy++;
     int general = generalised(l, origin, value);
     PyObject *kind = general != 0 ? NULL : kind_of(l, value);

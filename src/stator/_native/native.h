@@ -202,6 +202,8 @@ PyObject *pending_hand_over(PyObject *watcher, PyObject *other);
 /* ---- symbolic numbers (symbol.c) ---- */
 
 int is_symbol(PyObject *x);
+/* The plain number that a symbolic one is: a new reference. */
+PyObject *symbol_value(PyObject *x);
 int holds_symbol(PyObject *x, int depth); /* itself, or down to so many containers in it; 1 where it is deeper */
 int symbol_setup(PyObject *module);
 

@@ -330,6 +330,30 @@ settle_operands(Watcher *w, Probe *p, PyObject **operands)
     }
 }
 
+/* Instructions that write are settled before their handler notes the change: it may turn out that the recording ends
+ * before them. (Others may be given another callable by their handler, which decides what is settled.) */
+static inline int
+is_settled_first(Probe *p)
+{
+    switch (p->kind) {
+    case KIND_STORE_SUBSCR:
+    case KIND_STORE_SLICE:
+    case KIND_DELETE_SUBSCR:
+    case KIND_STORE_ATTR:
+    case KIND_INSERT:
+    case KIND_EXTEND:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+static inline int
+may_be_settled(Thread *t)
+{
+    return t->state == STATE_WATCHING && (t->watcher->loose.used > 0 || t->watcher->on_symbol != NULL);
+}
+
 static void
 fire(Thread *t, Probe *p)
 {
@@ -371,11 +395,19 @@ fire(Thread *t, Probe *p)
         w = t->watcher;
     }
     PyObject **operands = ops.slots;
+    int first = is_settled_first(p);
+    if (first && may_be_settled(t)) {
+        settle_operands(w, p, operands);
+        if (t->state != STATE_WATCHING) {
+            return;
+        }
+        w = t->watcher;
+    }
     PyObject *handler = p->kind == KIND_PACK ? NULL : w->handlers[p->kind];
     if (handler != NULL && (w->unfiltered || (filters[p->kind](w, p, &ops) && !noted_in_c(w, p, &ops)))) {
         tell(w, handler, p, &ops);
     }
-    if (t->state == STATE_WATCHING && (t->watcher->loose.used > 0 || t->watcher->on_symbol != NULL)) {
+    if (!first && may_be_settled(t)) {
         settle_operands(t->watcher, p, operands);
     }
 }

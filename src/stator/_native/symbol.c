@@ -25,6 +25,12 @@ is_symbol(PyObject *x)
     return Py_IS_TYPE(x, &IntType) || Py_IS_TYPE(x, &FloatType);
 }
 
+PyObject *
+symbol_value(PyObject *x)
+{
+    return PyFloat_Check(x) ? PyFloat_Type.tp_as_number->nb_float(x) : PyLong_Type.tp_as_number->nb_int(x);
+}
+
 /* What the recording makes of an operation: a new reference; NULL without an exception: nothing, it is plain. */
 static PyObject *
 consult(int name, PyObject *a, PyObject *b)

@@ -93,7 +93,7 @@ class Handlers:
         """The recording is over; the run goes on."""
         raise NotImplementedError
 
-    def instead(self, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
+    def instead(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
         """What to call in place of a C callable which would make a plain number of a symbolic one; or None."""
         raise NotImplementedError
 
@@ -504,12 +504,18 @@ class Handlers:
         return self.call(probe, func, (*args, *(kwargs.values() if kwargs else ())), names)
 
     def call(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
-        """A callable is about to be called. May give back another one to be called in its place."""
+        """A callable is about to be called. May give back another one to be called in its place. (No probe: C code that
+        is called calls it.)"""
+        replacement = self._note_call(probe, func, args, kwnames)
+        instead = self.instead(probe, func, args, kwnames)
+        return replacement if instead is None else instead
+
+    def _note_call(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
         rule = rule_for(func)
         if func is print and self.print_later(args, kwnames):
             return None
         if rule is not None:
-            replacement = rule(self, func, args, kwnames) or self.instead(func, args, kwnames)
+            replacement = rule(self, func, args, kwnames)
             if replacement is None and probe is not None and self.approves and may_be_approved(func, rule):
                 self.watcher.approve(func)
             return replacement
@@ -526,7 +532,7 @@ class Handlers:
             constructor_rule(self, func, args, kwnames)
             if probe is not None and self.approves:
                 self.watcher.approve(func)
-            return self.instead(func, args, kwnames)
+            return None
         parts = bound_parts(func)
         if parts is not None:
             owner = self.ledger.find(func)
@@ -535,7 +541,7 @@ class Handlers:
                 self.ledger.read(owner, Edge.ATTR, "__self__", parts[1])
             rule = rule_for(parts[0])
             if rule is not None:
-                return rule(self, parts[0], (parts[1], *args), kwnames) or self.instead(func, args, kwnames)
+                return rule(self, parts[0], (parts[1], *args), kwnames)
         elif isinstance(_native.mro_lookup(type(func), "__call__"), (types.FunctionType, _native.Compiled)):
             self.touch(func)
             return None

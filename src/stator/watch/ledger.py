@@ -54,6 +54,7 @@ class Ledger(_native.Ledger):
         self.identity_used: dict[int, Origin] = {}
         self._loose: dict[int, Origin] = {}  # numbers whose value nothing has depended on yet, by identity
         self._noted: set[tuple[int, Fact, Any]] = set()
+        self.changed_at = -1  # number of the probe that noted the last change
 
     # -- numbers behind a break
 
@@ -92,6 +93,7 @@ class Ledger(_native.Ledger):
     # -- changes
 
     def change(self, kind: str, origin: Origin, target: Any) -> Change:
+        self.changed_at = self._watcher.events
         change = self.changes.get((id(target), kind == "slot"))
         if change is None:
             change = self.changes[id(target), kind == "slot"] = Change(kind, origin, target)

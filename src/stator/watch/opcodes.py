@@ -151,9 +151,8 @@ _COMMON: dict[str, Rule] = {
     "LOAD_BUILD_CLASS": _plain(n.BUILD_CLASS, 0),
 }
 
+_LIST_TO_TUPLE = _plain(n.ITER, 1)  # the list is an outside one if a break lies behind its making
 _FORMAT_VALUE = Rule(n.FORMAT, lambda arg: _top(2 if arg & 4 else 1), _conversion)
-
-_LIST_TO_TUPLE = _plain(n.ITER, 1)  # a list from outside, if a break lies between its making and this
 
 _ONLY_311: dict[str, Rule] = {
     "LOAD_ATTR": _plain(n.ATTR, 1, _name()),
@@ -162,8 +161,8 @@ _ONLY_311: dict[str, Rule] = {
     "PRECALL": Rule(n.CALL, lambda arg: (arg, arg + 2, 1)),
     "COMPARE_OP": _compare(0),
     "UNARY_POSITIVE": _plain(n.UNARY, 1, _always("+")),
-    "LIST_TO_TUPLE": _LIST_TO_TUPLE,
     "UNARY_NOT": _plain(n.TRUTH, 1, _always("not")),
+    "LIST_TO_TUPLE": _LIST_TO_TUPLE,
     "FORMAT_VALUE": _FORMAT_VALUE,
     "JUMP_IF_TRUE_OR_POP": _TRUTH,
     "JUMP_IF_FALSE_OR_POP": _TRUTH,
@@ -289,7 +288,7 @@ def intrinsic_rule(arg: int) -> Rule | None:
         return _UNARY_PLUS
     if arg == _UNARY_POSITIVE + 1:
         return _LIST_TO_TUPLE
-    return _INTRINSIC if arg > _UNARY_POSITIVE + 1 else None
+    return _INTRINSIC if arg > _UNARY_POSITIVE else None
 
 
 # The first variable that each of these stores the top of the stack in, as an index into the fast locals.

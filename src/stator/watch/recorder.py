@@ -369,7 +369,9 @@ class Recorder(Handlers):
         if self.tracer.is_scalar(value):
             self._use_scalar(probe, value)
             return
-        if id(value) in self._changing and (id(value) in self._hopeless or not self._works_on_tensors(probe)):
+        noted = self.ledger.changed_at == self.watcher.events  # then the change counts as made: it is too late to break
+        waits = id(value) in self._hopeless or not self._works_on_tensors(probe)
+        if id(value) in self._changing and waits and not noted:
             try:
                 self._suspend(None, inside=False)
             except NotResumable:
@@ -389,21 +391,10 @@ class Recorder(Handlers):
             place = len(self.watcher.frames()[0][-1][5]) + probe.depth - probe.span
             self.watcher.put(0, place, self.symbols.stand_in(operands[0]))
             self.symbols.keep(value)
-        elif self._reads_from_frame(probe) if probe.kind == _native.ESCAPE else uses.reads(probe, operands, value):
+        elif uses.reads(self.watcher, probe, operands, value):
             self.symbols.specialise_in(value)
         else:
             self.symbols.keep(value)
-
-    def _reads_from_frame(self, probe: Any) -> bool:
-        """A frame gives something away to C code: who has called that, and does it read numbers?"""
-        entries, _ = self.watcher.frames()
-        *_, intact, held, held_at, caller = entries[-2] if len(entries) > 1 else (False, None, -1, None)
-        if caller is None or not intact:
-            return True
-        operands = self.watcher.stack(1, caller.depth)[caller.depth - caller.span :]
-        if held_at >= 0:  # while the call is at work another object lies there
-            operands[held_at] = held
-        return uses.reads_from_frame(probe.code, caller, operands)
 
     def _compare_identities(self, operands: list[Any]) -> None:
         """`is` tells one small int from another by its value: the program must find the objects that it would have."""
@@ -414,13 +405,14 @@ class Recorder(Handlers):
                 self.stands_for(operand, operand + 0)
         self._give_back()
 
-    def instead(self, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
+    def instead(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
         if self.symbols is None:
             return None
         uses.refuse_unheard_calls(func, args)
-        found = uses.replacement(func, args) if not kwnames else None
+        found = uses.replacement(func, args) if probe is not None and not kwnames else None
         if found is None and not uses.passes(func, args):
             self.symbols.specialise_in([number for value in (func, *args) for number in uses.hidden_numbers(value)])
+            self.symbols.specialise_in(args if probe is None else ())
         return getattr(self.symbols, found) if isinstance(found, str) else found
 
     def held(self) -> Iterator[Any]:

@@ -380,9 +380,9 @@ class Symbols:
 
     def operate(self, name: str, *operands: Any) -> Any:
         """An operation on symbolic numbers is about to be made: its result, or NotImplemented if it is a plain one."""
-        for operand in operands:
-            if type(operand) in _TYPES and id(operand) not in self._table:
-                _native.turn_plain(operand)  # a mere `stand_in`
+        for number in self._stand_ins:
+            _native.turn_plain(number)
+        self._stand_ins.clear()
         found = [self.find(operand) for operand in operands]
         others = [operand for operand, symbol in zip(operands, found, strict=True) if symbol is None]
         if all(symbol is None for symbol in found) or any(issubclass(type(o), torch.Tensor) for o in others):

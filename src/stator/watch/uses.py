@@ -90,9 +90,11 @@ _CONVERSIONS = frozenset(
 _DEEPEST = 20
 
 
-def reads(probe: Any, operands: list[Any], value: Any) -> bool:
+def reads(watcher: _native.Watcher, probe: Any, operands: list[Any], value: Any) -> bool:
     """Does the instruction at `probe` read the number that `value` is, or the numbers in it?"""
     kind = probe.kind
+    if kind == _native.ESCAPE:
+        return _is_read_outside(watcher, probe.code)
     if kind in _PASSING_KINDS:
         return False
     if kind in _OPERATORS:
@@ -112,10 +114,15 @@ def reads(probe: Any, operands: list[Any], value: Any) -> bool:
     return True
 
 
-def reads_from_frame(code: types.CodeType, probe: Any, operands: list[Any]) -> bool:
-    """A frame of `code` gives a number to C code, which the instruction at `probe` has called: is it read there?"""
-    if code.co_name in _CONVERSIONS:
+def _is_read_outside(watcher: _native.Watcher, code: types.CodeType) -> bool:
+    """A frame of `code` gives something away to C code: does that, or who has called it, read numbers?"""
+    entries, _ = watcher.frames()
+    *_, intact, held, held_at, probe = entries[-2] if len(entries) > 1 else (False, None, -1, None)
+    if probe is None or not intact or code.co_name in _CONVERSIONS:
         return True
+    operands = watcher.stack(1, probe.depth)[probe.depth - probe.span :]
+    if held_at >= 0:  # while the call is at work another object lies there
+        operands[held_at] = held
     if probe.kind in (_native.CALL, _native.CALL_EX):
         func, args = _call_of(probe, operands)
         if func is functools.reduce:

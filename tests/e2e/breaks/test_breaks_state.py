@@ -251,6 +251,36 @@ def fn(x, values):
     check(lambda: World(fn=namespace["fn"]), steps, expect=None)
 
 
+def test_arguments_gathered_before_a_break_are_those_of_the_call():
+    def fn(x, a, b):
+        y = x * 2
+        return y, pack(0, *a, print("argument"), *b)
+
+    steps = [lambda w, a=a: w.fn(rand(1), a, [1, 1]) for a in ([1, 2], [3, 4], [3, 4], [1, 2], [5, 6])]
+    check(lambda: World(fn=fn), steps, expect=None)
+
+
+def test_a_key_that_changes_behind_a_break():
+    def fn(x, n, state):
+        y = x * 2
+        stator.graph_break()
+        state[n % 3] = n
+        state[n % 3] = 5
+        state.setdefault(n % 4, 7)
+        state.pop(n % 5, None)
+        return y
+
+    def call(n):
+        def run(w):
+            w.state = {}
+            return w.fn(rand(n), n, w.state)
+
+        return run
+
+    steps = [call(n) for n in (9, 4, 11, 13, 3, 9, 8, 26)]
+    check(lambda: World(fn=fn), steps, expect=None)
+
+
 def test_a_slice_is_set_from_a_list_of_the_caller_s():
     def fn(x, items, values):
         items[0:0] = values

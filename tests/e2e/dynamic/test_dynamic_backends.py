@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import types
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from harness import rand
 from torch.fx.experimental.proxy_tensor import py_sym_types
 
 import stator
+from stator import _native
 from stator.errors import BackendError
 
 
@@ -166,7 +168,7 @@ def test_threads_record_one_module():
     programs = [stator.compile(lambda m, x, k=k: m(x)[0] + k, backend="eager") for k in range(2)]
 
     def work(number):
-        for step in range(8):
+        for step in range(6):
             if number == 0:
                 module.step, module.sizes = step + 3, (step, 1)
             ready.wait()
@@ -178,6 +180,23 @@ def test_threads_record_one_module():
 
     in_threads(2, work)
     assert type(module.step) is int and type(module.sizes[0]) is int
+
+
+def test_a_number_that_another_recording_has_made_a_symbol_is_its_value():
+    def fn(x, box):
+        return x * box.n + box.items[0], box.n + 1
+
+    box = types.SimpleNamespace(n=5, items=(1, 2))
+    compiled = stator.compile(fn, backend="eager")
+    for n in (5, 7, 9, 5, 7, 11):
+        foreign = [_native.symbol(n), _native.symbol(1)]
+        box.n, box.items = foreign[0], (foreign[1], 2)
+        first = compiled(rand(n), box)
+        for number in foreign:
+            _native.turn_plain(number)
+        torch.testing.assert_close(first, fn(rand(n), box), rtol=0, atol=0)
+        box.n = n + 1
+        torch.testing.assert_close(compiled(rand(n), box), fn(rand(n), box), rtol=0, atol=0)
 
 
 def test_threads_share_a_program():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
+import math
 import typing
 from collections import OrderedDict, defaultdict
 
@@ -98,6 +100,16 @@ HOLDERS = {
     "dict of ints": (lambda: {3: 5}, item(3), lambda x, b: (x * b[3], b)),
     "get": (lambda: {"n": 5}, item("n"), lambda x, b: (x * b.get("n", 3), b)),
     "values": (lambda: {"n": 5, "m": 2}, item("n"), lambda x, b: x * sum(b.values())),
+    "sum of a list": (lambda: [5, 2], item(0), lambda x, b: x * sum(b)),
+    "sum of floats": (lambda: [5, 2.5], item(0), lambda x, b: x * sum(b) * math.prod(b)),
+    "sum of items": (lambda: {"n": 5, "m": 2.5}, item("n"), lambda x, b: x * sum(v for k, v in b.items())),
+    "largest": (lambda: [5, 2], item(0), lambda x, b: x * max(b) + min(*b, 1)),
+    "joined": (lambda: [5, 2], item(0), lambda x, b: (b + b, [*b], (*b, 2), list(b), tuple(b), x * 2)),
+    "reversed and zipped": (
+        lambda: [5, 2],
+        item(0),
+        lambda x, b: [x * p * q for p, q in zip(b, reversed(b), strict=True)],
+    ),
     "items": (lambda: {"n": 5, "m": 2}, item("n"), lambda x, b: [(k, x * v) for k, v in b.items()]),
     "ordered dict": (lambda: OrderedDict(n=5), item("n"), lambda x, b: (x * b["n"], b)),
     "default dict": (lambda: defaultdict(int, n=5), item("n"), lambda x, b: (x * b["n"], b)),
@@ -124,6 +136,28 @@ HOLDERS = {
 @pytest.mark.parametrize(("make", "put", "fn"), HOLDERS.values(), ids=list(HOLDERS))
 def test_where_numbers_are_found(make, put, fn):
     check_holder(fn, make, put)
+
+
+READERS = {
+    "fsum": (lambda: [5, 2], item(0), lambda x, b: x * math.fsum(b)),
+    "fsum of values": (lambda: {"n": 5, "m": 2.5}, item("n"), lambda x, b: x * math.fsum(b.values())),
+    "fsum of an iterator": (lambda: [5, 2], item(0), lambda x, b: x * math.fsum(iter(b))),
+    "bytes": (lambda: [5, 2], item(0), lambda x, b: (x * 2, bytes(b), bytes(reversed(b)))),
+    "partial": (lambda: [5, 2.5], item(0), lambda x, b: x * functools.partial(sum, [1.5, *b])()),
+    "partial from outside": (
+        lambda: functools.partial(math.gcd, 5),
+        lambda box, n: functools.partial(math.gcd, n),
+        lambda x, b: x * b(35),
+    ),
+    "sorted": (lambda: [5, 2.5], item(0), lambda x, b: (x * 2, sorted(b))),
+    "text": (lambda: [5, 2], item(0), lambda x, b: (x * 2, str(b), f"{b}")),
+    "pop": (lambda: [5, 2], item(0), lambda x, b: x * list(range(20)).pop(b[0])),
+}
+
+
+@pytest.mark.parametrize(("make", "put", "fn"), READERS.values(), ids=list(READERS))
+def test_where_c_code_reads_them(make, put, fn):
+    check_holder(fn, make, put, "miss miss miss hit miss hit")
 
 
 def test_arguments_of_every_kind():
@@ -234,7 +268,7 @@ def test_what_is_stored():
         b.d.update(k=n * 2)
         b.d["shape"] = x.shape
         b.s = slice(n, n + 1)
-        return x * b.n, (n,) * 2 + (n + 1,), [*b.log, n]
+        return x * b.n, (n,) * 2 + (n + 1,), b.log + b.log
 
     def call(n):
         def run(w):

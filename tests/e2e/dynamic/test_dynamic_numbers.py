@@ -1,4 +1,4 @@
-"""What programs do with ints that change: arithmetic and comparisons stay symbolic, the rest needs the number."""
+"""What programs do with ints that change: arithmetic and comparisons stay symbolic, all else needs the number."""
 
 from __future__ import annotations
 
