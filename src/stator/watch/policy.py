@@ -32,6 +32,12 @@ OPERATION_FILES = tuple(
 )
 
 
+# What such a function asks, or does: with the mode on it takes another way than without, so it runs as a whole.
+_HANDING_OVER = frozenset(
+    {"handle_torch_function", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
+)
+
+
 def _codes(*functions: Any) -> dict[types.CodeType, None]:
     return {f.__code__: None for f in functions}
 
@@ -110,7 +116,7 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
         return _native.CONSTANT, _CONSTANTS[code], trusted
     if filename.startswith(_STATOR):
         return _native.OURS, None, True
-    if code in _SKIPPED or (filename in OPERATION_FILES and "handle_torch_function" in code.co_names):
+    if code in _SKIPPED or (filename in OPERATION_FILES and not _HANDING_OVER.isdisjoint(code.co_names)):
         return _native.SKIP, None, trusted
     if code is copyreg._slotnames.__code__:  # type: ignore[attr-defined]  # called by C code, reads the class only
         return _native.OURS, None, trusted
