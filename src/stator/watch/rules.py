@@ -59,8 +59,8 @@ def get_item(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> No
 
 
 def own_globals(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    """`globals()`: the dict of the frame that calls it, three frames up from here."""
-    r.ledger.constant(sys._getframe(3).f_globals)
+    """`globals()`: the dict of the frame that calls it, four frames up from here."""
+    r.ledger.constant(sys._getframe(4).f_globals)
 
 
 def check_abstract(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:

@@ -78,7 +78,7 @@ _PASSING: tuple[Any, ...] = (
 _PASSING_IDS = frozenset(map(id, _PASSING))
 _COMPARING_IDS = frozenset(map(id, (min, max, sorted)))
 _READING_IDS = frozenset(map(id, (sum, math.prod)))  # they add to a float what they find in an int
-_WITH_A_NUMBER_BEHIND = (enumerate, collections.deque)
+_WITH_A_NUMBER_BEHIND = frozenset(map(id, (enumerate, collections.deque)))
 _HEARD_IDS = frozenset(map(id, (int, float, str, repr, bool, abs, hash)))  # the number itself is asked
 _LAZY_IDS = frozenset(map(id, (map, filter, *(c for c in vars(itertools).values() if isinstance(c, type)))))
 _PLAIN = (int, float, bool, str, type(None), range, *_SYMBOLS)  # a range compares one by one what is no plain int
@@ -177,13 +177,13 @@ def _keeps_objects(container: Any) -> bool:
 
 def passes(func: Any, args: tuple[Any, ...] = ()) -> bool:
     """Does a callable do nothing with a number among its arguments that the number would not hear of?"""
-    if id(func) in _READING_IDS or (func in _WITH_A_NUMBER_BEHIND and len(args) > 1):
+    if id(func) in _READING_IDS or (id(func) in _WITH_A_NUMBER_BEHIND and len(args) > 1):
         return False
     if func is functools.reduce and args and isinstance(args[0], types.FunctionType):
         return True
     if id(func) in _OPERATOR_IDS or id(func) in _COMPARING_IDS or func is functools.reduce:
         return _callables_pass(args) and _ask_each_other([arg for arg in args if not _is_called(arg)])
-    if id(func) in _PASSING_IDS or func in _WITH_A_NUMBER_BEHIND:
+    if id(func) in _PASSING_IDS or id(func) in _WITH_A_NUMBER_BEHIND:
         return _callables_pass(args)
     cls = type(func)
     if issubclass(cls, types.MethodType):

@@ -12,6 +12,7 @@ import functools
 import itertools
 import json
 import math
+import numbers
 import operator
 import pickle
 import struct
@@ -122,6 +123,16 @@ STAYS_SYMBOLIC = {
     "an index": lambda x, n: x[n - 6],
     "large results": lambda x, n: (x * 2, n + 10**30, n * 2**62, n**40),
     "operators as functions": lambda x, n: x * operator.add(n, 2) * operator.mul(3, n),
+    "functions called by C": lambda x, n: (
+        x * sum(map(lambda v: v * n, [1, 2])),
+        list(filter(lambda v: v < n, [1, 20])),
+        dict(zip("ab", (n, n + 1), strict=True)),
+        min([], default=n),
+        any(v > 4 for v in (n, 1)),
+    ),
+    "what its type makes": lambda x, n: (x * 2, type(n)(3), type(n).__name__, type(n) in (int, float)),
+    "a default": lambda x, n: (x * 2, collections.defaultdict(lambda: n)["a"], {}.setdefault("a", n)),
+    "stars": lambda x, n: (lambda a, *b, **c: x * a + b[-1] + c["z"])(*(n, n + 1), **{"z": n}),
     "a walrus": lambda x, n: x * (m + 1) if (m := n * 2) > 3 else x,
     "a deque": lambda x, n: (x * 2, collections.deque([n, 6]), list(collections.deque([n]))),
     "min and max": lambda x, n: x * min(n, 60) + max(n, 3) + max([n, 2]),
@@ -163,6 +174,12 @@ NEEDS_THE_NUMBER = {
     "largest of floats": lambda x, n: x * max(6.0, n) + max(v for v in [6.0, n]) + max({1: 6.0, 2: n}.values()),
     "sorting": lambda x, n: (x * 2, sorted([n, 6.5, 8]), put_in_order([n, 6, 8])),
     "sorting by C functions": lambda x, n: (x * 2, sorted([n, 6, 8], key=math.isqrt), max([n, 6], key=float)),
+    "sorting by comparing": lambda x, n: (x * 2, sorted([n, 6, 8], key=functools.cmp_to_key(lambda a, b: a - b))),
+    "counting": lambda x, n: (x * 2, [n, 7, 7].count(n), [5, 7, n].index(7), collections.Counter([n, 7])),
+    "text by numbers": lambda x, n: (x * 2, "abcdefghijklm"[n], "a".ljust(n), "x".zfill(n), int("101", n)),
+    "abstract numbers": lambda x, n: x * n if isinstance(n, numbers.Number) else x,
+    "slices as objects": lambda x, n: (x * 2, slice(n).indices(6), range(n), len(range(n))),
+    "iterators of C": lambda x, n: (x * 2, list(itertools.accumulate([1.5, n])), sum(itertools.chain([n], [1]))),
     "sorting by computed keys": lambda x, n: (x * 2, sorted([1, 2], key=lambda a: [6.5, n][a - 1])),
     "floats added as functions": lambda x, n: x * operator.mul(1.5, n),
     "reduce with floats": lambda x, n: x * functools.reduce(operator.mul, (1.5, 2, n)),
