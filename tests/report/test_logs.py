@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from stator import events
 from stator.errors import break_reason
 from stator.options import options
-from stator.report.logs import LOGS, parse, set_logs
+from stator.report.logs import LOGS, SPECIALISED, parse, set_logs
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +49,18 @@ def test_nothing_is_rendered_or_logged_by_default(caplog: pytest.LogCaptureFixtu
     events.emit(events.BackendCompiled("mse", "eager", 0.1, never))
     events.emit(events.GraphBreak(break_reason("call-print", never.__code__)))
     assert lines(caplog) == []
+
+
+def test_what_is_symbolic_and_what_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    set_logs(recompiles=True)
+    event = dataclasses.replace(
+        recorded(), symbolic=("x.shape[0]", "n"), specialised=("k can only be 3, due to a.py:7",)
+    )
+    events.emit(event)
+    assert lines(caplog) == [
+        ("stator.recompiles", "Recorded mse for any x.shape[0], n"),
+        ("stator.recompiles", f"Specialised mse: k can only be 3, due to a.py:7. {SPECIALISED}"),
+    ]
 
 
 def test_hot_events_have_no_reader_by_default() -> None:

@@ -207,7 +207,7 @@ class Rebuilder:
         """What says itself how to make it again: iterators of the builtin types, bound C methods."""
         make, args, *state = value.__reduce__()
         blueprint.kind = "reduced"
-        blueprint.parts = [Constant(make), self.recipes(args), self.recipes(state)]
+        blueprint.parts = [Constant(make), self.recipes(args), self.recipes(s for s in state if s is not None)]
         blueprint.late = any(isinstance(r, Fresh) and self.blueprints[r.index].late for r in blueprint.parts[1])
 
     def _walker(self, value: Any, blueprint: Blueprint) -> None:

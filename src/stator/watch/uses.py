@@ -97,6 +97,8 @@ def reads(watcher: _native.Watcher, probe: Any, operands: list[Any], value: Any)
         return _is_read_outside(watcher, probe.code)
     if kind in _PASSING_KINDS:
         return False
+    if kind == _native.CONTAINS and type(operands[1]) is dict and value is operands[1]:
+        return False  # its keys are hashed already, and its values are not asked
     if kind in _OPERATORS:
         texts = kind == _native.BINARY and any(issubclass(type(operand), _TEXTS) for operand in operands)
         return texts or not _ask_each_other([operand for operand in operands if type(operand) is not float])

@@ -341,3 +341,16 @@ def test_objects_die_as_in_eager():
     kinds = {type(o) for o in gc.get_objects() if type(o).__module__ == "stator._native"}
     assert not {kind for kind in kinds if kind.__name__ in ("Int", "Float")}
     assert_plain(box)
+
+
+def test_a_key_is_looked_for_among_arguments_that_hold_numbers():
+    def shaped(x, **options):
+        if "old" in options:
+            return x
+        return x.to(options["dtype"]).view(*options["shape"])
+
+    def fn(x, n):
+        return shaped(x, dtype=torch.float64, device=x.device, shape=(x.shape[0], 2, -1)) * n
+
+    calls = [lambda w, n=n: w.fn(rand(n, n, 4), n + 1) for n in NUMBERS]
+    check(lambda: World(fn=fn), calls, expect=SYMBOLIC)
