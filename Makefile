@@ -20,7 +20,7 @@ help:
 	@echo "make test    linters and the whole test suite"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make format  let ruff format the code"
-	@echo "make bench   time of capture, of graph breaks and of a compiled call against torch.compile"
+	@echo "make bench   time of capture, of graph breaks, of a compiled call and of dynamic shapes against torch.compile"
 	@echo "make sanitize  tests of the C core under sanitizers and in Python's development mode; memory over 10,000 recompilations"
 	@echo "make clean   remove .venv and what was built"
 
@@ -55,6 +55,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/capture.py
 	$(BIN)/python benchmarks/breaks.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/dynamic.py
 
 sanitize: $(READY)
 	$(BIN)/python tests/sanitize.py
