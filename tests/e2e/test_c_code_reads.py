@@ -9,6 +9,7 @@ import bisect
 import functools
 import itertools
 import operator
+import os
 from collections import ChainMap, OrderedDict, defaultdict, deque
 
 import pytest
@@ -296,3 +297,22 @@ def test_iterators_over_outside_containers_made_by_c_code():
         return run
 
     check(world, [lambda w: w.fn(rand(1)), refill(2), refill(3), refill(2)], expect=None)
+
+
+def test_the_text_of_a_path():
+    class Place:
+        def __init__(self):
+            self.text = "a"
+
+        def __fspath__(self):
+            return self.text
+
+    def fn(x, place):
+        return x * len(os.fspath(place))
+
+    def call(w, text):
+        w.place.text = text
+        return w.fn(rand(1), w.place)
+
+    calls = [lambda w, t=t: call(w, t) for t in ("a", "a", "abc", "a", "abc")]
+    check(lambda: World(fn=fn, place=Place()), calls, expect="miss hit miss hit hit", breaks=[])

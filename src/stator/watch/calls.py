@@ -15,6 +15,7 @@ import functools
 import itertools
 import math
 import operator
+import os
 import sys
 import types
 import weakref
@@ -140,6 +141,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
     (exception_info, [sys.exc_info], "the exception being handled here is a fresh object"),
     (read_again, [sys.getrecursionlimit], "a setting, which the guards read again"),
     (nothing, [sys.intern], "gives back an equal string"),
+    (pure, [os.fspath], "asks the path for its text, in Python"),
     (pure, _named(collections, "deque OrderedDict"), "hold what they find in their arguments"),
     (calls_back, [collections.defaultdict], "keeps a factory to call"),
     (
