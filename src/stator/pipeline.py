@@ -37,7 +37,8 @@ from .replay.cache import Cache, Entry
 from .replay.emit import emit, wanted_origins
 from .replay.engine import compile_guards
 from .replay.graph import restoring
-from .replay.guards import Guards, Miss
+from .replay.guards import Guards
+from .replay.words import Miss
 from .watch import policy
 from .watch.recorder import Experience, Recorder, Segment
 from .watch.symbols import Changing

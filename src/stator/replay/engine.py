@@ -24,7 +24,7 @@ from ..recording import Check, Edge, Fact, Origin
 from ..relations import Relation, terms_of
 from ..relations import holds as relation_holds
 from . import layout, state
-from .guards import fetch, holds, specials_unchanged
+from .reference import fetch, holds, specials_unchanged
 
 _C: Any = torch._C
 Values = dict[int, Any]
