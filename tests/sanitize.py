@@ -29,6 +29,9 @@ LEAKS = ("test_engine", "test_digest", "test_leaving")
 PLAIN = ("test_hook", "test_probes", "test_ledger", "test_frames", "test_instrument", "test_neighbour")
 TORCH = ("replay", "e2e/test_guards.py", "e2e/test_guards_of_state.py", "e2e/test_dispatch.py", "e2e/test_modules.py")
 TORCH += ("e2e/test_containers.py", "e2e/test_shared_recordings.py", "e2e/breaks/test_breaks_chain.py")
+TORCH += tuple(
+    f"e2e/dynamic/test_dynamic_{name}.py" for name in ("native", "numbers", "containers", "breaks", "reports")
+)
 DEVMODE = ("e2e", "replay", "watch")
 
 

@@ -58,7 +58,8 @@ def test_python_code_is_not_asked(monkeypatch):
     warm(fast, rand(1))
     monkeypatch.setattr(stator.pipeline.Program, "_call", None)
     monkeypatch.setattr(stator.pipeline.Program, "_follow", None)
-    assert torch.equal(fast(rand(2)), three_segments(rand(2)))
+    with stator.options.patch(check_guards=False):  # comparing them is Python's business
+        assert torch.equal(fast(rand(2)), three_segments(rand(2)))
 
 
 def test_a_closure():
