@@ -109,7 +109,7 @@ class Recorder(Handlers):
     def _begin(self, state: tuple[Any, ...], changing: Changing | None) -> None:
         """A segment starts: nothing is known, nothing recorded."""
         self.ledger = Ledger(self.watcher)
-        symbolic = changing is not None and (changing or steering.has_marks())
+        symbolic = changing is not None and (changing or steering.has_marks() or self.captures_scalars())
         self.symbols = Symbols(self, changing) if changing is not None and symbolic else None
         self.classes = Classes(self.ledger)
         self.attributes = Attributes(self.ledger, self.classes)

@@ -23,6 +23,7 @@ from torch import fx
 from .. import _native
 from ..recording import Edge, Fact, Origin, Place, Specialised, describe, path_of, render_place
 from ..relations import Relation, terms_of
+from .breaks import Drop
 from .steering import marks_of
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Symbol:
     term: Any = None  # of a float: what it is computed from, as an expression
     origin: Origin | None = None  # it is a number that the program was given
     node: fx.Node | None = None
+    data: bool = False  # it depends on the contents of a tensor: only the graph knows it
 
 
 class Marked(NamedTuple):
@@ -276,6 +278,8 @@ class Symbols:
         return isinstance(self.shapes.known(node), (torch.SymInt, torch.SymFloat))
 
     def _abandon(self, why: str) -> None:
+        if any(symbol.data for symbol in self._table.values()):
+            raise Drop("tensor-item", "tensor.item()")
         self.abandoned = why
         for symbol in list(self._table.values()):
             _native.turn_plain(symbol.number)
@@ -368,6 +372,8 @@ class Symbols:
             symbol.node = symbol.make()
             if symbol.algebra is not None:
                 self.shapes.set(symbol.node, symbol.algebra)
+            elif symbol.data:
+                self.run(symbol.node, symbol.number)
             elif symbol.origin is None:
                 self.shapes.set(symbol.node, self.shapes.number(_plain(symbol.number), symbol.term))
         return symbol.node
@@ -378,8 +384,26 @@ class Symbols:
 
     # -- what the program does with them
 
+    def computed(self, number: Any, node: fx.Node) -> Any:
+        """A number that an operation takes from a tensor's contents; None if it cannot be a symbol."""
+        if self.abandoned is None:
+            self.run(node, number)
+        if self.abandoned is not None:
+            return None
+        symbol = self._enter(number, None, lambda: node)
+        symbol.node, symbol.data = node, True
+        self._recorder.stands_for(symbol.number, number)
+        return symbol.number
+
     def operate(self, name: str, *operands: Any) -> Any:
         """An operation on symbolic numbers is about to be made: its result, or NotImplemented if it is a plain one."""
+        try:
+            return self._operate(name, *operands)
+        except Drop as drop:
+            drop.inside = True  # the instruction has begun
+            raise
+
+    def _operate(self, name: str, *operands: Any) -> Any:
         for number in self._stand_ins:
             _native.turn_plain(number)
         self._stand_ins.clear()
@@ -402,6 +426,8 @@ class Symbols:
 
     def _combine(self, name: str, operands: tuple[Any, ...], found: list[Symbol | None]) -> Any:
         function = _ARITHMETIC[name]
+        if any(symbol is not None and symbol.data for symbol in found):
+            return self._compute(name, operands, found)
         if name in _DIVISIONS and found[1] is not None:
             self._compare("!=", operands[1], 0)
         if name == "**" and found[0] is not None and type(operands[1]) is float:
@@ -436,6 +462,22 @@ class Symbols:
         made.term = term
         return made.number
 
+    def _compute(self, name: str, operands: tuple[Any, ...], found: list[Symbol | None]) -> Any:
+        """Arithmetic with numbers that only the graph knows, where it cannot fail for any of them."""
+        function, plain = _ARITHMETIC[name], [_plain(operand) for operand in operands]
+        if name == "**" or (name in _DIVISIONS and (found[1] is not None or plain[1] == 0)):
+            return self._specialise_operands(found)
+
+        def make() -> fx.Node:
+            args = tuple(p if s is None else self.node_of(s) for s, p in zip(found, plain, strict=True))
+            return self._node("call_function", function, args)
+
+        value = function(*plain)
+        made = self._enter(value, None, make)
+        made.data = True
+        self._recorder.stands_for(made.number, value)
+        return made.number
+
     def _specialise_operands(self, found: Iterable[Symbol | None]) -> Any:
         for symbol in found:
             if symbol is not None:
@@ -454,6 +496,9 @@ class Symbols:
         compare = _COMPARISONS[name]
         value = compare(_plain(a), _plain(b))
         first, second = self.find(a), self.find(b)
+        for symbol in (first, second):
+            if symbol is not None and symbol.data:
+                raise Drop("tensor-item", "tensor.item()")
         parts = [_plain(x) if s is None else s.algebra for x, s in ((a, first), (b, second))]
         if all(isinstance(part, (int, torch.SymInt)) for part in parts):
             with self.shapes.noting():
@@ -480,6 +525,8 @@ class Symbols:
         number = symbol.number
         if type(number) not in _TYPES:
             return
+        if symbol.data:
+            raise Drop("tensor-item", "tensor.item()")
         value = _plain(number)
         if symbol.algebra is not None:
             with self.shapes.noting():

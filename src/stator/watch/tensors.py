@@ -239,10 +239,11 @@ class Tracer(_native.Tracer):
         if type(number) not in (int, float):
             raise Drop("tensor-item", f"a {type(number).__name__}")
         self.operations += 1
-        own = self._recorder.own_object(number)
         node = self.node(*step.node)
-        if self._symbols is not None:
-            self._symbols.run(node, number)
+        symbol = self._symbols.computed(number, node) if self._symbols is not None else None
+        if symbol is not None:
+            return symbol
+        own = self._recorder.own_object(number)
         self.scalars[id(own)] = (own, node)
         self._recorder.watcher.loosen(own)
         return own
