@@ -177,6 +177,8 @@ class Symbols:
         """How a number is put where it was read from. (An equal one: nobody else can tell, when it is plain again.)"""
         assert origin.parent is not None
         key, parent = origin.key, self._value_of(origin.parent)
+        if any(self._may_have_changed(parent, key, slots) for slots in (False, True)):
+            return None  # what was read is what lay there when the segment began
         if origin.edge is Edge.ITEM and type(parent) in (dict, list):
             return lambda number: operator.setitem(parent, key, number)
         if origin.edge is Edge.ITEM and isinstance(parent, dict):
@@ -188,6 +190,13 @@ class Symbols:
         if origin.edge is Edge.SLOT:
             return lambda number: key.__set__(parent, number)
         return None
+
+    def _may_have_changed(self, container: Any, key: Any, slots: bool) -> bool:
+        """Has the segment written to this place?"""
+        change = self._recorder.ledger.changed(container, slots=slots)
+        if change is None:
+            return False
+        return change.kind == "cell" or change.whole or key in change.written or key in change.removed
 
     def _value_of(self, origin: Origin) -> Any:
         """The object at an origin; MISSING where that is not easy to tell."""

@@ -354,3 +354,28 @@ def test_a_key_is_looked_for_among_arguments_that_hold_numbers():
 
     calls = [lambda w, n=n: w.fn(rand(n, n, 4), n + 1) for n in NUMBERS]
     check(lambda: World(fn=fn), calls, expect=SYMBOLIC)
+
+
+def test_a_number_that_was_overwritten_before_it_is_read():
+    """What a container held when the segment began matters to its guards, and is not put into it again."""
+
+    def items(x, box):
+        box.d["n"] = box.d["m"] + 1
+        return x * sum(box.d.values()), list(box.d.items())
+
+    def attributes(x, box):
+        box.n = 3
+        return x * sum(v for v in vars(box).values() if type(v) is int)
+
+    def same_number(x, box):
+        box.n = 7
+        return x * sum(v for v in vars(box).values() if type(v) is int)
+
+    for fn in (items, attributes, same_number):
+
+        def call(w, n):
+            w.box.n, w.box.d = n, {"n": n, "m": n + 1}
+            return w.fn(rand(1), w.box)
+
+        calls = [lambda w, n=n: call(w, n) for n in NUMBERS]
+        check(lambda fn=fn: World(fn=fn, box=Box(n=5, d={})), calls, expect=None)
