@@ -103,6 +103,7 @@ class Symbols:
         self._comparisons: list[Relation] = []
         self._marked: list[Marked] = []
         self._stand_ins: list[Any] = []
+        self._opened: list[Any] = []  # tuples that the ledger is about to know
         self.inputs: list[tuple[Origin, fx.Node]] = []  # numbers that are inputs of the graph
         self.specialised: list[Specialised] = []
         self._closed = False
@@ -151,10 +152,12 @@ class Symbols:
     def _open(self, origin: Origin, value: tuple[Any, ...]) -> None:
         """A tuple of constants is a constant, unless one of its numbers is known to change."""
         path = path_of(origin)
+        self._opened.append(value)
         for index, item in enumerate(value):
             step = (*path, (Edge.ITEM, index))
             if type(item) in (int, float, tuple) and any(seen[: len(step)] == step for seen in self._changing.seen):
                 self._recorder.ledger.read(origin, Edge.ITEM, index, item)
+        self._opened.pop()
 
     def _given(self, origin: Origin, value: Any) -> Any:
         self._recorder.ledger.check(origin, Fact.TYPE, type(value))
@@ -177,6 +180,9 @@ class Symbols:
         """How a number is put where it was read from. (An equal one: nobody else can tell, when it is plain again.)"""
         assert origin.parent is not None
         key, parent = origin.key, self._value_of(origin.parent)
+        known = self._recorder.ledger.find(parent) is origin.parent or any(parent is opened for opened in self._opened)
+        if not known:
+            return None  # by now that way leads to another object
         if any(self._may_have_changed(parent, key, slots) for slots in (False, True)):
             return None  # what was read is what lay there when the segment began
         if origin.edge is Edge.ITEM and type(parent) in (dict, list):

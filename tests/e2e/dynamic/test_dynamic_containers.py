@@ -379,3 +379,24 @@ def test_a_number_that_was_overwritten_before_it_is_read():
 
         calls = [lambda w, n=n: call(w, n) for n in NUMBERS]
         check(lambda fn=fn: World(fn=fn, box=Box(n=5, d={})), calls, expect=None)
+
+
+def test_a_number_in_what_was_moved_before_it_is_read():
+    def moved(x, box):
+        old = box.d
+        box.d = {"k": 1}
+        return x * old["n"], old
+
+    def swapped(x, box):
+        first, second = box.first, box.d
+        box.first, box.d = second, first
+        return x * first["n"] + second["n"]
+
+    for fn in (moved, swapped):
+
+        def call(w, n):
+            w.box.first, w.box.d = {"n": n + 1}, {"n": n}
+            return w.fn(rand(1), w.box)
+
+        calls = [lambda w, n=n: call(w, n) for n in NUMBERS]
+        check(lambda fn=fn: World(fn=fn, box=Box(first={}, d={})), calls, expect=None)
