@@ -464,7 +464,16 @@ class Jump:
 class Leave:
     """The step behind a segment."""
 
-    def __new__(cls, code: CodeType, namespace: dict[str, Any], landings: tuple[Landing, ...], /) -> Leave: ...
+    def __new__(
+        cls,
+        code: CodeType,
+        namespace: dict[str, Any],
+        landings: tuple[Landing, ...],
+        read: object = ...,
+        of: type = ...,
+        moves: tuple[int, ...] = ...,
+        /,
+    ) -> Leave: ...
     @property
     def landings(self) -> tuple[Landing, ...]: ...
     def go(self, function: FunctionType, state: tuple[Any, ...], /) -> Jump: ...

@@ -245,6 +245,16 @@ class Way:
         return names
 
 
+class Read(NamedTuple):
+    """A step that only calls a method which reads a value and runs no Python code: the last two parts of the state are
+    the method and an object of this very class. It leads to the first way, which takes the parts `moves` of the state;
+    the place of the method stands for the value."""
+
+    method: Any
+    owner: type
+    moves: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class Exit:
     """A break: the state of all frames as it is there, what runs natively, and where that can lead."""
@@ -253,6 +263,7 @@ class Exit:
     states: list[dict[str, Recipe]]  # of each frame, by the names under which its continuations take it
     step: Continuation  # of the last frame; gives back (number of a way, what that frame's continuation takes, …)
     ways: list[Way]
+    read: Read | None  # what the step comes to, if it does nothing else
 
 
 @dataclass(slots=True)

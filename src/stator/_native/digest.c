@@ -17,6 +17,10 @@
 #include "digest.h"
 
 _Static_assert(sizeof(uintptr_t) == sizeof(uint64_t) && sizeof(Py_ssize_t) == sizeof(uintptr_t), "words of 64 bits");
+/* A class's version is half a word; nobody writes to the other half, and if somebody did, the walk would be made. */
+_Static_assert(offsetof(PyTypeObject, tp_version_tag) % sizeof(Any) == 0 && sizeof(unsigned long) == sizeof(Any) &&
+                   offsetof(PyTypeObject, tp_version_tag) + sizeof(Any) <= sizeof(PyTypeObject),
+               "words of classes");
 
 enum { LONG_USE = 16, MAX_PATIENCE = 255 };
 
@@ -198,6 +202,22 @@ add_check(Maker *m, int node, const Check *c)
     }
 }
 
+/* The words of a version that stands. 0: it has none. */
+static int
+add_version(Maker *m, const Node *n)
+{
+    if (n->version == VERSION_TYPE) {
+        add_word(m, &((PyTypeObject *)n->value)->tp_flags); /* is the version valid? */
+        add_word(m, &((PyTypeObject *)n->value)->tp_version_tag);
+        return 1;
+    }
+    const void *place = dict_version_place(n->value);
+    if (place != NULL) {
+        add_word(m, place);
+    }
+    return place != NULL;
+}
+
 /* All words of a node. 0: it has to be visited. */
 static int
 add_node(Maker *m, int node)
@@ -205,15 +225,13 @@ add_node(Maker *m, int node)
     const Node *n = &m->g->nodes[node];
     Mark *mark = &m->marks[node];
     if ((n->parent >= 0 && m->marks[n->parent].loose) || (n->version != VERSION_NONE && !n->stands) ||
-        n->version == VERSION_TYPE || n->restless || !add_edge(m, n)) {
+        n->restless || !add_edge(m, n)) {
         return 0;
     }
-    if (n->version == VERSION_DICT) {
-        const void *place = dict_version_place(n->value);
-        if (place == NULL) {
+    if (n->version != VERSION_NONE) {
+        if (!add_version(m, n)) {
             return 0;
         }
-        add_word(m, place);
         mark->sure = 1;
     }
     const Check *c = m->g->checks + n->check;

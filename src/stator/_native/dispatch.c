@@ -244,15 +244,20 @@ follow(Compiled *c, Row *row, PyObject *function, PyObject *state)
         Landing *landing;
         PyObject *inputs, *values;
         int stepped = leave_step(row->leave, function, c->bound, state, &landing, &inputs);
+        /* A graph leaves torch's state as it was. */
+        Guards *before = stepped == 1 && Py_IS_TYPE(row->replay, &RelayType) ? (Guards *)Py_NewRef(row->guards) : NULL;
+        state = NULL;
         Py_CLEAR(function);
-        Py_CLEAR(state);
         row_clear(row);
         if (stepped < 0) {
             break;
         }
         PyObject *const *items = ((PyTupleObject *)inputs)->ob_item;
         Py_ssize_t count = PyTuple_GET_SIZE(inputs);
-        int fits = is_quick() && landing->shelf != NULL && shelf_fitting(landing->shelf, items, count, -1, row, &values);
+        const TorchState *known = before == NULL ? NULL : &before->state;
+        int fits = is_quick() && landing->shelf != NULL &&
+                   shelf_fitting(landing->shelf, known, items, count, -1, row, &values);
+        Py_XDECREF(before);
         if (!fits || row->replay == NULL) {
             if (fits) {
                 Py_DECREF(values);
@@ -280,7 +285,7 @@ use_recording(Compiled *c, Slots *s, PyObject **result)
 {
     Row row;
     PyObject *values;
-    if (!shelf_fitting(c->shelf, s->values, s->count, s->made, &row, &values)) {
+    if (!shelf_fitting(c->shelf, NULL, s->values, s->count, s->made, &row, &values)) {
         slots_clear(s);
         return 0;
     }

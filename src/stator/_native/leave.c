@@ -231,11 +231,36 @@ static PyTypeObject JumpType = {
 
 /* ---- leaving ---- */
 
+static int
+set_read(Leave *l, PyObject *read, PyObject *of, PyObject *moves)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(moves), arguments = ((PyCodeObject *)PyFunction_GET_CODE(l->call))->co_argcount;
+    l->moves = PyMem_Malloc((size_t)(count + 1) * sizeof(int));
+    if (l->moves == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    l->in_place = count == arguments - 1;
+    for (l->moved = 0; l->moved < count; l->moved++) {
+        long from = PyLong_AsLong(PyTuple_GET_ITEM(moves, l->moved));
+        if (from < 0 || from > arguments - 2 || PyTuple_GET_SIZE(l->landings) == 0) {
+            PyErr_SetString(PyExc_ValueError, "a step moves parts of the state to the first landing");
+            return -1;
+        }
+        l->moves[l->moved] = (int)from;
+        l->in_place &= from == l->moved;
+    }
+    l->read = Py_NewRef(read);
+    l->of = (PyTypeObject *)Py_NewRef(of);
+    return 0;
+}
+
 static PyObject *
 leave_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *code, *namespace, *landings;
-    if (!PyArg_ParseTuple(args, "O!O!O!", &PyCode_Type, &code, &PyDict_Type, &namespace, &PyTuple_Type, &landings)) {
+    PyObject *code, *namespace, *landings, *read = NULL, *of = NULL, *moves = NULL;
+    if (!PyArg_ParseTuple(args, "O!O!O!|OO!O!", &PyCode_Type, &code, &PyDict_Type, &namespace, &PyTuple_Type, &landings,
+                          &read, &PyType_Type, &of, &PyTuple_Type, &moves)) {
         return NULL;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(landings); i++) {
@@ -249,7 +274,7 @@ leave_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
         l->landings = Py_NewRef(landings);
         l->call = unbound(code, namespace);
         l->closes = ((PyCodeObject *)code)->co_nfreevars > 0;
-        if (l->call == NULL) {
+        if (l->call == NULL || (moves != NULL && set_read(l, read, of, moves) < 0)) {
             Py_CLEAR(l);
         }
     }
@@ -261,6 +286,8 @@ leave_traverse(Leave *l, visitproc visit, void *arg)
 {
     Py_VISIT(l->call);
     Py_VISIT(l->landings);
+    Py_VISIT(l->read);
+    Py_VISIT(l->of);
     return 0;
 }
 
@@ -269,6 +296,8 @@ leave_clear(Leave *l)
 {
     Py_CLEAR(l->call);
     Py_CLEAR(l->landings);
+    Py_CLEAR(l->read);
+    Py_CLEAR(l->of);
     return 0;
 }
 
@@ -277,6 +306,7 @@ leave_dealloc(Leave *l)
 {
     PyObject_GC_UnTrack(l);
     leave_clear(l);
+    PyMem_Free(l->moves);
     Py_TYPE(l)->tp_free(l);
 }
 
@@ -325,23 +355,91 @@ as_inputs(PyObject *moved, PyObject *function)
     return inputs;
 }
 
+/* The continuation at a landing, with the closure of the function that is left. */
+static PyObject *
+continuation(Landing *landing, PyObject *function, PyObject *known)
+{
+    return landing->closes ? bound(landing->function, function, known, &landing->last) : Py_NewRef(landing->function);
+}
+
+/* (..., method, object) becomes (..., value, continuation), in place or moved about. Steals `value` and `next`. */
+static PyObject *
+moved_about(const Leave *l, PyObject *state, PyObject *value, PyObject *next)
+{
+    Py_ssize_t method = PyTuple_GET_SIZE(state) - 2, moved = l->moved;
+    if (l->in_place && Py_REFCNT(state) == 1) {
+        PyObject **end = ((PyTupleObject *)state)->ob_item + method, *former[] = {end[0], end[1]};
+        end[0] = value;
+        end[1] = next;
+        Py_DECREF(former[0]);
+        Py_DECREF(former[1]);
+        return Py_NewRef(state);
+    }
+    PyObject *inputs = PyTuple_New(moved + 1);
+    for (Py_ssize_t i = 0; inputs != NULL && i < moved; i++) {
+        PyTuple_SET_ITEM(inputs, i, Py_NewRef(l->moves[i] == method ? value : PyTuple_GET_ITEM(state, l->moves[i])));
+    }
+    Py_DECREF(value);
+    if (inputs == NULL) {
+        Py_DECREF(next);
+        return NULL;
+    }
+    PyTuple_SET_ITEM(inputs, moved, next);
+    return inputs;
+}
+
+/* A step that reads a value, without a frame: 1 if it is made. 0 if it cannot be made like that; the state is then as it was,
+ * and if the object refused, it will refuse again, in the frame that makes the step. */
+static int
+read_value(Leave *l, PyObject *function, PyObject *known, PyObject *state, Landing **landing, PyObject **inputs)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(state);
+    if (count != ((PyCodeObject *)PyFunction_GET_CODE(l->call))->co_argcount || count < 2) {
+        return 0;
+    }
+    PyObject *const *end = ((PyTupleObject *)state)->ob_item + count - 2;
+    Landing *first = (Landing *)PyTuple_GET_ITEM(l->landings, 0);
+    if (end[0] != l->read || Py_TYPE(end[1]) != l->of || first->function == NULL) {
+        return 0;
+    }
+    Py_INCREF(first);
+    PyObject *next = continuation(first, function, known);
+    PyObject *value = next == NULL ? NULL : PyObject_Vectorcall(l->read, end + 1, 1, NULL);
+    if (value == NULL) {
+        Py_XDECREF(next);
+    }
+    *inputs = value == NULL ? NULL : moved_about(l, state, value, next);
+    if (*inputs == NULL) {
+        PyErr_Clear();
+        Py_DECREF(first);
+        return 0;
+    }
+    *landing = first;
+    return 1;
+}
+
 int
 leave_step(Leave *l, PyObject *function, PyObject *known, PyObject *state, Landing **landing, PyObject **inputs)
 {
     if (l->call == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "this step was taken apart by the garbage collector");
+        Py_DECREF(state);
         return -1;
+    }
+    if (l->read != NULL && read_value(l, function, known, state, landing, inputs)) {
+        Py_DECREF(state);
+        return 1;
     }
     PyObject *step = l->closes ? bound(l->call, function, known, &l->last) : Py_NewRef(l->call);
-    if (step == NULL) {
-        return -1;
+    PyObject *moved = NULL, *next = NULL;
+    if (step != NULL) {
+        moved = PyObject_Vectorcall(step, ((PyTupleObject *)state)->ob_item, (size_t)PyTuple_GET_SIZE(state), NULL);
+        Py_DECREF(step);
     }
-    PyObject *moved = PyObject_Vectorcall(step, ((PyTupleObject *)state)->ob_item, (size_t)PyTuple_GET_SIZE(state), NULL);
-    Py_DECREF(step);
+    Py_DECREF(state);
     Landing *found = moved == NULL ? NULL : landed(l, moved);
-    PyObject *next = NULL;
     if (found != NULL) {
-        next = found->closes ? bound(found->function, function, known, &found->last) : Py_NewRef(found->function);
+        next = continuation(found, function, known);
     }
     if (next == NULL) {
         Py_XDECREF(moved);
@@ -362,7 +460,7 @@ leave_go(Leave *l, PyObject *args)
     PyObject *function, *state, *inputs;
     Landing *landing;
     if (!PyArg_ParseTuple(args, "O!O!", &PyFunction_Type, &function, &PyTuple_Type, &state) ||
-        leave_step(l, function, NULL, state, &landing, &inputs) < 0) {
+        leave_step(l, function, NULL, Py_NewRef(state), &landing, &inputs) < 0) {
         return NULL;
     }
     PyObject *jump = jump_new(landing, inputs);
@@ -384,7 +482,9 @@ static PyMemberDef leave_members[] = {
 PyTypeObject LeaveType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "stator._native.Leave",
-    .tp_doc = "Leave(code, namespace, landings): the step behind a segment. The code takes the state and gives back the number of a landing and what that takes.",
+    .tp_doc = "Leave(code, namespace, landings[, read, of, moves]): the step behind a segment. The code takes the state and gives "
+              "back the number of a landing and what that takes. With `read` it only calls this method of an object of type "
+              "`of`, both at the end of the state, and goes to the first landing with the parts `moves` of the state.",
     .tp_basicsize = sizeof(Leave),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = leave_new,

@@ -192,13 +192,15 @@ PyTypeObject ShelfType = {
 /* ---- looking for a recording ---- */
 
 int
-shelf_fitting(Shelf *s, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, Row *found, PyObject **values)
+shelf_fitting(Shelf *s, const TorchState *known, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, Row *found,
+              PyObject **values)
 {
-    TorchState state;
+    TorchState state = {.autocast = NULL};
     int fits = 0;
-    if (s->count == 0 || state_read(&state) < 0) {
+    if (s->count == 0 || (known == NULL && state_read(&state) < 0)) {
         return 0;
     }
+    const TorchState *now = known == NULL ? &state : known;
     Py_INCREF(s);
     unsigned long long changes = s->changes;
     for (Py_ssize_t i = 0; !fits && changes == s->changes && i < s->count; i++) {
@@ -206,7 +208,7 @@ shelf_fitting(Shelf *s, PyObject *const *slots, Py_ssize_t count, Py_ssize_t mad
         if (row.guards == NULL) {
             break;
         }
-        if (!state_same(&state, &row.guards->state)) {
+        if (!state_same(now, &row.guards->state)) {
             continue;
         }
         Py_INCREF(row.entry);

@@ -33,6 +33,11 @@ typedef struct {
     PyObject *landings; /* a tuple */
     int closes;         /* `call` needs a closure: */
     Found last;         /* with it */
+    PyObject *read;     /* or NULL. Else the step only calls this method, which runs no Python code and lies before its */
+    PyTypeObject *of;   /* object, of exactly this type, at the end of the state. It leads to the first landing, which takes */
+    int *moves;         /* these parts of the state (the method's place stands for the value) ... */
+    Py_ssize_t moved;   /* ... that many */
+    int in_place;       /* all of them, in the same order */
 } Leave;
 
 struct Shelf;
@@ -48,8 +53,8 @@ typedef struct {
 
 extern PyTypeObject LeaveType;
 
-/* Makes the step from a state. 0: *landing, and *inputs (what the continuation takes, and it itself), both owned.
- * -1 with an exception. `function` is the one that is left: its closure goes on being used. Functions with that closure are
+/* Makes the step from a state. 0, or 1 if it only read a value and torch's state is what it was: *landing, and *inputs (what the continuation takes, and it itself), both owned.
+ * -1 with an exception. Steals `state`. `function` is the one that is left: its closure goes on being used. Functions with that closure are
  * kept in the dict `known`, unless that is NULL. */
 int leave_step(Leave *leave, PyObject *function, PyObject *known, PyObject *state, Landing **landing, PyObject **inputs);
 /* A `Jump`, for Python code. Steals `inputs`. */
@@ -75,7 +80,8 @@ typedef struct Shelf {
 extern PyTypeObject CountType, ShelfType;
 
 void row_clear(Row *row);
-/* Looks for a recording that fits; `made` as in guards_walk. 1: *row and *values (what its replay takes) are owned. 0: none can be used. */
-int shelf_fitting(Shelf *s, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, Row *row, PyObject **values);
+/* Looks for a recording that fits; `made` as in guards_walk; `known` is torch's state, or NULL if it is to be read. 1: *row and *values (what its replay takes) are owned. 0: none can be used. */
+int shelf_fitting(Shelf *s, const TorchState *known, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, Row *row,
+                  PyObject **values);
 
 #endif

@@ -409,7 +409,7 @@ def _leave(exit: Exit, function: types.FunctionType | None) -> _native.Leave:
     """A segment of one frame is left by the step itself, others by the function `leave`."""
     landings = tuple(_native.Landing(way, *way.frames[0]) for way in exit.ways)
     step = exit.step if function is None else Continuation(function.__code__, function.__globals__)
-    return _native.Leave(*step, landings)
+    return _native.Leave(*step, landings, *((exit.read or ()) if function is None else ()))
 
 
 def emit(

@@ -15,9 +15,11 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .._native import mro_lookup
 from ..facts import container_kind, is_open, keys_of, shared_storages
-from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Recipe, Recording
+from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Read, Recipe, Recording
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
@@ -385,9 +387,20 @@ def conclude_at(recorder: Recorder, here: Break) -> Recording:
     states = [{name: rebuild.recipe(value) for name, value in state.items()} for state in here.states]
     grad_mode = recorder.tracer.balance()
     recording = _recording(recorder, rebuild, NOTHING)
-    recording.exit = Exit(functions, states, here.step, here.ways)
+    recording.exit = Exit(functions, states, here.step, here.ways, _read(here))
     recording.grad_mode = grad_mode
     return recording
+
+
+def _read(here: Break) -> Read | None:
+    """The step as a read of a tensor's value. Elsewhere than on the CPU torch may warn of that,
+    and names the line of a frame."""
+    if here.moves is None:
+        return None
+    method, tensor = here.frames[-1].values[-2:]
+    if method is not torch.Tensor.item or type(tensor) is not torch.Tensor or tensor.device.type != "cpu":
+        return None
+    return Read(method, torch.Tensor, here.moves)
 
 
 def symbolic_part(recorder: Recorder) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from .. import _native
 from ..recording import Continuation, Way
 from .continuation import raise_at, resume
 from .flow import NotResumable
-from .step import Exit, step
+from .step import Exit, moves, step
 from .suspend import Suspended, handled_around, made_function, suspended
 
 
@@ -32,6 +32,7 @@ class Break(NamedTuple):
     states: list[dict[str, Any]]  # of each frame, by the names under which continuations take it
     step: Continuation
     ways: list[Way]
+    moves: tuple[int, ...] | None  # of a step that only calls a method, which lies before its object at the end
 
 
 class Arrival(NamedTuple):
@@ -57,7 +58,8 @@ def break_here(watcher: _native.Watcher, *, inside: bool) -> Break:
     state = dict(zip(code.co_varnames, values, strict=False))
     outer = [dict(zip(_argument_names(frame), frame.values, strict=False)) for frame in frames[:-1]]
     ways = [_way(frames, exit) for exit in exits]
-    return Break(frames, [*outer, state], Continuation(code, last.function.__globals__), ways)
+    moved = None if handled is not None else moves(last.code, last.offset, last.bound, last.stack, exits)
+    return Break(frames, [*outer, state], Continuation(code, last.function.__globals__), ways, moved)
 
 
 # C code which is given one of these may have moved or changed it before it came to what breaks the graph.

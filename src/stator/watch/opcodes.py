@@ -241,6 +241,7 @@ JUMPS: list[int] = [(-1 if "BACKWARD" in dis.opname[op] else 1) if op in dis.has
 EXTENDED_ARG: int = dis.EXTENDED_ARG
 LOAD_CONST: int = dis.opmap["LOAD_CONST"]
 UNARY_NEGATIVE: int = dis.opmap["UNARY_NEGATIVE"]
+NOP: int = dis.opmap["NOP"]
 POP_TOP: int = dis.opmap["POP_TOP"]
 MAKE_FUNCTION: int = dis.opmap["MAKE_FUNCTION"]
 COMPARE_OP: int = dis.opmap["COMPARE_OP"]

@@ -23,7 +23,7 @@ from . import opcodes as o
 from .continuation import Builder, Layout, Slot, check_place, find_site
 from .flow import Flow, NotResumable, PerCode, flow_of
 
-__all__ = ["Exit", "step"]
+__all__ = ["Exit", "moves", "step"]
 
 _MOST_STATES = 5_000
 
@@ -75,6 +75,47 @@ def step(
         flow.made[key] = made
         _exits.put(made, exits)
     return made, exits
+
+
+def moves(
+    code: CodeType, offset: int, bound: Iterable[str], stack: Layout, exits: list[Exit]
+) -> tuple[int, ...] | None:
+    """Of a step that only calls a method without arguments and moves values about: which of the values that it takes
+    come out of its first exit, and in which order. The place of the method stands for the result. None: it does more.
+    """
+    site = find_site(code, offset)
+    flow, k, names = flow_of(site.code), site.k, frozenset(bound)
+    plain = all(slot in (Slot.VALUE, Slot.NULL) for slot in stack)
+    if not plain or flow.ops[k] not in o.CALLS or flow.args[k] != 0 or stack[-2:] != (Slot.VALUE, Slot.VALUE):
+        return None
+    parameters = flow.parameters(flow.live[k], names)
+    numbers = iter(range(len(parameters) + len(stack)))
+    variables = {slot: next(numbers) for slot in parameters}
+    held = [next(numbers) if slot is Slot.VALUE else None for slot in stack][:-1]
+    k, after = flow.lasts[k] + 1, exits[0]
+    while flow.offset(k) != after.offset:
+        if not _moved(flow.ops[k], flow.args[k], variables, held):
+            return None
+        k += 1
+    live = [variables[i] for i in flow.parameters(flow.live[k], frozenset(after.bound))]
+    return (*live, *(number for number in held if number is not None))
+
+
+def _moved(op: int, arg: int, variables: dict[int, int], held: list[int | None]) -> bool:
+    """Follows an instruction, if it does nothing but move values."""
+    if op == o.POP_TOP:
+        held.pop()
+    elif o.SLOTS.get(op) == "load" and arg in variables:
+        held.append(variables[arg])
+    elif o.SLOTS.get(op) == "store" and (value := held.pop()) is not None:
+        variables[arg] = value
+    elif op == o.COPY:
+        held.append(held[-arg])
+    elif op == o.SWAP:
+        held[-1], held[-arg] = held[-arg], held[-1]
+    else:
+        return op == o.NOP
+    return True
 
 
 class _Step:
