@@ -1,0 +1,62 @@
+"""The documents tell the truth: every block of Python in them runs, and prints what the block of text behind it says.
+
+The blocks of one document are one program, in order, in a process of its own. `...` in a text stands for anything.
+"""
+
+from __future__ import annotations
+
+import doctest
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+FENCE = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+RUN = """
+import contextlib, io, json, linecache, sys
+names = {"__name__": "__main__"}
+for number, source in enumerate(json.load(sys.stdin)):
+    file = f"<block {number + 1}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(source, file, "exec"), names)
+    print(json.dumps(printed.getvalue()), file=sys.__stdout__, flush=True)
+"""
+
+
+def blocks(document: Path) -> list[tuple[str, str | None]]:
+    """Every block of Python with the text that it is said to print."""
+    found: list[tuple[str, str | None]] = []
+    for kind, text in FENCE.findall(document.read_text()):
+        if kind == "python":
+            found.append((text, None))
+        else:
+            assert found and found[-1][1] is None, f"a text in {document.name} without a program before it:\n{text}"
+            found[-1] = (found[-1][0], text)
+    return found
+
+
+@pytest.mark.parametrize("name", ["tutorial.md", "how-it-works.md", "coming-from-torch-compile.md"])
+def test_the_programs_print_what_is_said(name: str) -> None:
+    parts = blocks(DOCS / name)
+    assert parts
+    sources = json.dumps([source for source, _ in parts])
+    ran = subprocess.run([sys.executable, "-c", RUN], input=sources, capture_output=True, text=True, timeout=300)
+    printed = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert ran.returncode == 0, f"block {len(printed) + 1} of {name}:\n{parts[len(printed)][0]}\n{ran.stderr}"
+    same = doctest.OutputChecker().check_output
+    for (source, wanted), got in zip(parts, printed, strict=True):
+        if wanted is not None:
+            assert same(wanted, got, doctest.ELLIPSIS), f"{name}:\n{source}\nsays:\n{wanted}\nprints:\n{got}"
+
+
+def test_links_lead_somewhere() -> None:
+    for document in [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
