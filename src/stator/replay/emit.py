@@ -306,6 +306,8 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
 }
 _APPLY: dict[str, Callable[[_Emitter, str, Effect], str]] = {
     "set item": _Emitter._set_item,
+    "set keyed": lambda m, t, e: f"dict_of({t}).__setitem__({t}, {m.items(e.value)})",
+    "delete keyed": lambda m, t, e: f"dict_of({t}).__delitem__({t}, {m.expression(e.value)})",
     "delete item": lambda m, t, e: f"dict_of({t}).__delitem__({t}, {m.constant(e.key)})",
     "refill dict": lambda m, t, e: f"refill({t}, {{{m.pairs(e.value)}}})",
     "extend": lambda m, t, e: f"list.extend({t}, ({m.items(e.value)}))",

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._native import mro_lookup
-from ..facts import container_kind, is_open, keys_of, shared_storages
+from ..facts import container_kind, has_own_hash, is_open, keys_of, shared_storages
 from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Recipe, Recording
 from .breaks import Drop
 from .constants import is_constant
@@ -300,15 +300,32 @@ def _dict_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     kept = [key for key in initial if dict.__contains__(now, key)]
     order = list(keys_of(now))
     kept = [key for key in kept if key not in change.removed]
-    if order[: len(kept)] != kept or not all(map(is_constant, written)):
+    named = all(is_constant(key) or has_own_hash(key) for key in written)
+    if len(order) < len(kept) or not all(map(_is_key, order, kept)) or not named:
         expose(rebuild.ledger, change.origin, now)  # all of it is going to be written: it must be what it was
         pairs = [(rebuild.recipe(key), rebuild.recipe(dict.__getitem__(now, key))) for key in order]
         return [Effect("refill dict", target, None, pairs)]
     # What was deleted and set again has moved to the end: it is deleted here too, before it is set.
     deleted = [key for key in written if key in initial and (key not in now or key in change.removed)]
-    effects = [Effect("delete item", target, key, None) for key in deleted]
-    changed = [key for key in order if key in written]
-    return effects + [Effect("set item", target, key, rebuild.recipe(dict.__getitem__(now, key))) for key in changed]
+    effects = [
+        Effect("delete item", target, key, None)
+        if is_constant(key)
+        else Effect("delete keyed", target, None, rebuild.recipe(key))
+        for key in deleted
+    ]
+    for key in order:
+        if key in written:
+            value = rebuild.recipe(dict.__getitem__(now, key))
+            if is_constant(key):
+                effects.append(Effect("set item", target, key, value))
+            else:
+                effects.append(Effect("set keyed", target, None, [rebuild.recipe(key), value]))
+    return effects
+
+
+def _is_key(one: Any, other: Any) -> bool:
+    """Are they one key of a dict?"""
+    return one is other or (is_constant(one) and is_constant(other) and bool(one == other))
 
 
 def _list_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:

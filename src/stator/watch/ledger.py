@@ -17,7 +17,7 @@ from ..facts import VALUE_TYPES, plain_value
 from ..recording import Check, Edge, Fact, Origin
 from .constants import KINDS, constant_fact
 
-_KEYED_FACTS = frozenset({Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fact.OTHER})
+_KEYED_FACTS = frozenset({Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fact.OTHER, Fact.HAS_KEYED, Fact.LACKS_KEYED})
 
 
 @dataclass(eq=False, slots=True)

@@ -483,6 +483,11 @@ class Recorder(Handlers):
             return False
         return is_tensor(func.__self__) or func.__self__ is torch._C._nn or getattr(torch, func.__name__, None) is func
 
+    def depend_on(self, tensor: Any) -> None:
+        if is_tensor(tensor):
+            with torch._C.DisableTorchFunction():
+                self.tracer.lookup(tensor)
+
     def captures_scalars(self) -> bool:
         return self._settings.capture_scalar_outputs
 

@@ -21,6 +21,7 @@ import torch
 from torch import fx
 
 from .. import _native
+from ..facts import has_own_hash
 from ..recording import Edge, Fact, Origin, Place, Specialised, describe, path_of, render_place
 from ..relations import Relation, terms_of
 from .breaks import Drop
@@ -222,6 +223,9 @@ class Symbols:
             return _native.MISSING if base is None else base.__getitem__(parent, origin.key)
         if origin.edge is Edge.SLOT:
             return origin.key.__get__(parent)
+        if origin.edge is Edge.KEYED:
+            key = self._value_of(origin.key)
+            return dict.get(parent, key, _native.MISSING) if has_own_hash(key) else _native.MISSING
         return _native.MISSING
 
     # -- sizes of tensors
