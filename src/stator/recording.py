@@ -279,6 +279,7 @@ class Recording:
     storages: tuple[tuple[int, ...], ...] | None  # groups of graph inputs which share memory; None: irrelevant
     mutates: bool  # the graph writes into its inputs
     restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
+    early: list[int] = field(default_factory=list)  # origins of inputs that are written before a number may fail
     relations: list[Any] = field(default_factory=list)  # `relations.Relation`s between sizes and numbers
     more_relations: Callable[[], list[Any]] | None = None  # all of them, once the backend has seen the graph
     describe_nodes: Callable[[], None] | None = None  # tells on every node of a symbolic graph what it gives

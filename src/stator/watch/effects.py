@@ -429,6 +429,7 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
         effects += _EFFECTS[change.kind](change, rebuild)
     _check_late(rebuild.blueprints, effects)
     outputs = len(tracer.outputs)
+    early = tracer.early_inputs()
     graph = tracer.module(recorder.name)
     return Recording(
         name=recorder.name,
@@ -445,6 +446,7 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
         storages=shared_storages(tensor for _, tensor, _ in tracer.inputs) if tracer.mutates else None,
         mutates=tracer.mutates,
         restores=tracer.written_inputs() if tracer.risky else [],
+        early=early,
         operations=tracer.operations,
         prints=[(rebuild.recipes(arguments), keywords) for arguments, keywords in recorder.prints],
         probes=recorder.watcher.events,

@@ -19,16 +19,18 @@ from torch.overrides import TorchFunctionMode
 
 from .. import _native
 from .._native import Family, Known
-from ..facts import FORWARD_LEVEL, MODE_COUNT, container_kind, is_random, tensor_facts, torch_state
+from ..facts import FORWARD_LEVEL, MODE_COUNT, container_kind, is_random, shared_storages, tensor_facts, torch_state
 from ..recording import Edge, Fact, Origin, TensorFacts
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
+from .early import move_early
 from .nodes import NOTHING, OWN_FOLDERS, Nodes
 from .spelling import Treatment, Way, may_fail, needs_data, spell, way_of, writes_in_place
 
 if TYPE_CHECKING:
     from .recorder import Recorder
+    from .symbols import Symbols
 
 _TensorBase = torch._C.TensorBase
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -36,6 +38,7 @@ _WAYS: dict[Any, Way] = {}
 _KINDS_OF_ARGUMENT = (tuple, list, dict, slice)
 _SIMPLE_ARGUMENTS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 _STRIDED = torch.strided
+_REALS = (torch.float32, torch.float64)
 _C: Any = torch._C
 # The parts of `torch_state` that can be asked for alone and answer with the same object as long as nothing changes.
 _STATE_READERS: tuple[Any, ...] = (
@@ -138,7 +141,7 @@ class Tracer(_native.Tracer):
         """What is about to run, spelled as a node; its tensors are looked up, outside ones become inputs."""
         way = _way_of(func)
         kind, name = way.kind, way.name
-        if kind is Treatment.BREAK and way.reason == "tensor-item" and self._recorder.captures_scalars():
+        if kind is Treatment.BREAK and way.reason == "tensor-item" and self._takes_number(args[0]):
             known = self.lookup(args[0])
             return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self.node_of(known),), {}, name))
         if kind is Treatment.BREAK:
@@ -234,13 +237,23 @@ class Tracer(_native.Tracer):
         """Arithmetic of sizes and numbers."""
         return self._nodes.operation(kind, target, args, {}, name)
 
+    def take_numbers(self, symbols: Symbols) -> Symbols:
+        """From here on numbers that are taken from tensors are symbols."""
+        self._symbols = symbols
+        return symbols
+
+    def _takes_number(self, tensor: Any) -> bool:
+        """Can what `item()` gives be a node? Optimizers compute with the numbers that they keep in tensors."""
+        return self._recorder.captures_scalars() or (self._recorder.in_optimizer() and tensor.dtype in _REALS)
+
     def _scalar(self, step: Step, number: Any) -> Any:
         """A number as a node: an object of its own, so that it is known where it is used."""
         if type(number) not in (int, float):
             raise Drop("tensor-item", f"a {type(number).__name__}")
+        symbols = self._recorder.numbers() if self._recorder.in_optimizer() else self._symbols
         self.operations += 1
         node = self.node(*step.node)
-        symbol = self._symbols.computed(number, node) if self._symbols is not None else None
+        symbol = symbols.computed(number, node) if symbols is not None else None
         if symbol is not None:
             return symbol
         own = self._recorder.own_object(number)
@@ -292,7 +305,10 @@ class Tracer(_native.Tracer):
         symbol = self._symbols.find(value) if self._symbols is not None else None
         if symbol is not None:
             assert self._symbols is not None
-            return self._symbols.node_of(symbol)
+            node = self._symbols.node_of(symbol)
+            if node in self._symbols.numbers and not self._recorder.in_optimizer():
+                raise Drop("tensor-item", "tensor.item()")  # a size might depend on it
+            return node
         if isinstance(value, _KINDS_OF_ARGUMENT):
             return self._aggregate(value, tensors)
         if is_constant(value):
@@ -402,6 +418,21 @@ class Tracer(_native.Tracer):
         """The origins of inputs that the graph writes to."""
         known = self.known
         return [o.index for o, t, _ in self.inputs if known[id(t)].family.epoch or known[id(t)].family.version is None]
+
+    def early_inputs(self) -> list[int]:
+        """What may fail for other numbers comes first: the origins of inputs that are written before it is through."""
+        symbols = self._symbols
+        if symbols is None or not symbols.failing or not self.mutates:
+            return []
+        inputs = [self.known[id(tensor)].node for _, tensor, _ in self.inputs]
+        groups = shared_storages(tensor for _, tensor, _ in self.inputs)
+        aliases = [tuple(inputs[place] for place in group) for group in groups]
+        early = None if self.regions.any else move_early(self._nodes.operations, symbols.failing, symbols.numbers, aliases)
+        if early is None:
+            self.risky = True
+            return []
+        written = set(self.written_inputs())
+        return [o.index for (o, _, _), node in zip(self.inputs, inputs, strict=True) if node in early and o.index in written]
 
     def example_inputs(self) -> list[Any]:
         """The inputs as the graph got them: the real ones, unless the run changed what a backend would look at.

@@ -284,6 +284,8 @@ def replacement(func: Any, args: tuple[Any, ...]) -> Any:
         return _native.total
     if len(args) != 1:
         return None
+    if func is math.sqrt and type(args[0]) is _native.Float:
+        return "root"
     if func is math.prod or func is torch.Size.numel:
         return _native.product
     if func is len and is_tensor(args[0]) and args[0].dim():
