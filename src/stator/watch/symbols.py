@@ -542,9 +542,19 @@ class Symbols:
         self._recorder.stands_for(made.number, value)
         return made.number
 
-    def takes_root(self, number: Any) -> bool:
-        symbol = self.find(number)
-        return symbol is not None and symbol.data and self._in_optimizer and number >= 0
+    def computes(self, function: str, numbers: tuple[Any, ...]) -> bool:
+        """Can this function of numbers be a node?"""
+        data = any(symbol is not None and symbol.data for symbol in map(self.find, numbers))
+        real = all(type(number) in (float, _native.Float) for number in numbers)
+        return data and real and self._in_optimizer and (function != "root" or numbers[0] >= 0)
+
+    def smaller(self, *numbers: Any) -> Any:
+        """`min(a, b)`."""
+        return self._data(min, numbers, min(map(_plain, numbers)))
+
+    def larger(self, *numbers: Any) -> Any:
+        """`max(a, b)`."""
+        return self._data(max, numbers, max(map(_plain, numbers)))
 
     def root(self, number: Any) -> Any:
         """`math.sqrt(n)`."""
