@@ -11,6 +11,8 @@ import math
 import operator
 from collections.abc import Callable
 
+import torch
+
 
 class Failed(Exception):
     """A number is not what the graph can go on with."""
@@ -66,6 +68,12 @@ def expect(a: float, comparison: str, b: float, outcome: bool) -> None:
     """The program has gone on as it does if `a comparison b` is `outcome`."""
     if _COMPARISONS[comparison](a, b) is not outcome:
         raise Unexpected(f"{a} {comparison} {b} is {not outcome}")
+
+
+def expect_truth(tensor: torch.Tensor, outcome: bool) -> None:
+    """The program has gone on as it does if `bool(tensor)` is `outcome`."""
+    if bool(tensor) is not outcome:
+        raise Unexpected(f"a tensor is {not outcome}")
 
 
 FAILING: dict[str, Callable[..., float]] = {"/": divide, "//": divide_whole, "%": remainder, "**": power}

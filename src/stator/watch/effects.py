@@ -15,6 +15,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .._native import mro_lookup
 from ..facts import container_kind, has_own_hash, is_open, keys_of, shared_storages
 from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Recipe, Recording
@@ -356,6 +358,11 @@ def _cell_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     return [Effect("set cell", change.origin.index, None, rebuild.recipe(value))]
 
 
+def _grad_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
+    with torch._C.DisableTorchFunction():
+        return [Effect("set grad", change.origin.index, None, rebuild.recipe(change.target.grad))]
+
+
 def _slot_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     target = change.origin.index
     return [Effect("set slot", target, slot, rebuild.recipe(slot.__get__(change.target))) for slot in change.written]
@@ -379,6 +386,7 @@ _EFFECTS: dict[str, Callable[[Change, Rebuilder], list[Effect]]] = {
     "deque": _deque_effects,
     "cell": _cell_effects,
     "slot": _slot_effects,
+    "grad": _grad_effects,
     "class": _class_effects,
 }
 

@@ -24,7 +24,7 @@ _KEYED_FACTS = frozenset({Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fac
 class Change:
     """What the segment did to one outside object (or to one slot or class entry of it)."""
 
-    kind: str  # "dict", "list", "set", "deque", "cell", "slot", "class"
+    kind: str  # "dict", "list", "set", "deque", "cell", "slot", "grad", "class"
     origin: Origin
     target: Any
     initial: Any = None  # contents before the first change

@@ -19,7 +19,7 @@ from .substitutes import substitute
 if TYPE_CHECKING:
     from .handlers import Handlers
 
-FOLDER = os.path.dirname(os.path.abspath(torch.optim.__file__)) + os.sep
+_FOLDER = os.path.dirname(os.path.abspath(torch.optim.__file__)) + os.sep
 # A range of the profiler: with none on, it is an object that does nothing.
 _INIT = """
 def outer(self, name, args=None):
@@ -54,10 +54,15 @@ def _no() -> bool:
     return False
 
 
+def is_optimizer(filename: str) -> bool:
+    """Is this code of `torch.optim`?"""
+    return filename.startswith(_FOLDER)
+
+
 def ask_for_compiler(r: Handlers, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
     """`torch.compiler.is_compiling()`: a rule, see `watch.rules`."""
     place = r.ledger.place
-    return _no if place is not None and place.code.co_filename.startswith(FOLDER) else None
+    return _no if place is not None and is_optimizer(place.code.co_filename) else None
 
 
 def group_tensors(r: Handlers, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> None:

@@ -506,7 +506,7 @@ class Recorder(Handlers):
     def in_optimizer(self) -> bool:
         """Does the instruction at work stand in `torch.optim`?"""
         probe = self.watcher.last_probe
-        return probe is not None and probe.code.co_filename.startswith(optimizers.FOLDER)
+        return probe is not None and optimizers.is_optimizer(probe.code.co_filename)
 
     def captures_scalars(self) -> bool:
         return self._settings.capture_scalar_outputs

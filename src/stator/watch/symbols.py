@@ -26,7 +26,7 @@ from ..numbers_in_graphs import FAILING, expect, root
 from ..recording import Edge, Fact, Origin, Place, Specialised, describe, path_of, render_place
 from ..relations import Relation, terms_of
 from .breaks import Drop
-from .optimizers import FOLDER
+from .optimizers import is_optimizer
 from .steering import marks_of
 
 if TYPE_CHECKING:
@@ -436,7 +436,7 @@ class Symbols:
     def _in_optimizer(self) -> bool:
         """Is the program in code of `torch.optim`? Its numbers are floats, and no sizes."""
         place = self._place
-        return place is not None and place.code.co_filename.startswith(FOLDER)
+        return place is not None and is_optimizer(place.code.co_filename)
 
     def _constant_size(self, node: fx.Node, number: float) -> None:
         """A number of which no size depends."""

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from .. import _native
 from .._native import Family, Known
 from ..facts import FORWARD_LEVEL, MODE_COUNT, container_kind, is_random, shared_storages, tensor_facts, torch_state
+from ..numbers_in_graphs import expect_truth
 from ..recording import Edge, Fact, Origin, TensorFacts
 from .breaks import Drop
 from .constants import is_constant
@@ -144,6 +145,11 @@ class Tracer(_native.Tracer):
         if kind is Treatment.BREAK and way.reason == "tensor-item" and self._takes_number(args[0]):
             known = self.lookup(args[0])
             return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self.node_of(known),), {}, name))
+        if kind is Treatment.BREAK and way.reason == "tensor-bool" and self._expects_truth(args[0]):
+            known = self.lookup(args[0])
+            return Step(Treatment.SCALAR, name, [], False, ("call_function", expect_truth, (self.node_of(known),), {}, name))
+        if kind is Treatment.GRAD:
+            return self._before_grad(*args)
         if kind is Treatment.BREAK:
             raise Drop(way.reason, name.removeprefix("__").removesuffix("__"))
         tensors: list[tuple[Any, Known]] = []
@@ -176,7 +182,10 @@ class Tracer(_native.Tracer):
         if step.kind is Treatment.FACT:
             return self._fact(step, result) if self._symbols is not None and step.tensors else result
         if step.kind is Treatment.SCALAR:
-            return self._scalar(step, result)
+            return self._truth(step, result) if step.node[1] is expect_truth else self._scalar(step, result)
+        if step.kind is Treatment.GRAD:
+            self.last_effect = self._recorder.watcher.events
+            return result
         if step.kind is Treatment.ATTRIBUTE:
             self._attribute(step.name, step.tensors[0][0], result)
         elif step.kind is Treatment.STATE:
@@ -261,6 +270,27 @@ class Tracer(_native.Tracer):
         self._recorder.watcher.loosen(own)
         return own
 
+    def _expects_truth(self, tensor: Any) -> bool:
+        """Can the graph see to it that this tensor is as true as it is now?"""
+        return is_tensor(tensor) and self._recorder.in_optimizer() and self._recorder.may_expect()
+
+    def _truth(self, step: Step, outcome: bool) -> bool:
+        symbols = self._recorder.numbers()
+        kind, target, args, kwargs, name = step.node
+        self.operations += 1
+        symbols.failing.append(self.node(kind, target, (*args, outcome), kwargs, name))
+        return outcome
+
+    def _before_grad(self, tensor: Any, value: Any) -> Step:
+        """`t.grad = …`: of an outside tensor, set again at the end."""
+        origin = self._ledger.find(tensor)
+        if origin is None:
+            raise Drop("attribute-set-on-tensor", "grad")
+        if value is not None:
+            self.lookup(value)
+        self._ledger.change("grad", origin, tensor)
+        return Step(Treatment.GRAD, "grad", [], False, ("call_function", setattr, (), {}, "grad"))
+
     def is_scalar(self, value: Any) -> bool:
         return id(value) in self.scalars
 
@@ -272,6 +302,8 @@ class Tracer(_native.Tracer):
     def _attribute(self, name: str, tensor: Any, value: Any) -> None:
         """`t.grad`, `t.grad_fn`, hooks: state of a tensor that is not part of its facts."""
         origin = self._ledger.find(tensor)
+        if name in ("grad", "_grad") and self._ledger.changed(tensor) is not None:
+            return  # what the segment has set itself
         if value is not None and name == "grad_fn":
             raise Drop("backward", "grad_fn")
         if name == "storage_offset":
@@ -289,6 +321,8 @@ class Tracer(_native.Tracer):
         if name != "requires_grad_":
             return False
         for tensor, known in tensors:
+            if tensor.requires_grad is known.print[-1]:
+                return False
             if known.family.outside:
                 raise Drop("attribute-set-on-tensor", "requires_grad")
             known.print = _fingerprint(tensor)
