@@ -427,6 +427,10 @@ class Handlers:
         read_key(self.ledger, origin, sys.modules, name)
         if not fromlist:
             read_key(self.ledger, origin, sys.modules, name.partition(".")[0])
+        elif hasattr(module, "__path__"):
+            for part in fromlist:
+                if not hasattr(module, part):  # a module inside of it, to be loaded
+                    raise Drop("import", f"{name}.{part}")
 
     # -- probes: writing
 

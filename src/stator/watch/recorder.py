@@ -22,7 +22,7 @@ from ..errors import REASONS, BreakReason, break_reason
 from ..facts import torch_state
 from ..options import View
 from ..recording import Recording, Way
-from . import effects, leaves, optimizers, policy, steering, uses
+from . import effects, interiors, leaves, optimizers, policy, steering, uses
 from .attributes import Attributes
 from .breaks import Drop
 from .calls import INTERCEPTED
@@ -227,6 +227,7 @@ class Recorder(Handlers):
         if self._over or self._waiting:
             return
         reason = self._reason(drop)
+        self.tracer = self.tracer.abandon()
         self.tracer.active = False
         if drop.untrusted:
             self._give_up(drop, reason)
@@ -508,6 +509,11 @@ class Recorder(Handlers):
         probe = self.watcher.last_probe
         return probe is not None and optimizers.is_optimizer(probe.code.co_filename)
 
+    def fix_sizes(self, why: str) -> None:
+        """What comes cannot be followed for other sizes than those at hand."""
+        if self.symbols is not None:
+            self.symbols.abandon(why)
+
     def captures_scalars(self) -> bool:
         return self._settings.capture_scalar_outputs
 
@@ -580,6 +586,8 @@ class Recorder(Handlers):
         return self.module_calls.note(slots[0])
 
     def leaf(self, payload: str, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
+        if payload in ("transform", "apply"):
+            return interiors.Interiors(self).call(payload, function, slots)
         return self.leaves.call(payload, function, slots)
 
     def blind(self, code: types.CodeType, reason: str | None) -> None:

@@ -278,7 +278,7 @@ class Symbols:
             try:
                 self.shapes.run(node, result)
             except Exception as error:
-                self._abandon(f"{node.name}: {type(error).__name__}: {error}")
+                self.abandon(f"{node.name}: {type(error).__name__}: {error}")
 
     def run_aside(self, node: fx.Node) -> None:
         """An operation that is no part of the graph: what it did is what it does with these numbers."""
@@ -309,7 +309,10 @@ class Symbols:
     def _is_number(self, node: fx.Node) -> bool:
         return isinstance(self.shapes.known(node), (torch.SymInt, torch.SymFloat))
 
-    def _abandon(self, why: str) -> None:
+    def abandon(self, why: str) -> None:
+        """From here on nothing but the numbers at hand is possible."""
+        if self.abandoned is not None:
+            return
         if any(symbol.data for symbol in self._table.values()):
             raise Drop("tensor-item", "tensor.item()")
         self.abandoned = why
@@ -382,7 +385,7 @@ class Symbols:
         if not isinstance(algebra, torch.SymInt):
             return value
         if algebra.node.hint != value:  # torch is wrong about what its own operation gives
-            self._abandon(f"a size that is {value} and not {algebra.node.hint}")
+            self.abandon(f"a size that is {value} and not {algebra.node.hint}")
             return value
         return value if self.shapes.constant(algebra) is not None else self._enter(value, algebra, make).number
 

@@ -85,7 +85,7 @@ def is_tensor(value: Any) -> bool:
     return issubclass(type(value), _TensorBase)
 
 
-def _fingerprint(tensor: Any) -> tuple[int | None, int, Any, tuple[int, ...], bool]:
+def fingerprint(tensor: Any) -> tuple[int | None, int, Any, tuple[int, ...], bool]:
     """(version, address, dtype, shape, requires_grad)"""
     return _native.fingerprint(tensor, _STRIDED)
 
@@ -108,8 +108,9 @@ class TensorMode(_native.Mode, TorchFunctionMode):
 class Tracer(_native.Tracer):
     """The usual operations are C code from beginning to end; here is what is done about all others."""
 
-    def __init__(self, recorder: Recorder, state: tuple[Any, ...]) -> None:
-        self._nodes = Nodes()
+    def __init__(self, recorder: Recorder, state: tuple[Any, ...], nodes: Nodes | None = None) -> None:
+        self._nodes = Nodes() if nodes is None else nodes
+        self._leaves: list[torch.nn.Module] = []
         super().__init__(recorder.watcher, recorder.ledger, self._nodes.graph, self._nodes.operations, state)
         self._recorder = recorder
         self._ledger = recorder.ledger
@@ -119,7 +120,7 @@ class Tracer(_native.Tracer):
         self.outputs: list[fx.Node] = []
         self._output_index: dict[fx.Node, int] = {}
         self.state = state
-        self._symbols = recorder.symbols
+        self._symbols = recorder.symbols if nodes is None else None
         if self._symbols is not None:
             self.shapes = self._sized
 
@@ -127,6 +128,10 @@ class Tracer(_native.Tracer):
         """The mode has been pushed: from here on the state changes only through nodes."""
         self.active = True
         self.expect_state()
+
+    def abandon(self) -> Tracer:
+        """The recording ends: which tracer was there first?"""
+        return self
 
     # -- one torch function
 
@@ -201,7 +206,7 @@ class Tracer(_native.Tracer):
                 node = self.node(*step.node)
                 if self._symbols is not None:
                     self._sized(node, result)
-                self._register(result, node, step.tensors)
+                self.register(result, node, step.tensors)
             elif self._symbols is not None:
                 self._returned(*step.node[:4])
         return result
@@ -325,7 +330,7 @@ class Tracer(_native.Tracer):
                 return False
             if known.family.outside:
                 raise Drop("attribute-set-on-tensor", "requires_grad")
-            known.print = _fingerprint(tensor)
+            known.print = fingerprint(tensor)
         return True
 
     def _returns_known(self, result: Any) -> bool:
@@ -371,7 +376,7 @@ class Tracer(_native.Tracer):
         node = self._nodes.input(origin)
         self._ledger.check(origin, Fact.TENSOR, self._general(facts, node, origin, tensor))
         self.inputs.append((origin, tensor, facts))
-        found = _fingerprint(tensor)
+        found = fingerprint(tensor)
         known = Known(node, (), self._family_of_input(tensor, found[0]), found)
         self.known[id(tensor)] = known
         return known
@@ -393,7 +398,7 @@ class Tracer(_native.Tracer):
         node: fx.Node = known.node
         return node
 
-    def _register(
+    def register(
         self, result: Any, node: fx.Node, operands: list[tuple[Any, Known]], path: tuple[int, ...] = ()
     ) -> None:
         if is_tensor(result):
@@ -403,7 +408,7 @@ class Tracer(_native.Tracer):
                 self.enter(result, node, path, operands)
         elif isinstance(result, (tuple, list)):
             for index, item in enumerate(result):
-                self._register(item, node, operands, (*path, index))
+                self.register(item, node, operands, (*path, index))
         elif result is not None and not path:
             raise Drop("tensor-scalar", f"result of type {type(result).__name__}")
 
@@ -445,6 +450,15 @@ class Tracer(_native.Tracer):
         self.last_effect = self._recorder.watcher.events
         node: fx.Node = self.node("call_function", target, args, {}, name)
         return node
+
+    def module_leaf(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+    ) -> fx.Node:
+        """Record a call of a part that is a module of its own."""
+        self.last_effect = self._recorder.watcher.events
+        self.operations += 1
+        self._leaves.append(module)
+        return self._nodes.operation("call_module", f"leaf_{len(self._leaves)}", args, kwargs, name.strip("_"))
 
     # -- the end
 
@@ -536,7 +550,10 @@ class Tracer(_native.Tracer):
         if self._symbols is not None and self._symbols.matter:
             self._symbols.tell(self._nodes.inputs)
         # Lazy: the graph's Python is written when somebody runs or reads it.
-        return _LazyGraphModule(torch.nn.Module(), self._nodes.close(self.outputs), class_name=name)
+        root = torch.nn.Module()
+        for number, leaf in enumerate(self._leaves, 1):
+            root.add_module(f"leaf_{number}", leaf)
+        return _LazyGraphModule(root, self._nodes.close(self.outputs), class_name=name)
 
     def release(self) -> None:
         """Weak references in the table know the table."""
