@@ -255,17 +255,18 @@ class Recorder(Handlers):
             return False
         if probe.mark is None:
             probe.mark = Drop(drop.reason, drop.detail)
-            probe.mark.learned_by = weakref.WeakSet()
+            probe.mark.learned_by = weakref.WeakKeyDictionary()
         if self._program in probe.mark.learned_by:
             return False
-        probe.mark.learned_by.add(self._program)
+        probe.mark.learned_by[self._program] = (drop.reason, drop.detail)
         return True
 
     def at_mark(self, drop: Drop) -> None:
         """An instruction at which somebody has learned to break."""
         assert drop.learned_by is not None
-        if self._program in drop.learned_by:
-            self.drop(drop)
+        learned = drop.learned_by.get(self._program)
+        if learned is not None:
+            self.drop(Drop(*learned))
 
     def _give_up(self, drop: Drop, reason: BreakReason) -> None:
         """The segment runs as plain Python under the guards noted so far."""

@@ -328,7 +328,7 @@ class Tracer(_native.Tracer):
         for tensor, known in tensors:
             if tensor.requires_grad is known.print[-1]:
                 return False
-            if known.family.outside:
+            if self._ledger.find(tensor) is not None:
                 raise Drop("attribute-set-on-tensor", "requires_grad")
             known.print = fingerprint(tensor)
         return True
