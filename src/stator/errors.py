@@ -77,6 +77,11 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("tensor-numpy", "conversion of a tensor to numpy (its memory is shared from then on)", _MOVE_OUT),
         ("tensor-data-ptr", "read of a tensor's memory address or storage ({what})", _MOVE_OUT),
         (
+            "line-search",
+            "call to {what} (its course depends on the data at every turn)",
+            "compile the closure that it calls",
+        ),
+        (
             "dynamic-shape-op",
             "call to {what} (the result's shape depends on the data)",
             f"use a form of fixed size (torch.where with three arguments, a mask, topk), or {_MOVE_OUT}",

@@ -197,6 +197,16 @@ def keys_of(mapping: dict[Any, Any]) -> Iterable[Any]:
     return keys
 
 
+_IDENTITY_HASHES = (object.__hash__, torch.Tensor.__hash__)
+_IDENTITY_COMPARISONS = (object.__eq__, torch.Tensor.__eq__)  # a dict compares identities before it asks a tensor
+
+
+def has_own_hash(key: Any) -> bool:
+    """Is an object, used as a key of a dict, found by nothing but its identity?"""
+    cls: Any = type(key)
+    return cls.__hash__ in _IDENTITY_HASHES and cls.__eq__ in _IDENTITY_COMPARISONS
+
+
 VALUE_TYPES = (int, float, complex, str, bytes)  # a subclass of these has a value beside its attributes
 
 

@@ -30,6 +30,7 @@ from torch.autograd import forward_ad
 from . import _native, events
 from .backends.registry import Backend, is_ours
 from .errors import BackendError, BreakReason, GraphBreakError, InternalError, SpecializationError, break_reason
+from .numbers_in_graphs import Failed, Unexpected
 from .options import View, options
 from .recording import Recording, Way
 from .relations import symbols_in_words
@@ -44,6 +45,7 @@ from .watch.recorder import Experience, Recorder, Segment
 from .watch.symbols import Changing
 
 Slots = tuple[Any, ...]
+_MOST_UNEXPECTED = 4  # recordings of a function that may turn out to go by numbers that change
 _TRANSIENT_LIMIT = 3
 _OWN = (os.path.dirname(os.path.abspath(__file__)), "<stator")
 _stance = "default"
@@ -253,19 +255,29 @@ class Program:
             self.tally.count.value += 1
         if events.listening(events.CacheHit):
             events.emit(events.CacheHit(self.name))
-        saved = [values[position].detach().clone() for position in entry.restores]
+        saved = [values[position].detach().clone() for position in entry.restores or entry.early]
         try:
             result = entry.replay(values)
         except Exception as error:
-            for position, contents in zip(entry.restores, saved, strict=True):
-                _put_back(values[position], contents)
-            if entry.mutates and not entry.restores:
+            early = isinstance(error, Failed)
+            if entry.restores or early:
+                for position, contents in zip(entry.restores or entry.early, saved, strict=True):
+                    _put_back(values[position], contents)
+            if type(error) is Unexpected:
+                return self._record_again(entry, function, slots)
+            if entry.mutates and not entry.restores and not early:
                 error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
                 raise
         else:
             return result if entry.leave is None else Leaving(entry.leave, function, result)
         # The graph failed and what it changed is as before: the function itself raises what eager raises.
         return self.call_plain(function, slots)
+
+    def _record_again(self, entry: Entry, function: types.FunctionType, slots: Slots) -> Any:
+        """A recording went by a number that is another one now. If that happens often, the next ones will not."""
+        self.cache.unexpected += 1
+        self.cache.remove(entry)
+        return self._miss(function, slots, (*slots, function))
 
     def resume(self, entry: Entry, values: Slots, slots: Slots) -> Any:
         """C code found that an entry's guards hold, and that there is more to do than to call its replay."""
@@ -386,7 +398,8 @@ class Program:
         changing = None
         if self.settings.dynamic_shapes:
             changing = Changing(self.cache.symbols, not self.settings.assume_static_by_default)
-        return Experience(recorded, frozenset(self.cache.changing), changing)
+        expects = self.cache.unexpected < _MOST_UNEXPECTED
+        return Experience(recorded, frozenset(self.cache.changing), changing, expects)
 
     def _keep(self, recorder: Recorder, segments: list[Segment], start: float) -> None:
         if recorder.failure is not None or not segments:
@@ -426,7 +439,9 @@ class Program:
             self.tally.graphs.append(recording.graph)
         self._take_assumptions(recording)
         restores = tuple(wanted.index(origin) for origin in recording.restores)
-        entry = Entry(recording.name, Guards(recording, wanted, compile_guards), None, recording.mutates, restores)
+        early = tuple(wanted.index(origin) for origin in recording.early)
+        guards = Guards(recording, wanted, compile_guards)
+        entry = Entry(recording.name, guards, None, recording.mutates, restores, early)
         entry.break_reason = recording.break_reason
         entry.symbolic, entry.specialised = symbols_in_words(recording)
         if recording.plain:

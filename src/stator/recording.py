@@ -33,6 +33,7 @@ class Edge(enum.IntEnum):
     SUPER = 5  # likewise, behind class key[0] in the MRO; name key[1]
     SLOT = 6  # key.__get__(parent) of a C descriptor `key`
     CALL = 7  # parent(*key): cached functions, weak references, state readers
+    KEYED = 8  # parent[k] of a dict, where k is the value of the origin `key`: an object, found by its identity
 
 
 class Place(Protocol):
@@ -64,6 +65,8 @@ class Fact(enum.IntEnum):
     VALUE = 16  # the number or text that v is, as an instance of a subclass of expected[0], is expected[1]
     UNHOOKED = 15  # a call of module v comes to `forward` at once
     NO_SLOT = 14  # the slot whose descriptor is expected is empty
+    HAS_KEYED = 17  # expected: two origins, a dict and an object, of which v is the later; the object is a key of it
+    LACKS_KEYED = 18  # it is none
 
 
 class Check(NamedTuple):
@@ -100,6 +103,7 @@ def path_of(origin: Origin) -> tuple[Any, ...]:
     at: Origin | None = origin
     while at is not None:
         key = at.key[0] if at.edge is Edge.LOCAL else id(at.key) if at.edge is Edge.CONST else at.key
+        key = path_of(key) if at.edge is Edge.KEYED else key
         steps.append((at.edge, key))
         at = at.parent
     return tuple(reversed(steps))
@@ -149,6 +153,8 @@ def describe(origin: Origin) -> str:
         return f"{base}.{key.__name__}"
     if origin.edge is Edge.CALL:
         return f"{base}({', '.join(map(repr, key))})"
+    if origin.edge is Edge.KEYED:
+        return f"{base}[{describe(key)}]"
     return f"{base}.{key}"
 
 
@@ -284,6 +290,7 @@ class Recording:
     storages: tuple[tuple[int, ...], ...] | None  # groups of graph inputs which share memory; None: irrelevant
     mutates: bool  # the graph writes into its inputs
     restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
+    early: list[int] = field(default_factory=list)  # origins of inputs that are written before a number may fail
     relations: list[Any] = field(default_factory=list)  # `relations.Relation`s between sizes and numbers
     more_relations: Callable[[], list[Any]] | None = None  # all of them, once the backend has seen the graph
     describe_nodes: Callable[[], None] | None = None  # tells on every node of a symbolic graph what it gives

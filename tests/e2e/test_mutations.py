@@ -116,6 +116,7 @@ class State:
         self.error = None
         self.derived = derived()
         self.unbound, self.bind = unbound()
+        self.of_objects: Any = {self.thing: 2.0, self.tensor: [3.0]}
 
     def closure(self):
         value = self.cell
@@ -188,6 +189,17 @@ READ = {
         lambda s: s.ordered.move_to_end("a"),
     ),
     "default dict": (lambda s, x: x * s.default["a"], lambda s: s.default.update(a=4.0)),
+    "object as a key": (lambda s, x: x * s.of_objects[s.thing], lambda s: s.of_objects.update({s.thing: 3.0})),
+    "tensor as a key": (lambda s, x: x * s.of_objects[s.tensor][0], lambda s: s.of_objects[s.tensor].insert(0, 5.0)),
+    "another tensor as a key": (
+        lambda s, x: x * s.of_objects.get(s.parameter, 1.0),
+        lambda s: s.of_objects.update({s.parameter: 2.0}),
+    ),
+    "object that is a key": (lambda s, x: x if s.tensor in s.of_objects else -x, lambda s: s.of_objects.pop(s.tensor)),
+    "key replaced": (
+        lambda s, x: x if s.tensor in s.of_objects else -x,
+        lambda s: setattr(s, "tensor", rand(7)),
+    ),
     "set": (lambda s, x: x if "a" in s.names else -x, lambda s: s.names.discard("a")),
     "deque": (lambda s, x: x * s.queue[0], lambda s: s.queue.appendleft(4.0)),
     "tensor object": (lambda s, x: x + s.tensor, lambda s: setattr(s, "tensor", rand(9))),

@@ -131,7 +131,7 @@ tensor_version(PyObject *Py_UNUSED(module), PyObject *tensor)
     return ask(tensor, VERSION);
 }
 
-/* The address of the memory; 0 unless the layout is `strided`. */
+/* The address of the memory; 0 unless the layout is `strided`, and of tensors that have none (of function transforms). */
 static PyObject *
 pointer_of(PyObject *tensor, PyObject *strided)
 {
@@ -141,7 +141,12 @@ pointer_of(PyObject *tensor, PyObject *strided)
     }
     int plain = layout == strided;
     Py_DECREF(layout);
-    return plain ? ask(tensor, POINTER) : PyLong_FromLong(0);
+    PyObject *address = plain ? ask(tensor, POINTER) : PyLong_FromLong(0);
+    if (address == NULL && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+        PyErr_Clear();
+        return PyLong_FromLong(0);
+    }
+    return address;
 }
 
 PyObject *

@@ -412,6 +412,7 @@ sentinel(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
     PyCodeObject *code = frame_code(f);
     CodeInfo *info = codeinfo_find(code);
     PyObject *original = NULL;
+    SavedError error = error_save(); /* with throwflag the exception to be thrown in is set */
     int copy = info != NULL && info->kind == CODE_INSTRUMENTED;
     if (copy) { /* a generator of the program's, resumed inside the leaf */
         original = weakref_get(info->original);
@@ -424,11 +425,22 @@ sentinel(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
     if (original != (PyObject *)code || !copy) {
         v = codeinfo_classify(w, (PyCodeObject *)original);
     }
+    if (!v.trusted && !w->stopped && w->interior && !copy && !throwflag && frame_is_start(f)) {
+        Py_XDECREF(v.payload);
+        Py_DECREF(original);
+        error_restore(error);
+        int saved = t->state;
+        t->state = STATE_WATCHING;
+        PyObject *result = watch_start(t, w, ts, f);
+        watcher_restore(t, saved);
+        return result;
+    }
     if (!v.trusted && !w->stopped) {
         Py_XDECREF(watcher_call(w, w->foreign, &original, 1));
     }
     Py_XDECREF(v.payload);
     Py_DECREF(original);
+    error_restore(error);
     if (v.kind == CODE_OURS) { /* what our own code calls is nobody's business */
         return run_in(STATE_OFF, t, w, ts, f, throwflag);
     }

@@ -5,8 +5,8 @@
 #include "native.h"
 
 /* As in recording.py; a test compares them. */
-enum { EDGE_LOCAL, EDGE_CONST, EDGE_ATTR, EDGE_ITEM, EDGE_COUNT = 8 };
-enum { FACT_TYPE, FACT_EQUAL, FACT_IS, FACT_LACKS = 7, FACT_SAME = 9, FACT_UNHOOKED = 15, FACT_VALUE, FACT_COUNT };
+enum { EDGE_LOCAL, EDGE_CONST, EDGE_ATTR, EDGE_ITEM, EDGE_COUNT = 9 };
+enum { FACT_TYPE, FACT_EQUAL, FACT_IS, FACT_LACKS = 7, FACT_SAME = 9, FACT_UNHOOKED = 15, FACT_VALUE, FACT_COUNT = 19 };
 
 typedef struct Origin {
     PyObject_HEAD

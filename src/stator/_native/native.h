@@ -134,6 +134,7 @@ typedef struct Watcher {
     unsigned long long events, calls;
     struct Thread *thread; /* where it runs now, or NULL */
     int stopped;
+    char interior; /* frames of the program inside of a leaf are watched */
     int holds_hook;
     char returns;              /* tell on_return */
     char unfiltered;           /* call the handlers at every probe: for tests */

@@ -260,8 +260,9 @@ remember_leaf_error(Thread *t)
     error_put(exc);
 }
 
-PyObject *
-watcher_leaf(Watcher *w, PyObject *func, PyObject *args, PyObject *kwargs)
+/* Call the program's code in a state, from a handler or from a leaf. */
+static PyObject *
+call_in(Watcher *w, int inside, PyObject *func, PyObject *args, PyObject *kwargs)
 {
     Thread *t = &thread_here;
     if (t->watcher != w || w->stopped) {
@@ -274,7 +275,7 @@ watcher_leaf(Watcher *w, PyObject *func, PyObject *args, PyObject *kwargs)
         PyThreadState_LeaveTracing(ts);
     }
     t->hidden = 0;
-    t->state = STATE_SENTINEL;
+    t->state = inside;
     PyObject *result = PyObject_Call(func, args, kwargs);
     watcher_restore(t, state);
     t->hidden = hidden;
@@ -287,14 +288,32 @@ watcher_leaf(Watcher *w, PyObject *func, PyObject *args, PyObject *kwargs)
     return result;
 }
 
+PyObject *
+watcher_leaf(Watcher *w, PyObject *func, PyObject *args, PyObject *kwargs)
+{
+    return call_in(w, STATE_SENTINEL, func, args, kwargs);
+}
+
+static PyObject *
+call_with(PyObject *self, int inside, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3 || !PyTuple_Check(args[1]) || !(args[2] == Py_None || PyDict_Check(args[2]))) {
+        PyErr_SetString(PyExc_TypeError, "a function, a tuple, and a dict or None are wanted");
+        return NULL;
+    }
+    return call_in((Watcher *)self, inside, args[0], args[1], args[2] == Py_None ? NULL : args[2]);
+}
+
 static PyObject *
 watcher_call_leaf(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 3 || !PyTuple_Check(args[1]) || !(args[2] == Py_None || PyDict_Check(args[2]))) {
-        PyErr_SetString(PyExc_TypeError, "call_leaf(func, args, kwargs) takes a tuple and a dict or None");
-        return NULL;
-    }
-    return watcher_leaf((Watcher *)self, args[0], args[1], args[2] == Py_None ? NULL : args[2]);
+    return call_with(self, STATE_SENTINEL, args, nargs);
+}
+
+static PyObject *
+watcher_call_watched(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    return call_with(self, STATE_WATCHING, args, nargs);
 }
 
 /* ---- the sets ---- */
@@ -495,6 +514,7 @@ static PyMethodDef watcher_methods[] = {
     {"approve", watcher_approve, METH_O, "Calls of this object matter only with a known argument."},
     {"intercept", watcher_intercept, METH_O, "Report every call of a Python function with this code."},
     {"call_leaf", (PyCFunction)(void (*)(void))watcher_call_leaf, METH_FASTCALL, "Call in state SENTINEL."},
+    {"call_watched", (PyCFunction)(void (*)(void))watcher_call_watched, METH_FASTCALL, "Call in state WATCHING."},
     {"paused", (PyCFunction)(void (*)(void))watcher_paused, METH_FASTCALL | METH_KEYWORDS, "Call in state OFF."},
     {"pend", (PyCFunction)(void (*)(void))pending_pend, METH_FASTCALL, "Watch nothing until a frame's next probe."},
     {"hand_over", pending_hand_over, METH_O, "Let another watcher record the rest of this run."},
@@ -509,6 +529,7 @@ static PyMemberDef watcher_members[] = {
     {"last_probe", T_OBJECT, offsetof(Watcher, last_probe), READONLY, "The last probe fired, or None."},
     {"events", T_ULONGLONG, offsetof(Watcher, events), READONLY, "Probes fired."},
     {"calls", T_ULONGLONG, offsetof(Watcher, calls), READONLY, "Probes that called a handler."},
+    {"interior", T_BOOL, offsetof(Watcher, interior), 0, "Watch the frames of the program inside of a leaf."},
     {"unfiltered", T_BOOL, offsetof(Watcher, unfiltered), 0, "Call the handlers at every probe."},
     {"returns", T_BOOL, offsetof(Watcher, returns), 0, "Tell on_return of every return."},
     {NULL},

@@ -135,6 +135,11 @@ class _LineByLine(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return super().call_function(symbolic_form(target, args), args, kwargs)
 
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if getattr(self.fetch_attr(target), "runs_python", False):
+            raise CannotDerive("an autograd function, whose backward is Python")
+        return super().call_module(target, args, kwargs)
+
     def run_and_leave(self, *inputs: Any) -> list[Any]:
         """Run; whatever happens, torch's modes are afterwards what they were."""
         grad = torch.is_grad_enabled()

@@ -25,6 +25,7 @@ class Entry:
     replay: Replay | None
     mutates: bool  # the graph writes into its inputs: a failed call cannot be repeated, unless
     restores: tuple[int, ...]  # these values, by position, are put back first
+    early: tuple[int, ...] = ()  # if a number in the graph fails, nothing but these was written
     leave: _native.Leave | None = None  # after a replay that ends at a break
     graph: Any = None  # the captured graph module
     replay_source: str = ""
@@ -54,6 +55,7 @@ class Cache:
         self.continuations: dict[tuple[int, ...], tuple[Way, Cache]] = {}  # where breaks lead
         self.changing: set[int] = set()  # slots of a continuation whose numbers and texts were seen to change
         self.symbols: dict[tuple[Any, ...], set[int | None]] = {}  # sizes and numbers that were seen to change, by path
+        self.unexpected = 0  # how often a recording went by a number that was another one in a later call
         self._lock = threading.Lock()
         self.recording = threading.Lock()  # held by the thread that records
 
@@ -76,6 +78,15 @@ class Cache:
     def add(self, entry: Entry) -> None:
         self.shelf.add(entry)
 
+    def remove(self, entry: Entry) -> None:
+        """An entry that did not hold what it promised."""
+        with self._lock:
+            kept = [other for other in self.entries if other is not entry]
+            self.shelf.clear()
+            for other in reversed(kept):
+                other.armed = False
+                self.shelf.add(other)
+
     def used(self, entry: Entry) -> None:
         """A hit: the entry moves to the front."""
         entry.count.value += 1
@@ -87,7 +98,7 @@ class Cache:
         if entry.replay is not None:
             settle(entry.replay)
         if engine is not None:
-            self.shelf.arm(entry, engine, None if entry.restores else entry.replay, entry.leave, entry.count)
+            self.shelf.arm(entry, engine, None if entry.restores or entry.early else entry.replay, entry.leave, entry.count)
         entry.armed = True
 
     def continuation(self, way: Way) -> Cache:

@@ -306,6 +306,8 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
 }
 _APPLY: dict[str, Callable[[_Emitter, str, Effect], str]] = {
     "set item": _Emitter._set_item,
+    "set keyed": lambda m, t, e: f"dict_of({t}).__setitem__({t}, {m.items(e.value)})",
+    "delete keyed": lambda m, t, e: f"dict_of({t}).__delitem__({t}, {m.expression(e.value)})",
     "delete item": lambda m, t, e: f"dict_of({t}).__delitem__({t}, {m.constant(e.key)})",
     "refill dict": lambda m, t, e: f"refill({t}, {{{m.pairs(e.value)}}})",
     "extend": lambda m, t, e: f"list.extend({t}, ({m.items(e.value)}))",
@@ -314,6 +316,7 @@ _APPLY: dict[str, Callable[[_Emitter, str, Effect], str]] = {
     "refill deque": lambda m, t, e: f"items = ({m.items(e.value)}); deque.clear({t}); deque.extend({t}, items)",
     "set cell": lambda m, t, e: f"{t}.cell_contents = {m.expression(e.value)}",
     "clear cell": lambda m, t, e: f"del {t}.cell_contents",
+    "set grad": lambda m, t, e: f"{t}.grad = {m.expression(e.value)}",
     "set slot": lambda m, t, e: f"{m.constant(e.key)}.__set__({t}, {m.expression(e.value)})",
     "set attribute": lambda m, t, e: f"type.__setattr__({t}, {e.key!r}, {m.expression(e.value)})",
     "delete attribute": lambda m, t, e: f"type.__delattr__({t}, {e.key!r})",

@@ -127,6 +127,7 @@ _STEPS: dict[Edge, Callable[[Origin, type | None], Step]] = {
     Edge.SUPER: lambda o, p: (n.EDGE_SUPER, o.key, 0) if type(o.key) is tuple and type(o.key[1]) is str else None,
     Edge.SLOT: _slot,
     Edge.CALL: _call,
+    Edge.KEYED: lambda o, p: None,
 }
 
 
@@ -191,6 +192,8 @@ _ROWS: dict[Fact, Callable[[Check, type | None], tuple[int, int, Any] | None]] =
     Fact.UNSET: lambda c, t: (n.FACT_UNSET, n.LIVE, None),
     Fact.NO_SLOT: _no_slot,
     Fact.VALUE: lambda c, t: (n.FACT_ASK, n.FIXED, None),
+    Fact.HAS_KEYED: lambda c, t: None,
+    Fact.LACKS_KEYED: lambda c, t: None,
 }
 
 
@@ -435,6 +438,9 @@ class _Asking:
         for origin, fetched, checks in self._always:
             needed[origin.parent.index if fetched and origin.parent is not None else origin.index] = None
             needed |= {c.expected: None for _, c in checks if c.fact in (Fact.SAME, Fact.OTHER)}
+            keyed = [c.expected for _, c in checks if c.fact in (Fact.HAS_KEYED, Fact.LACKS_KEYED)]
+            needed |= {other.index: None for pair in keyed for other in pair}
+            needed |= {origin.key.index: None} if origin.edge is Edge.KEYED else {}
         needed |= {term[1]: None for relation in relations for term in terms_of(relation.expression)}
         always = [i for i in needed if i in nodes]
         in_doubt = dict.fromkeys(o.index for o, _ in self._doubtful)

@@ -26,7 +26,7 @@ from ..options import options
 from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_place
 from ..relations import Relation, render, term_value, terms_of
 from ..relations import holds as relation_holds
-from .reference import FETCH, HOLDS, differences, fetch, holds, specials_unchanged, surely_holds
+from .reference import FETCH, HOLDS, differences, entry_of, fetch, holds, specials_unchanged, surely_holds
 from .words import Miss, absent, assertion, say
 
 # -- checking, quickly
@@ -95,6 +95,10 @@ def _quick_fetch(origin: Origin) -> tuple[Callable[[Any, Any], Any], int, Any]:
 
 def _constant(slots: Any, value: Any) -> Any:
     return value
+
+
+def _keyed(values: Any, key: tuple[int, int]) -> Any:
+    return entry_of(values[key[0]], values[key[1]])
 
 
 def same_tensor(value: Any, e: TensorFacts) -> bool:
@@ -186,6 +190,9 @@ class Guards:
                 self._steps.append((operator.getitem, -1, origin.key[0], checks))
             elif origin.edge is Edge.CONST:
                 self._steps.append((_constant, -1, origin.key, checks))
+            elif origin.edge is Edge.KEYED:
+                assert origin.parent is not None
+                self._steps.append((_keyed, -2, (origin.parent.index, origin.key.index), checks))
             else:
                 self._steps.append((*_quick_fetch(origin), checks))
 
@@ -194,7 +201,7 @@ class Guards:
             self._prepare()
         values: list[Any] = []
         for reach, parent, key, checks in self._steps:
-            value = reach(values[parent], key) if parent >= 0 else reach(slots, key)
+            value = reach(values[parent] if parent >= 0 else slots if parent == -1 else values, key)
             values.append(value)
             for kind, expected, function in checks:
                 if kind == 0:
@@ -257,10 +264,12 @@ class Guards:
             try:
                 values[step.index] = fetch(step, values, slots)
             except Exception as error:
-                return absent(step, error)
+                return None if step.edge is Edge.KEYED else absent(step, error)
         if not 0 <= check < len(origin.checks):
             return None
         failed = origin.checks[check]
+        if failed.fact in (Fact.HAS_KEYED, Fact.LACKS_KEYED):
+            return None
         if failed.fact not in (Fact.SAME, Fact.OTHER) and surely_holds(failed, values[origin.index]):
             return None
         return Miss(*say(failed, origin, values[origin.index]), render_place(failed.place))

@@ -15,6 +15,7 @@ from .. import _native
 from ..facts import (
     container_kind,
     fits,
+    has_own_hash,
     is_unhooked,
     keys_of,
     plain_value,
@@ -35,6 +36,8 @@ def fetch(origin: Origin, values: list[Any], slots: tuple[Any, ...]) -> Any:
     if origin.edge is Edge.CONST:
         return origin.key
     assert origin.parent is not None
+    if origin.edge is Edge.KEYED:
+        return entry_of(values[origin.parent.index], values[origin.key.index])
     return FETCH[origin.edge](values[origin.parent.index], origin.key)
 
 
@@ -59,6 +62,18 @@ def item(container: Any, key: Any) -> Any:
     if kind == "dict" and not dict.__contains__(container, key):
         raise KeyError(key)  # and `__missing__` is not asked
     return _BASES[kind].__getitem__(container, key) if kind is not None else container[key]
+
+
+def has_entry(mapping: Any, key: Any) -> bool:
+    """Is this very object a key of a dict?"""
+    return isinstance(mapping, dict) and has_own_hash(key) and dict.__contains__(mapping, key)
+
+
+def entry_of(mapping: Any, key: Any) -> Any:
+    """What a dict has under this very object."""
+    if not has_entry(mapping, key):
+        raise KeyError("an object")
+    return dict.__getitem__(mapping, key)
 
 
 FETCH: dict[Edge, Callable[[Any, Any], Any]] = {
@@ -137,6 +152,10 @@ HOLDS: dict[Fact, Callable[[Any, Any, Any], bool]] = {
     Fact.NO_SLOT: lambda v, e, _: no_slot(v, e),
     Fact.UNHOOKED: lambda v, e, _: is_unhooked(v),
     Fact.VALUE: lambda v, e, _: same_constant(plain_value(e[0], v), e[1]),
+    Fact.HAS_KEYED: lambda v, e, values: has_entry(values[e[0].index], values[e[1].index]),
+    Fact.LACKS_KEYED: lambda v, e, values: (
+        has_own_hash(values[e[1].index]) and not has_entry(values[e[0].index], values[e[1].index])
+    ),
 }
 
 

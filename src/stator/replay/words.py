@@ -62,6 +62,10 @@ def say(check: Check, origin: Origin, value: Any) -> tuple[str, str, str]:
         return f"{name}.{expected}", "absent", "present"
     if check.fact is Fact.VALUE:
         return name, _short(expected[1]), _short(value)
+    if check.fact in (Fact.HAS_KEYED, Fact.LACKS_KEYED):
+        present = check.fact is Fact.HAS_KEYED
+        name, key = map(describe, expected)
+        return f"{key} in {name}", "present" if present else "absent", "absent" if present else "present"
     if check.fact is Fact.UNHOOKED:
         return f"hooks of {name}", "none", "some"
     return name, _short(expected), _short(value)
@@ -105,5 +109,7 @@ def assertion(check: Check, origin: Origin) -> str:
         Fact.VALUE: lambda: f"{name} == {_short(e[1])}",
         Fact.UNHOOKED: lambda: f"{name} has no hooks",
         Fact.NO_SLOT: lambda: f"{name} has no {e.__name__!r}",
+        Fact.HAS_KEYED: lambda: f"{describe(e[1])} in {describe(e[0])}",
+        Fact.LACKS_KEYED: lambda: f"{describe(e[1])} not in {describe(e[0])}",
     }
     return words[check.fact]()

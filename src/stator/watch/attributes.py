@@ -247,8 +247,8 @@ class Attributes:
             self.instance_dict(origin, owner)
         elif issubclass(cls, _TensorBase):
             return  # the tensor mode sees it
-        elif cls is types.CodeType:
-            return
+        elif cls is types.CodeType or cls is torch.dtype:
+            return  # a constant, and so is all that it keeps
         elif issubclass(cls, BaseException) and name in ("__traceback__", "__context__", "__cause__", "args"):
             raise Drop("unguardable", f"{name} of an outside exception")
         elif name in ("__name__", "__qualname__", "__doc__", "__module__"):

@@ -23,6 +23,7 @@ class Drop(Exception):
         self.detail = detail
         self.transient = transient
         self.untrusted = transient or reason in _UNTRUSTED
-        self.learned_by: weakref.WeakSet[Any] | None = None  # set: it counts for the recordings of these programs
+        # Set: it counts for the recordings of these programs, for these reasons (and what they are about).
+        self.learned_by: weakref.WeakKeyDictionary[Any, tuple[str, str]] | None = None
         self.again = False  # the next recording will break elsewhere
         self.inside = False  # raised while an instruction was at work, not before it

@@ -26,7 +26,7 @@ import torch
 
 from .. import _native
 from ..facts import is_open
-from . import logging_calls, steering
+from . import logging_calls, optimizers, steering
 from .breaks import Drop
 from .methods import change_first, dict_get, method_rule, object_method
 from .rules import (
@@ -173,6 +173,21 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
         _named(torch, "manual_seed seed initial_seed get_rng_state set_rng_state"),
         "wrapped by torch's own compiler, and broken there otherwise",
     ),
+    (
+        optimizers.ask_for_compiler,
+        [torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling],
+        "torch's optimizers take another way if one is at work",
+    ),
+    (
+        optimizers.group_tensors,
+        _named(torch._C, "_group_tensors_by_device_and_dtype"),
+        "hands out the tensors that it is given, in other lists",
+    ),
+    (
+        read_again,
+        _named(torch.autograd, "_profiler_enabled") + _named(torch._C, "_accelerator_getAccelerator"),
+        "settings, which the guards read again",
+    ),
     (ask_for_break, [steering.graph_break], "the program asks for a break"),
 ]
 RULES: dict[int, Rule] = {}
@@ -260,6 +275,8 @@ _ASKED_ALWAYS = frozenset(
         call_attrgetter,
         call_methodcaller,
         object_method,
+        optimizers.ask_for_compiler,
+        optimizers.group_tensors,
     }
 )
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..facts import container_kind, keys_of
+from ..facts import container_kind, has_own_hash, keys_of
 from ..recording import Edge, Fact, Origin
 from .breaks import Drop
 from .constants import is_constant
@@ -130,12 +130,27 @@ def read_key(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any) 
     if change is not None and (key in change.written or change.structure_noted):
         return None
     if type(key) is not str and not is_constant(key):
-        expose(ledger, origin, mapping)
-        return None
+        return _read_keyed(ledger, origin, mapping, key)
     initial = mapping if change is None else change.initial
     if dict.__contains__(initial, key):
         return ledger.read(origin, Edge.ITEM, key, dict.__getitem__(initial, key))
     ledger.require(origin, Fact.LACKS, key)
+    return None
+
+
+def _read_keyed(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any) -> Origin | None:
+    """`read_key` for an object as the key. One made inside cannot be in there, unless the segment has put it there."""
+    if not has_own_hash(key):
+        expose(ledger, origin, mapping)
+        return None
+    known = ledger.find(key)
+    if known is None:
+        return None
+    ledger.use_identity(key)
+    initial = _initial(ledger, mapping)
+    if dict.__contains__(initial, key):
+        return ledger.read(origin, Edge.KEYED, known, dict.__getitem__(initial, key))
+    _require_keyed(ledger, origin, known, present=False)
     return None
 
 
@@ -162,9 +177,27 @@ def contains(ledger: Ledger, origin: Origin, container: Any, item: Any) -> None:
             return
         initial = container if change is None else change.initial
         ledger.require(origin, Fact.HAS if dict.__contains__(initial, item) else Fact.LACKS, item)
+    elif issubclass(type(container), dict) and has_own_hash(item):
+        _contains_keyed(ledger, origin, container, item)
     else:
         expose_deep(ledger, container)
         ledger.use_identity(item)
+
+
+def _require_keyed(ledger: Ledger, mapping: Origin, key: Origin, *, present: bool) -> None:
+    later = max(mapping, key, key=lambda origin: origin.index)
+    ledger.require(later, Fact.HAS_KEYED if present else Fact.LACKS_KEYED, (mapping, key))
+
+
+def _contains_keyed(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any) -> None:
+    ledger.touch(origin, mapping)
+    change = ledger.changed(mapping)
+    known = ledger.find(key)
+    if known is None or (change is not None and (key in change.written or change.structure_noted)):
+        return
+    ledger.use_identity(key)
+    present = dict.__contains__(_initial(ledger, mapping), key)
+    _require_keyed(ledger, origin, known, present=present)
 
 
 # -- changing
@@ -180,7 +213,7 @@ def _copy(container: Any, kind: str) -> Any:
 
 def change_key(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any, *, remove: bool = False) -> None:
     """One key of a dict is about to be set or deleted."""
-    if not is_constant(key):
+    if not is_constant(key) and not has_own_hash(key):
         change_all(ledger, origin, mapping)
         return
     ledger.touch(origin, mapping)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._native import mro_lookup
-from ..facts import container_kind, is_open, keys_of, shared_storages
+from ..facts import container_kind, has_own_hash, is_open, keys_of, shared_storages
 from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Read, Recipe, Recording
 from .breaks import Drop
 from .constants import is_constant
@@ -302,15 +302,32 @@ def _dict_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     kept = [key for key in initial if dict.__contains__(now, key)]
     order = list(keys_of(now))
     kept = [key for key in kept if key not in change.removed]
-    if order[: len(kept)] != kept or not all(map(is_constant, written)):
+    named = all(is_constant(key) or has_own_hash(key) for key in written)
+    if len(order) < len(kept) or not all(map(_is_key, order, kept)) or not named:
         expose(rebuild.ledger, change.origin, now)  # all of it is going to be written: it must be what it was
         pairs = [(rebuild.recipe(key), rebuild.recipe(dict.__getitem__(now, key))) for key in order]
         return [Effect("refill dict", target, None, pairs)]
     # What was deleted and set again has moved to the end: it is deleted here too, before it is set.
     deleted = [key for key in written if key in initial and (key not in now or key in change.removed)]
-    effects = [Effect("delete item", target, key, None) for key in deleted]
-    changed = [key for key in order if key in written]
-    return effects + [Effect("set item", target, key, rebuild.recipe(dict.__getitem__(now, key))) for key in changed]
+    effects = [
+        Effect("delete item", target, key, None)
+        if is_constant(key)
+        else Effect("delete keyed", target, None, rebuild.recipe(key))
+        for key in deleted
+    ]
+    for key in order:
+        if key in written:
+            value = rebuild.recipe(dict.__getitem__(now, key))
+            if is_constant(key):
+                effects.append(Effect("set item", target, key, value))
+            else:
+                effects.append(Effect("set keyed", target, None, [rebuild.recipe(key), value]))
+    return effects
+
+
+def _is_key(one: Any, other: Any) -> bool:
+    """Are they one key of a dict?"""
+    return one is other or (is_constant(one) and is_constant(other) and bool(one == other))
 
 
 def _list_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
@@ -341,6 +358,11 @@ def _cell_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     return [Effect("set cell", change.origin.index, None, rebuild.recipe(value))]
 
 
+def _grad_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
+    with torch._C.DisableTorchFunction():
+        return [Effect("set grad", change.origin.index, None, rebuild.recipe(change.target.grad))]
+
+
 def _slot_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     target = change.origin.index
     return [Effect("set slot", target, slot, rebuild.recipe(slot.__get__(change.target))) for slot in change.written]
@@ -364,6 +386,7 @@ _EFFECTS: dict[str, Callable[[Change, Rebuilder], list[Effect]]] = {
     "deque": _deque_effects,
     "cell": _cell_effects,
     "slot": _slot_effects,
+    "grad": _grad_effects,
     "class": _class_effects,
 }
 
@@ -425,6 +448,7 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
         effects += _EFFECTS[change.kind](change, rebuild)
     _check_late(rebuild.blueprints, effects)
     outputs = len(tracer.outputs)
+    early = tracer.early_inputs()
     graph = tracer.module(recorder.name)
     return Recording(
         name=recorder.name,
@@ -441,6 +465,7 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
         storages=shared_storages(tensor for _, tensor, _ in tracer.inputs) if tracer.mutates else None,
         mutates=tracer.mutates,
         restores=tracer.written_inputs() if tracer.risky else [],
+        early=early,
         operations=tracer.operations,
         prints=[(rebuild.recipes(arguments), keywords) for arguments, keywords in recorder.prints],
         probes=recorder.watcher.events,

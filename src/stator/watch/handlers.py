@@ -103,6 +103,10 @@ class Handlers:
         """Can this line be printed where the segment ends? Then it is noted."""
         raise NotImplementedError
 
+    def depend_on(self, tensor: Any) -> None:
+        """The program's course depends on the facts of this tensor."""
+        raise NotImplementedError
+
     def paused(self, func: Callable[..., Any], *args: Any) -> Any:
         return self.watcher.paused(func, *args)
 
@@ -273,7 +277,8 @@ class Handlers:
             self.ledger.read(origin, Edge.ATTR, "default_factory", factory)
             if not issubclass(type(factory), (type, types.FunctionType, type(None))):
                 raise Drop("unknown-callable", f"{self.name_of(factory)}, called by C code")
-            change_all(self.ledger, origin, mapping)  # defaultdict makes an entry
+            read_key(self.ledger, origin, mapping, key)
+            change_key(self.ledger, origin, mapping, key)  # defaultdict makes an entry
         else:
             read_key(self.ledger, origin, mapping, key)
 
@@ -422,6 +427,10 @@ class Handlers:
         read_key(self.ledger, origin, sys.modules, name)
         if not fromlist:
             read_key(self.ledger, origin, sys.modules, name.partition(".")[0])
+        elif hasattr(module, "__path__"):
+            for part in fromlist:
+                if not hasattr(module, part):  # a module inside of it, to be loaded
+                    raise Drop("import", f"{name}.{part}")
 
     # -- probes: writing
 

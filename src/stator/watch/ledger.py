@@ -17,14 +17,14 @@ from ..facts import VALUE_TYPES, plain_value
 from ..recording import Check, Edge, Fact, Origin
 from .constants import KINDS, constant_fact
 
-_KEYED_FACTS = frozenset({Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fact.OTHER})
+_KEYED_FACTS = frozenset({Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fact.OTHER, Fact.HAS_KEYED, Fact.LACKS_KEYED})
 
 
 @dataclass(eq=False, slots=True)
 class Change:
     """What the segment did to one outside object (or to one slot or class entry of it)."""
 
-    kind: str  # "dict", "list", "set", "deque", "cell", "slot", "class"
+    kind: str  # "dict", "list", "set", "deque", "cell", "slot", "grad", "class"
     origin: Origin
     target: Any
     initial: Any = None  # contents before the first change

@@ -31,6 +31,10 @@ class Regions:
         self._open: list[tuple[int, Any]] = []
         self._found: list[tuple[int, int, Any]] = []
 
+    @property
+    def any(self) -> bool:
+        return bool(self._open or self._found)
+
     def enter(self, context_fn: Any) -> None:
         self._open.append((len(self._operations), context_fn))
 

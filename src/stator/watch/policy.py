@@ -6,7 +6,9 @@ Nearly all frames run as instrumented copies. The exceptions are tabled here, ea
 from __future__ import annotations
 
 import _weakrefset
+import collections.abc
 import copyreg
+import importlib._bootstrap
 import os
 import sys
 import types
@@ -19,8 +21,10 @@ import torch.autograd.grad_mode
 import torch.overrides
 
 from .. import _native
-from . import checkpoints, module_calls, steering, world
+from . import checkpoints, module_calls, steering, transforms, world
 
+_handle_fromlist: Any = importlib._bootstrap._handle_fromlist  # type: ignore[attr-defined]
+_ABSTRACT = collections.abc.Sized.__subclasshook__.__func__.__code__.co_filename  # type: ignore[attr-defined]
 _STATOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
@@ -83,6 +87,8 @@ LEAVES: dict[types.CodeType, str] = {
     torch.amp.autocast_mode.autocast.__exit__.__code__: "exit_autocast",
     checkpoints.enter_region.__code__: "enter_region",
     checkpoints.leave_region.__code__: "leave_region",
+    **dict.fromkeys(transforms.TRANSFORMS, "transform"),
+    transforms.APPLY: "apply",
 }
 
 
@@ -107,7 +113,7 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
     if code in LEAVES:
         return _native.LEAF, LEAVES[code], trusted
     if steering.breaks_at(code):
-        return _native.BLIND, None, False
+        return _native.BLIND, None, code in transforms.BREAKING
     if world.break_in(code) is not None:
         return _native.BLIND, None, trusted
     if code in module_calls.FRAMES or code is module_calls.GETATTR:
@@ -118,6 +124,10 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
         return _native.OURS, None, True
     if code in _SKIPPED or (filename in OPERATION_FILES and not _HANDING_OVER.isdisjoint(code.co_names)):
         return _native.SKIP, None, trusted
+    if code.co_name == "__subclasshook__" and filename == _ABSTRACT:  # called by C code, reads the class only
+        return _native.OURS, None, trusted
+    if code is _handle_fromlist.__code__:  # `on_import` notes what it reads
+        return _native.OURS, None, trusted
     if code is copyreg._slotnames.__code__:  # type: ignore[attr-defined]  # called by C code, reads the class only
         return _native.OURS, None, trusted
     if filename in _WEAK_FILES and code.co_name in ("remove", "_remove"):

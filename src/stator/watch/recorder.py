@@ -22,7 +22,7 @@ from ..errors import REASONS, BreakReason, break_reason
 from ..facts import torch_state
 from ..options import View
 from ..recording import Recording, Way
-from . import effects, leaves, policy, steering, uses
+from . import effects, interiors, leaves, optimizers, policy, steering, uses
 from .attributes import Attributes
 from .breaks import Drop
 from .calls import INTERCEPTED
@@ -53,6 +53,7 @@ class Experience(NamedTuple):
     recorded: bool  # is there a recording that fits what it arrives with?
     changing: frozenset[int]  # slots whose numbers and texts have been seen to change
     symbols: Changing | None = None  # sizes and numbers that have been seen to change, if they may be symbols
+    expects: bool = True  # may it go by how comparisons of numbers in the graph come out?
 
 
 Ask = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], Experience]
@@ -79,6 +80,7 @@ class Recorder(Handlers):
         self._continued: dict[int, tuple[types.FunctionType, types.FunctionType]] = {}
         self._repeated = 0  # segments in a row that were known already
         self.watcher = self._new_watcher()
+        self._expects = known.expects
         self._begin(torch_state(), known.symbols)
 
     def _new_watcher(self) -> _native.Watcher:
@@ -225,6 +227,7 @@ class Recorder(Handlers):
         if self._over or self._waiting:
             return
         reason = self._reason(drop)
+        self.tracer = self.tracer.abandon()
         self.tracer.active = False
         if drop.untrusted:
             self._give_up(drop, reason)
@@ -252,17 +255,18 @@ class Recorder(Handlers):
             return False
         if probe.mark is None:
             probe.mark = Drop(drop.reason, drop.detail)
-            probe.mark.learned_by = weakref.WeakSet()
+            probe.mark.learned_by = weakref.WeakKeyDictionary()
         if self._program in probe.mark.learned_by:
             return False
-        probe.mark.learned_by.add(self._program)
+        probe.mark.learned_by[self._program] = (drop.reason, drop.detail)
         return True
 
     def at_mark(self, drop: Drop) -> None:
         """An instruction at which somebody has learned to break."""
         assert drop.learned_by is not None
-        if self._program in drop.learned_by:
-            self.drop(drop)
+        learned = drop.learned_by.get(self._program)
+        if learned is not None:
+            self.drop(Drop(*learned))
 
     def _give_up(self, drop: Drop, reason: BreakReason) -> None:
         """The segment runs as plain Python under the guards noted so far."""
@@ -322,7 +326,7 @@ class Recorder(Handlers):
 
     def _start_segment(self, there: Arrival) -> None:
         state = self.tracer.state_outside_mode()
-        known, changing, symbols = self._ask(self.segments, there.way, (*there.slots, there.functions[0]), state)
+        known, changing, symbols, self._expects = self._ask(self.segments, there.way, (*there.slots, there.functions[0]), state)
         slots = self._make_distinct(there)
         self._hopeless = {id(slots[index]) for index in changing}
         before = self._break.states[-1].values() if self._break is not None else ()
@@ -410,6 +414,8 @@ class Recorder(Handlers):
             return None
         uses.refuse_unheard_calls(func, args)
         found = uses.replacement(func, args) if probe is not None and not kwnames else None
+        if found in ("root", "smaller", "larger") and not self.symbols.computes(found, args):
+            found = None
         if found is None and not uses.passes(func, args):
             self.symbols.specialise_in([number for value in (func, *args) for number in uses.hidden_numbers(value)])
             self.symbols.specialise_in(args if probe is None else ())
@@ -483,6 +489,32 @@ class Recorder(Handlers):
             return False
         return is_tensor(func.__self__) or func.__self__ is torch._C._nn or getattr(torch, func.__name__, None) is func
 
+    def depend_on(self, tensor: Any) -> None:
+        if is_tensor(tensor):
+            with torch._C.DisableTorchFunction():
+                self.tracer.lookup(tensor)
+
+    def numbers(self) -> Symbols:
+        """The symbolic numbers of the segment, from here on."""
+        if self.symbols is None:
+            self.symbols = self.tracer.take_numbers(Symbols(self, None))
+            self.approves = False
+        return self.symbols
+
+    def may_expect(self) -> bool:
+        """May the recording take it that comparisons of numbers that only the graph knows come out as they do now?"""
+        return self._expects
+
+    def in_optimizer(self) -> bool:
+        """Does the instruction at work stand in `torch.optim`?"""
+        probe = self.watcher.last_probe
+        return probe is not None and optimizers.is_optimizer(probe.code.co_filename)
+
+    def fix_sizes(self, why: str) -> None:
+        """What comes cannot be followed for other sizes than those at hand."""
+        if self.symbols is not None:
+            self.symbols.abandon(why)
+
     def captures_scalars(self) -> bool:
         return self._settings.capture_scalar_outputs
 
@@ -555,6 +587,8 @@ class Recorder(Handlers):
         return self.module_calls.note(slots[0])
 
     def leaf(self, payload: str, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
+        if payload in ("transform", "apply"):
+            return interiors.Interiors(self).call(payload, function, slots)
         return self.leaves.call(payload, function, slots)
 
     def blind(self, code: types.CodeType, reason: str | None) -> None:

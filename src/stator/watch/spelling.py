@@ -25,6 +25,7 @@ class Treatment(enum.IntEnum):
     STATE = 2  # changes torch's global state: a node, and a new state to expect
     BREAK = 3  # needs the tensor's data, or hands out its memory
     SCALAR = 5  # gives a number that stays a node
+    GRAD = 6  # sets a tensor's gradient: an effect
     ATTRIBUTE = 4  # state of a tensor that no fact covers (`grad`, hooks): an attribute like any other
 
 
@@ -161,6 +162,8 @@ def treatment_of(func: Any) -> tuple[Treatment, str]:
 
 
 def _treatment_of_attribute(access: str, name: str) -> tuple[Treatment, str]:
+    if access == "__set__" and name == "grad":
+        return Treatment.GRAD, ""
     if access != "__get__":
         return Treatment.BREAK, "attribute-set-on-tensor"
     if name in _FACT_ATTRIBUTES:

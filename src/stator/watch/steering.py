@@ -12,6 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from . import world
 from .breaks import Drop
+from .transforms import BREAKING
 
 _DISABLED_FILE = "<stator disabled>"
 _reasons: weakref.WeakKeyDictionary[types.CodeType, str] = weakref.WeakKeyDictionary()
@@ -38,7 +39,7 @@ def graph_break(reason: str = "") -> None:
 
 def breaks_at(code: types.CodeType) -> bool:
     """Does a frame of this code mean a break?"""
-    return code is graph_break.__code__ or code.co_filename == _DISABLED_FILE
+    return code is graph_break.__code__ or code.co_filename == _DISABLED_FILE or code in BREAKING
 
 
 def break_of(code: types.CodeType) -> Drop | None:
@@ -48,6 +49,8 @@ def break_of(code: types.CodeType) -> Drop | None:
     if code.co_filename == _DISABLED_FILE:
         reason = _reasons.get(code)
         return Drop("disabled-function", f"{code.co_name}: {reason}" if reason else code.co_name)
+    if code in BREAKING:
+        return Drop("functorch", BREAKING[code])
     found = world.break_in(code)
     return Drop(*found) if found is not None else None
 

@@ -21,9 +21,12 @@ import torch
 from torch import fx
 
 from .. import _native
+from ..facts import has_own_hash
+from ..numbers_in_graphs import FAILING, expect, root
 from ..recording import Edge, Fact, Origin, Place, Specialised, describe, path_of, render_place
 from ..relations import Relation, terms_of
 from .breaks import Drop
+from .optimizers import is_optimizer
 from .steering import marks_of
 
 if TYPE_CHECKING:
@@ -53,6 +56,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "neg": operator.neg,
 }
 _READ_TOO_LATE = ("__defaults__", "__kwdefaults__")  # a frame that starts has its arguments already
+FAILING_MODULE = expect.__module__
 _DIVISIONS = frozenset({"//", "%", "/"})
 _FACTS_OF_SIZES = frozenset(
     "shape size stride numel nelement nbytes __len__ is_contiguous is_same_size dim_order".split()
@@ -95,9 +99,11 @@ class Marked(NamedTuple):
 class Symbols:
     """The symbolic numbers of one segment."""
 
-    def __init__(self, recorder: Recorder, changing: Changing) -> None:
+    def __init__(self, recorder: Recorder, changing: Changing | None) -> None:
+        """`changing`: None if sizes and numbers from outside are constants, and only numbers that the graph takes from
+        tensors are symbols."""
         self._recorder = recorder
-        self._changing = changing
+        self._changing = Changing() if changing is None else changing
         self._table: dict[int, Symbol] = {}
         self._by_expression: dict[Any, Symbol] = {}
         self._comparisons: list[Relation] = []
@@ -108,10 +114,16 @@ class Symbols:
         self.specialised: list[Specialised] = []
         self._closed = False
         self.abandoned: str | None = None  # why all numbers are plain again
-        from .shapes import Shapes  # torch's algebra takes seconds to import, and most programs need none
+        self.failing: list[fx.Node] = []  # numbers that cannot be computed for all values that they depend on
+        self.numbers: set[fx.Node] = set()  # of an optimizer, taken or computed from tensors: no sizes depend on them
+        self.shapes: Any = None
+        if changing is None:
+            self.abandoned = "nothing but numbers from tensors can change"
+        else:
+            from .shapes import Shapes  # torch's algebra takes seconds to import, and most programs need none
 
-        self.shapes = Shapes(lambda: self._place)
-        recorder.ledger.generalise = self.generalise
+            self.shapes = Shapes(lambda: self._place)
+            recorder.ledger.generalise = self.generalise
         recorder.watcher.on_symbol = self.operate
 
     @property
@@ -222,6 +234,9 @@ class Symbols:
             return _native.MISSING if base is None else base.__getitem__(parent, origin.key)
         if origin.edge is Edge.SLOT:
             return origin.key.__get__(parent)
+        if origin.edge is Edge.KEYED:
+            key = self._value_of(origin.key)
+            return dict.get(parent, key, _native.MISSING) if has_own_hash(key) else _native.MISSING
         return _native.MISSING
 
     # -- sizes of tensors
@@ -263,7 +278,7 @@ class Symbols:
             try:
                 self.shapes.run(node, result)
             except Exception as error:
-                self._abandon(f"{node.name}: {type(error).__name__}: {error}")
+                self.abandon(f"{node.name}: {type(error).__name__}: {error}")
 
     def run_aside(self, node: fx.Node) -> None:
         """An operation that is no part of the graph: what it did is what it does with these numbers."""
@@ -282,6 +297,8 @@ class Symbols:
     def may_fail(self, node: fx.Node) -> bool:
         """Can this operation raise for other numbers, whatever the relations? An index may be out of range; an integer
         may be too large, or a divisor of integers zero."""
+        if self.shapes is None:
+            return False
         if node.target in (operator.getitem, operator.setitem):
             index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
             return any(isinstance(part, fx.Node) and self._is_number(part) for part in index)
@@ -292,7 +309,10 @@ class Symbols:
     def _is_number(self, node: fx.Node) -> bool:
         return isinstance(self.shapes.known(node), (torch.SymInt, torch.SymFloat))
 
-    def _abandon(self, why: str) -> None:
+    def abandon(self, why: str) -> None:
+        """From here on nothing but the numbers at hand is possible."""
+        if self.abandoned is not None:
+            return
         if any(symbol.data for symbol in self._table.values()):
             raise Drop("tensor-item", "tensor.item()")
         self.abandoned = why
@@ -365,7 +385,7 @@ class Symbols:
         if not isinstance(algebra, torch.SymInt):
             return value
         if algebra.node.hint != value:  # torch is wrong about what its own operation gives
-            self._abandon(f"a size that is {value} and not {algebra.node.hint}")
+            self.abandon(f"a size that is {value} and not {algebra.node.hint}")
             return value
         return value if self.shapes.constant(algebra) is not None else self._enter(value, algebra, make).number
 
@@ -401,14 +421,30 @@ class Symbols:
 
     def computed(self, number: Any, node: fx.Node) -> Any:
         """A number that an operation takes from a tensor's contents; None if it cannot be a symbol."""
-        if self.abandoned is None:
+        if type(number) is float and self._in_optimizer:
+            self._constant_size(node, number)
+            self.numbers.add(node)
+        elif self.abandoned is None:
             self.run(node, number)
-        if self.abandoned is not None:
+            if self.abandoned is not None:
+                return None
+        else:
             return None
         symbol = self._enter(number, None, lambda: node)
         symbol.node, symbol.data = node, True
         self._recorder.stands_for(symbol.number, number)
         return symbol.number
+
+    @property
+    def _in_optimizer(self) -> bool:
+        """Is the program in code of `torch.optim`? Its numbers are floats, and no sizes."""
+        place = self._place
+        return place is not None and is_optimizer(place.code.co_filename)
+
+    def _constant_size(self, node: fx.Node, number: float) -> None:
+        """A number of which no size depends."""
+        if self.shapes is not None:
+            self.shapes.set(node, number)
 
     def operate(self, name: str, *operands: Any) -> Any:
         """An operation on symbolic numbers is about to be made: its result, or NotImplemented if it is a plain one."""
@@ -481,17 +517,58 @@ class Symbols:
         """Arithmetic with numbers that only the graph knows, where it cannot fail for any of them."""
         function, plain = _ARITHMETIC[name], [_plain(operand) for operand in operands]
         if name == "**" or (name in _DIVISIONS and (found[1] is not None or plain[1] == 0)):
+            if not self._in_optimizer or not all(type(number) in (int, float) for number in plain):
+                return self._specialise_operands(found)
+            function = FAILING[name]
+        value = _ARITHMETIC[name](*plain)
+        if self._in_optimizer and type(value) is not float:
             return self._specialise_operands(found)
+        return self._data(function, operands, value)
+
+    def _data(self, function: Callable[..., Any], operands: tuple[Any, ...], value: Any) -> Any:
+        """A number that only the graph knows, computed from others."""
+        found = [self.find(operand) for operand in operands]
+        plain = [_plain(operand) for operand in operands]
 
         def make() -> fx.Node:
             args = tuple(p if s is None else self.node_of(s) for s, p in zip(found, plain, strict=True))
             return self._node("call_function", function, args)
 
-        value = function(*plain)
         made = self._enter(value, None, make)
         made.data = True
+        if self._in_optimizer:
+            made.node = make()  # where it is computed is where it may fail
+            self.numbers.add(made.node)
+            self._constant_size(made.node, value)
+            if function.__module__ == FAILING_MODULE:
+                self.failing.append(made.node)
         self._recorder.stands_for(made.number, value)
         return made.number
+
+    def computes(self, function: str, numbers: tuple[Any, ...]) -> bool:
+        """Can this function of numbers be a node?"""
+        data = any(symbol is not None and symbol.data for symbol in map(self.find, numbers))
+        real = all(type(number) in (float, _native.Float) for number in numbers)
+        return data and real and self._in_optimizer and (function != "root" or numbers[0] >= 0)
+
+    def smaller(self, *numbers: Any) -> Any:
+        """`min(a, b)`."""
+        return self._data(min, numbers, min(map(_plain, numbers)))
+
+    def larger(self, *numbers: Any) -> Any:
+        """`max(a, b)`."""
+        return self._data(max, numbers, max(map(_plain, numbers)))
+
+    def root(self, number: Any) -> Any:
+        """`math.sqrt(n)`."""
+        return self._data(root, (number,), math.sqrt(_plain(number)))
+
+    def _expect(self, name: str, a: Any, b: Any, outcome: bool) -> None:
+        """The program goes by a number that only the graph knows: the graph sees to it that it comes out so again."""
+        args = tuple(_plain(x) if s is None else self.node_of(s) for x, s in ((a, self.find(a)), (b, self.find(b))))
+        node = self._node("call_function", expect, (args[0], name, args[1], outcome))
+        self.numbers.add(node)
+        self.failing.append(node)
 
     def _specialise_operands(self, found: Iterable[Symbol | None]) -> Any:
         for symbol in found:
@@ -511,9 +588,11 @@ class Symbols:
         compare = _COMPARISONS[name]
         value = compare(_plain(a), _plain(b))
         first, second = self.find(a), self.find(b)
-        for symbol in (first, second):
-            if symbol is not None and symbol.data:
+        if any(symbol is not None and symbol.data for symbol in (first, second)):
+            if not self._in_optimizer or not self._recorder.may_expect():
                 raise Drop("tensor-item", "tensor.item()")
+            self._expect(name, a, b, value)
+            return value
         parts = [_plain(x) if s is None else s.algebra for x, s in ((a, first), (b, second))]
         if all(isinstance(part, (int, torch.SymInt)) for part in parts):
             with self.shapes.noting():
@@ -591,7 +670,7 @@ class Symbols:
     # -- the end
 
     def relations(self) -> list[Relation]:
-        return [*self.shapes.relations(), *self._comparisons]
+        return [*(self.shapes.relations() if self.shapes is not None else ()), *self._comparisons]
 
     @property
     def matter(self) -> bool:

@@ -19,16 +19,19 @@ from torch.overrides import TorchFunctionMode
 
 from .. import _native
 from .._native import Family, Known
-from ..facts import FORWARD_LEVEL, MODE_COUNT, container_kind, is_random, tensor_facts, torch_state
+from ..facts import FORWARD_LEVEL, MODE_COUNT, container_kind, is_random, shared_storages, tensor_facts, torch_state
+from ..numbers_in_graphs import expect_truth
 from ..recording import Edge, Fact, Origin, TensorFacts
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
+from .early import move_early
 from .nodes import NOTHING, OWN_FOLDERS, Nodes
 from .spelling import Treatment, Way, may_fail, needs_data, spell, way_of, writes_in_place
 
 if TYPE_CHECKING:
     from .recorder import Recorder
+    from .symbols import Symbols
 
 _TensorBase = torch._C.TensorBase
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -36,6 +39,7 @@ _WAYS: dict[Any, Way] = {}
 _KINDS_OF_ARGUMENT = (tuple, list, dict, slice)
 _SIMPLE_ARGUMENTS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 _STRIDED = torch.strided
+_REALS = (torch.float32, torch.float64)
 _C: Any = torch._C
 # The parts of `torch_state` that can be asked for alone and answer with the same object as long as nothing changes.
 _STATE_READERS: tuple[Any, ...] = (
@@ -81,7 +85,7 @@ def is_tensor(value: Any) -> bool:
     return issubclass(type(value), _TensorBase)
 
 
-def _fingerprint(tensor: Any) -> tuple[int | None, int, Any, tuple[int, ...], bool]:
+def fingerprint(tensor: Any) -> tuple[int | None, int, Any, tuple[int, ...], bool]:
     """(version, address, dtype, shape, requires_grad)"""
     return _native.fingerprint(tensor, _STRIDED)
 
@@ -104,8 +108,9 @@ class TensorMode(_native.Mode, TorchFunctionMode):
 class Tracer(_native.Tracer):
     """The usual operations are C code from beginning to end; here is what is done about all others."""
 
-    def __init__(self, recorder: Recorder, state: tuple[Any, ...]) -> None:
-        self._nodes = Nodes()
+    def __init__(self, recorder: Recorder, state: tuple[Any, ...], nodes: Nodes | None = None) -> None:
+        self._nodes = Nodes() if nodes is None else nodes
+        self._leaves: list[torch.nn.Module] = []
         super().__init__(recorder.watcher, recorder.ledger, self._nodes.graph, self._nodes.operations, state)
         self._recorder = recorder
         self._ledger = recorder.ledger
@@ -115,7 +120,7 @@ class Tracer(_native.Tracer):
         self.outputs: list[fx.Node] = []
         self._output_index: dict[fx.Node, int] = {}
         self.state = state
-        self._symbols = recorder.symbols
+        self._symbols = recorder.symbols if nodes is None else None
         if self._symbols is not None:
             self.shapes = self._sized
 
@@ -123,6 +128,10 @@ class Tracer(_native.Tracer):
         """The mode has been pushed: from here on the state changes only through nodes."""
         self.active = True
         self.expect_state()
+
+    def abandon(self) -> Tracer:
+        """The recording ends: which tracer was there first?"""
+        return self
 
     # -- one torch function
 
@@ -138,9 +147,14 @@ class Tracer(_native.Tracer):
         """What is about to run, spelled as a node; its tensors are looked up, outside ones become inputs."""
         way = _way_of(func)
         kind, name = way.kind, way.name
-        if kind is Treatment.BREAK and way.reason == "tensor-item" and self._recorder.captures_scalars():
+        if kind is Treatment.BREAK and way.reason == "tensor-item" and self._takes_number(args[0]):
             known = self.lookup(args[0])
             return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self.node_of(known),), {}, name))
+        if kind is Treatment.BREAK and way.reason == "tensor-bool" and self._expects_truth(args[0]):
+            known = self.lookup(args[0])
+            return Step(Treatment.SCALAR, name, [], False, ("call_function", expect_truth, (self.node_of(known),), {}, name))
+        if kind is Treatment.GRAD:
+            return self._before_grad(*args)
         if kind is Treatment.BREAK:
             raise Drop(way.reason, name.removeprefix("__").removesuffix("__"))
         tensors: list[tuple[Any, Known]] = []
@@ -173,7 +187,10 @@ class Tracer(_native.Tracer):
         if step.kind is Treatment.FACT:
             return self._fact(step, result) if self._symbols is not None and step.tensors else result
         if step.kind is Treatment.SCALAR:
-            return self._scalar(step, result)
+            return self._truth(step, result) if step.node[1] is expect_truth else self._scalar(step, result)
+        if step.kind is Treatment.GRAD:
+            self.last_effect = self._recorder.watcher.events
+            return result
         if step.kind is Treatment.ATTRIBUTE:
             self._attribute(step.name, step.tensors[0][0], result)
         elif step.kind is Treatment.STATE:
@@ -189,7 +206,7 @@ class Tracer(_native.Tracer):
                 node = self.node(*step.node)
                 if self._symbols is not None:
                     self._sized(node, result)
-                self._register(result, node, step.tensors)
+                self.register(result, node, step.tensors)
             elif self._symbols is not None:
                 self._returned(*step.node[:4])
         return result
@@ -234,19 +251,50 @@ class Tracer(_native.Tracer):
         """Arithmetic of sizes and numbers."""
         return self._nodes.operation(kind, target, args, {}, name)
 
+    def take_numbers(self, symbols: Symbols) -> Symbols:
+        """From here on numbers that are taken from tensors are symbols."""
+        self._symbols = symbols
+        return symbols
+
+    def _takes_number(self, tensor: Any) -> bool:
+        """Can what `item()` gives be a node? Optimizers compute with the numbers that they keep in tensors."""
+        return self._recorder.captures_scalars() or (self._recorder.in_optimizer() and tensor.dtype in _REALS)
+
     def _scalar(self, step: Step, number: Any) -> Any:
         """A number as a node: an object of its own, so that it is known where it is used."""
         if type(number) not in (int, float):
             raise Drop("tensor-item", f"a {type(number).__name__}")
+        symbols = self._recorder.numbers() if self._recorder.in_optimizer() else self._symbols
         self.operations += 1
         node = self.node(*step.node)
-        symbol = self._symbols.computed(number, node) if self._symbols is not None else None
+        symbol = symbols.computed(number, node) if symbols is not None else None
         if symbol is not None:
             return symbol
         own = self._recorder.own_object(number)
         self.scalars[id(own)] = (own, node)
         self._recorder.watcher.loosen(own)
         return own
+
+    def _expects_truth(self, tensor: Any) -> bool:
+        """Can the graph see to it that this tensor is as true as it is now?"""
+        return is_tensor(tensor) and self._recorder.in_optimizer() and self._recorder.may_expect()
+
+    def _truth(self, step: Step, outcome: bool) -> bool:
+        symbols = self._recorder.numbers()
+        kind, target, args, kwargs, name = step.node
+        self.operations += 1
+        symbols.failing.append(self.node(kind, target, (*args, outcome), kwargs, name))
+        return outcome
+
+    def _before_grad(self, tensor: Any, value: Any) -> Step:
+        """`t.grad = …`: of an outside tensor, set again at the end."""
+        origin = self._ledger.find(tensor)
+        if origin is None:
+            raise Drop("attribute-set-on-tensor", "grad")
+        if value is not None:
+            self.lookup(value)
+        self._ledger.change("grad", origin, tensor)
+        return Step(Treatment.GRAD, "grad", [], False, ("call_function", setattr, (), {}, "grad"))
 
     def is_scalar(self, value: Any) -> bool:
         return id(value) in self.scalars
@@ -259,6 +307,8 @@ class Tracer(_native.Tracer):
     def _attribute(self, name: str, tensor: Any, value: Any) -> None:
         """`t.grad`, `t.grad_fn`, hooks: state of a tensor that is not part of its facts."""
         origin = self._ledger.find(tensor)
+        if name in ("grad", "_grad") and self._ledger.changed(tensor) is not None:
+            return  # what the segment has set itself
         if value is not None and name == "grad_fn":
             raise Drop("backward", "grad_fn")
         if name == "storage_offset":
@@ -276,9 +326,11 @@ class Tracer(_native.Tracer):
         if name != "requires_grad_":
             return False
         for tensor, known in tensors:
-            if known.family.outside:
+            if tensor.requires_grad is known.print[-1]:
+                return False
+            if self._ledger.find(tensor) is not None:
                 raise Drop("attribute-set-on-tensor", "requires_grad")
-            known.print = _fingerprint(tensor)
+            known.print = fingerprint(tensor)
         return True
 
     def _returns_known(self, result: Any) -> bool:
@@ -292,7 +344,10 @@ class Tracer(_native.Tracer):
         symbol = self._symbols.find(value) if self._symbols is not None else None
         if symbol is not None:
             assert self._symbols is not None
-            return self._symbols.node_of(symbol)
+            node = self._symbols.node_of(symbol)
+            if node in self._symbols.numbers and not self._recorder.in_optimizer():
+                raise Drop("tensor-item", "tensor.item()")  # a size might depend on it
+            return node
         if isinstance(value, _KINDS_OF_ARGUMENT):
             return self._aggregate(value, tensors)
         if is_constant(value):
@@ -321,7 +376,7 @@ class Tracer(_native.Tracer):
         node = self._nodes.input(origin)
         self._ledger.check(origin, Fact.TENSOR, self._general(facts, node, origin, tensor))
         self.inputs.append((origin, tensor, facts))
-        found = _fingerprint(tensor)
+        found = fingerprint(tensor)
         known = Known(node, (), self._family_of_input(tensor, found[0]), found)
         self.known[id(tensor)] = known
         return known
@@ -343,7 +398,7 @@ class Tracer(_native.Tracer):
         node: fx.Node = known.node
         return node
 
-    def _register(
+    def register(
         self, result: Any, node: fx.Node, operands: list[tuple[Any, Known]], path: tuple[int, ...] = ()
     ) -> None:
         if is_tensor(result):
@@ -353,7 +408,7 @@ class Tracer(_native.Tracer):
                 self.enter(result, node, path, operands)
         elif isinstance(result, (tuple, list)):
             for index, item in enumerate(result):
-                self._register(item, node, operands, (*path, index))
+                self.register(item, node, operands, (*path, index))
         elif result is not None and not path:
             raise Drop("tensor-scalar", f"result of type {type(result).__name__}")
 
@@ -396,12 +451,36 @@ class Tracer(_native.Tracer):
         node: fx.Node = self.node("call_function", target, args, {}, name)
         return node
 
+    def module_leaf(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+    ) -> fx.Node:
+        """Record a call of a part that is a module of its own."""
+        self.last_effect = self._recorder.watcher.events
+        self.operations += 1
+        self._leaves.append(module)
+        return self._nodes.operation("call_module", f"leaf_{len(self._leaves)}", args, kwargs, name.strip("_"))
+
     # -- the end
 
     def written_inputs(self) -> list[int]:
         """The origins of inputs that the graph writes to."""
         known = self.known
         return [o.index for o, t, _ in self.inputs if known[id(t)].family.epoch or known[id(t)].family.version is None]
+
+    def early_inputs(self) -> list[int]:
+        """What may fail for other numbers comes first: the origins of inputs that are written before it is through."""
+        symbols = self._symbols
+        if symbols is None or not symbols.failing or not self.mutates:
+            return []
+        inputs = [self.known[id(tensor)].node for _, tensor, _ in self.inputs]
+        groups = shared_storages(tensor for _, tensor, _ in self.inputs)
+        aliases = [tuple(inputs[place] for place in group) for group in groups]
+        early = None if self.regions.any else move_early(self._nodes.operations, symbols.failing, symbols.numbers, aliases)
+        if early is None:
+            self.risky = True
+            return []
+        written = set(self.written_inputs())
+        return [o.index for (o, _, _), node in zip(self.inputs, inputs, strict=True) if node in early and o.index in written]
 
     def example_inputs(self) -> list[Any]:
         """The inputs as the graph got them: the real ones, unless the run changed what a backend would look at.
@@ -471,7 +550,10 @@ class Tracer(_native.Tracer):
         if self._symbols is not None and self._symbols.matter:
             self._symbols.tell(self._nodes.inputs)
         # Lazy: the graph's Python is written when somebody runs or reads it.
-        return _LazyGraphModule(torch.nn.Module(), self._nodes.close(self.outputs), class_name=name)
+        root = torch.nn.Module()
+        for number, leaf in enumerate(self._leaves, 1):
+            root.add_module(f"leaf_{number}", leaf)
+        return _LazyGraphModule(root, self._nodes.close(self.outputs), class_name=name)
 
     def release(self) -> None:
         """Weak references in the table know the table."""

@@ -282,8 +282,12 @@ def replacement(func: Any, args: tuple[Any, ...]) -> Any:
     """What to call instead of a callable that would lose what a number stands for; None: the callable itself."""
     if func is sum and len(args) <= 2 and not any(issubclass(type(arg), _TEXTS) for arg in args[1:]):
         return _native.total
+    if func in (min, max) and len(args) == 2 and any(type(arg) is _native.Float for arg in args):
+        return "smaller" if func is min else "larger"
     if len(args) != 1:
         return None
+    if func is math.sqrt and type(args[0]) is _native.Float:
+        return "root"
     if func is math.prod or func is torch.Size.numel:
         return _native.product
     if func is len and is_tensor(args[0]) and args[0].dim():

@@ -86,6 +86,7 @@ TABLE: tuple[Row, ...] = (
     Row("call-socket", "http.client", "*", "talks to others"),
     Row("call-socket", "urllib.request", "*", "talks to others"),
     Row("call-save", "torch.serialization", "save load", "reads or writes a file of tensors"),
+    Row("line-search", "torch.optim.lbfgs", "LBFGS.step", "goes by values of tensors at every turn"),
     # messages
     Row("call-warn", "_warnings", "*", "a warning is shown once, or raised, by filters and registers of its own"),
     Row(

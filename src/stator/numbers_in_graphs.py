@@ -1,0 +1,79 @@
+"""Arithmetic with numbers that only a graph knows, for its nodes to call.
+
+Where Python would raise, or a branch that was taken when the graph was recorded is not the one to take, these raise
+`Failed`. A graph has them before it writes to anything that could not be put back; whoever runs it puts that back, and
+lets Python do the rest.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+
+import torch
+
+
+class Failed(Exception):
+    """A number is not what the graph can go on with."""
+
+
+class Unexpected(Failed):
+    """A comparison came out otherwise than it did when the graph was recorded."""
+
+
+def _checked(function: Callable[..., float], *numbers: float) -> float:
+    try:
+        result = function(*numbers)
+    except ArithmeticError as error:
+        raise Failed(str(error)) from error
+    except ValueError as error:
+        raise Failed(str(error)) from error
+    if type(result) is not float:
+        raise Failed(f"a {type(result).__name__}")
+    return result
+
+
+def divide(a: float, b: float) -> float:
+    return _checked(operator.truediv, a, b)
+
+
+def divide_whole(a: float, b: float) -> float:
+    return _checked(operator.floordiv, a, b)
+
+
+def remainder(a: float, b: float) -> float:
+    return _checked(operator.mod, a, b)
+
+
+def power(a: float, b: float) -> float:
+    return _checked(operator.pow, a, b)
+
+
+def root(a: float) -> float:
+    return _checked(math.sqrt, a)
+
+
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def expect(a: float, comparison: str, b: float, outcome: bool) -> None:
+    """The program has gone on as it does if `a comparison b` is `outcome`."""
+    if _COMPARISONS[comparison](a, b) is not outcome:
+        raise Unexpected(f"{a} {comparison} {b} is {not outcome}")
+
+
+def expect_truth(tensor: torch.Tensor, outcome: bool) -> None:
+    """The program has gone on as it does if `bool(tensor)` is `outcome`."""
+    if bool(tensor) is not outcome:
+        raise Unexpected(f"a tensor is {not outcome}")
+
+
+FAILING: dict[str, Callable[..., float]] = {"/": divide, "//": divide_whole, "%": remainder, "**": power}
