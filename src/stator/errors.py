@@ -124,7 +124,7 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         (
             "cached-function",
-            "call to {what} (cached by functools, with arguments that are not constants)",
+            "call to {what} (cached by functools; not asked with constants before anything is written)",
             f"call the function behind the cache (`__wrapped__`), or {_MOVE_OUT}",
         ),
         (

@@ -179,7 +179,7 @@ class Attributes:
                 self._ledger.read(origin, Edge.ATTR, name, getattr(owner, name))
                 return
         found = self._classes.entry(cls, name)
-        if found is not MISSING and has_method(type(found), "__get__") and self._is_data(found):
+        if found is not MISSING and self._has(found, "__get__") and self._is_data(found):
             self._read_through(found, cls, name, owner, origin)
             return
         if origin is not None:
@@ -196,7 +196,11 @@ class Attributes:
             self._fall_back(owner, cls, name, origin)
 
     def _is_data(self, found: Any) -> bool:
-        return has_method(type(found), "__set__") or has_method(type(found), "__delete__")
+        return self._has(found, "__set__") or self._has(found, "__delete__")
+
+    def _has(self, found: Any, name: str) -> bool:
+        """Is a class entry a descriptor with this method? That of an open class may get one, or lose it."""
+        return self._classes.entry(type(found), name) is not MISSING
 
     def _read_through(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
         """The class entry decides: a descriptor, or a plain value of the class."""
@@ -339,6 +343,7 @@ class Attributes:
     def _read_of_module(self, owner: types.ModuleType, name: str) -> None:
         namespace = owner.__dict__
         origin = self._ledger.constant(namespace)
+        self._ledger.require(self._ledger.constant(owner), Fact.TYPE, types.ModuleType)  # another may be assigned
         if name == "__dict__":
             return
         read_key(self._ledger, origin, namespace, name)

@@ -103,6 +103,17 @@ class Handlers:
         """Can this line be printed where the segment ends? Then it is noted."""
         raise NotImplementedError
 
+    def has_written(self) -> bool:
+        """Has the segment changed anything outside so far?"""
+        raise NotImplementedError
+
+    def is_unsteady(self, cached: Any) -> bool:
+        """May a cached function give the guards, which call it before anything is written, what it gives nobody else?
+        (Libraries cache what does not depend on the program.)"""
+        code = getattr(getattr(cached, "__wrapped__", None), "__code__", None)
+        trusted = type(code) is types.CodeType and policy.is_trusted(code.co_filename)
+        return not trusted and (self.has_written() or cached.cache_info().maxsize == 0)
+
     def paused(self, func: Callable[..., Any], *args: Any) -> Any:
         return self.watcher.paused(func, *args)
 

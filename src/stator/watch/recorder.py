@@ -486,6 +486,9 @@ class Recorder(Handlers):
     def captures_scalars(self) -> bool:
         return self._settings.capture_scalar_outputs
 
+    def has_written(self) -> bool:
+        return bool(self.ledger.changes) or self.tracer.mutates
+
     def print_later(self, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> bool:
         """With `reorder_print`, texts and numbers are printed where the segment ends; the order of lines stays."""
         count = len(args) - len(kwnames)
