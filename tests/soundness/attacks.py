@@ -55,3 +55,8 @@ def module(name: str, source: str = "") -> types.ModuleType:
     made = sys.modules[name] = types.ModuleType(name)
     exec(compile(source, f"<{name}>", "exec"), made.__dict__)
     return made
+
+
+def hidden(function: Callable[..., Any]) -> Any:
+    """A callable that a world carries for its changes, and that no description looks into."""
+    return type("Hidden", (), {"__slots__": (), "__call__": staticmethod(function)})()

@@ -20,7 +20,7 @@ from ..recording import Edge, Fact, Origin
 from .breaks import Drop
 from .classes import Classes
 from .constants import is_constant
-from .containers import change_key, read_index, read_key
+from .containers import change_key, let_go, read_index, read_key
 from .ledger import Ledger
 
 MISSING = _native.MISSING
@@ -31,6 +31,7 @@ _FRAMES_AND_OWNERS = (types.FrameType, types.GeneratorType, types.CoroutineType,
 _GENERIC_MODULES = frozenset({"builtins", "collections", "functools", "operator", "itertools", "types", "re"})
 _start_of_super: Callable[[Any], type] = super.__dict__["__thisclass__"].__get__  # past `super`'s own lookup
 _class_of_super: Callable[[Any], type | None] = super.__dict__["__self_class__"].__get__
+_SET_UNSEEN = frozenset({"real", "imag", "__class__", "__dict__"})  # of tensors, past the tensor mode
 _OWN_LOOKUP = (type, super)  # builtin types whose attribute lookup is not the generic one
 
 # C attributes that are parts of the object, fixed or guarded as children: reading them runs nothing.
@@ -410,12 +411,15 @@ class Attributes:
             if origin is not None:
                 if delete:
                     raise Drop("unguardable", f"slot {name} is deleted")
+                let_go(getattr(owner, name, None))
                 change = self._ledger.change("slot", origin, owner)
                 change.written[found] = None
         elif self._classes.is_open(type(found)):
             self._classes.note(type(found))
             self._classes.value(cls, name, found)
         elif issubclass(cls, _TensorBase):
+            if name in _SET_UNSEEN:
+                raise Drop("attribute-set-on-tensor", name)
             return  # the tensor mode sees it
         elif origin is not None or name in ("__class__", "__dict__"):
             raise Drop("unguardable", f"{cls.__name__}.{name} is set through C code")

@@ -31,6 +31,7 @@ from .containers import (
     contains,
     expose,
     expose_deep,
+    let_go,
     measure,
     read_index,
     read_key,
@@ -494,6 +495,8 @@ class Handlers:
         self.ledger.place = probe
         origin = self.ledger.find(cell)
         if origin is not None:
+            if cell != types.CellType():
+                let_go(cell.cell_contents)
             self.ledger.change("cell", origin, cell)
 
     # -- probes: calling
@@ -531,6 +534,7 @@ class Handlers:
                 self.watcher.approve(func)
             return replacement
         if issubclass(type(func), types.FunctionType):
+            self.note_arguments(func, len(args) - len(kwnames), kwnames)
             return None
         if issubclass(type(func), types.MethodType):
             owner = self.ledger.find(func)
@@ -557,6 +561,14 @@ class Handlers:
             self.touch(func)
             return None
         raise Drop(break_for(func), self.name_of(func))
+
+    def note_arguments(self, function: types.FunctionType, given: int, names: tuple[str, ...]) -> None:
+        """A function is about to be called. If it does not take these arguments no frame follows that would note it."""
+        origin = self.ledger.find(function)
+        if origin is not None and not _native.surely_binds(function, given, names):
+            self.attributes.note_function(origin, function)
+            for part in ("__defaults__", "__kwdefaults__"):
+                self.ledger.read(origin, Edge.ATTR, part, getattr(function, part))
 
 
 # The method of `Handlers` for each kind of probe.

@@ -293,6 +293,8 @@ class Recorder(Handlers):
             self._give_back(loose=True, inside=inside)
         self._make_plain()
         self._wait(here)
+        if reason is not None and reason.id == "let-go":
+            self.ledger.forget()
 
     def _make_plain(self) -> None:
         """What runs from here on finds the numbers that the program has put there."""
