@@ -223,6 +223,8 @@ _ACCEPTED = """
 - Reference counts (`sys.getrefcount`) and `cache_info()` of a cached function: guards ask the cache, too.
 - An argument that the caller holds nowhere else dies when the call returns, not at `del` inside.
 - What Python code in a checkpointed region changes, it changes once: the region is not run again as Python.
+- A NaN that stands among numbers known to change (a symbol) is compared by value: no container has it.
+- Builtins that stator itself uses, exchanged while a recording is on: a warning, and the program runs plain.
 - `sys.set_int_max_str_digits`: a text once made of a number of more than 640 digits is a constant.
 - Objects that only a container or object is holding which is let go of: if they have finalizers of their own, these may
   run at the end of the segment.

@@ -314,6 +314,9 @@ class Attributes:
 
     def _read_of_class(self, owner: type, name: str) -> None:
         meta = type(owner)
+        if issubclass(type(self._classes.entry(meta, "__getattribute__")), types.FunctionType):
+            self._classes.note(meta)
+            return
         found_in_meta = self._classes.entry(meta, name)
         if found_in_meta is not MISSING and self._is_data(found_in_meta):
             if isinstance(found_in_meta, (types.GetSetDescriptorType, types.MemberDescriptorType)):

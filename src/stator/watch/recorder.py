@@ -594,7 +594,9 @@ _LOOSE_TYPES = (int, float, str)
 
 def _is_loose(value: Any) -> bool:
     """Can it be made an object of its own, and told by that wherever it goes?"""
-    return type(value) in (int, float) or (type(value) is str and len(value) > 1)
+    if type(value) is float:
+        return value == value  # a NaN is told by its identity already
+    return type(value) is int or (type(value) is str and len(value) > 1)
 
 
 def _words(why: Drop | RecursionError) -> str:
