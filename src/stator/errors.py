@@ -129,7 +129,7 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         (
             "cached-function",
-            "call to {what} (cached by functools, with arguments that are not constants)",
+            "call to {what} (cached by functools; not asked with constants before anything is written)",
             f"call the function behind the cache (`__wrapped__`), or {_MOVE_OUT}",
         ),
         (
@@ -138,6 +138,11 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
             f"pass numbers, strings, containers or tensors, or {_MOVE_OUT}",
         ),
         ("operation-raised", "a tensor operation raised ({what})", "avoid the exception, or catch it outside"),
+        (
+            "other-compiler",
+            "call to {what} (a function compiled by torch.compile)",
+            "leave it to stator: call the plain function",
+        ),
         ("unknown-function", "call to {what} (its code cannot be watched)", _MOVE_OUT),
         ("unwatchable-code", "the code of {what} cannot be watched", "compile a Python function which calls it"),
         ("generator-root", "{what} is a generator function", "compile the function which consumes it"),
@@ -154,7 +159,16 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
             "{what} ran in between and touched what was being recorded",
             "share no mutable state with callbacks, hooks or signal handlers",
         ),
-        ("finalizer", "a finalizer ran in between ({what})", "close resources explicitly rather than in __del__"),
+        (
+            "finalizer",
+            "a finalizer ran in between, or is going to ({what})",
+            "close resources explicitly rather than in __del__",
+        ),
+        (
+            "let-go",
+            "an outside object is let go of, and its end is noticed ({what} has a finalizer or weak references)",
+            "let go of it before or behind the compiled function",
+        ),
         ("tracer-active", "a tracing or profiling function is active ({what})", "take the debugger or tool off"),
         (
             "already-recording",

@@ -117,7 +117,7 @@ _HEAP = 1 << 9
 _IMMUTABLE = 1 << 8
 _NOT_SPECIAL = frozenset(
     {"__doc__", "__module__", "__dict__", "__wrapped__", "__weakref__", "__qualname__", "__annotations__", "__slots__"}
-    | {"__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__", "__abstractmethods__"}
+    | {"__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__"}
     | {"__dataclass_fields__", "__dataclass_params__", "__match_args__", "__constants__", "__annotate__"}
 )
 
@@ -220,12 +220,15 @@ def plain_value(base: Any, value: Any) -> Any:
 
 
 def same_constant(found: Any, expected: Any) -> bool:
-    """Equal in type and value, all the way down; tells -0.0 from 0.0 and finds NaN equal to itself."""
+    """Equal in type and value, all the way down; tells -0.0 from 0.0, and a NaN from any other.
+
+    (In a container a NaN is found by identity.)
+    """
     cls = type(expected)
     if type(found) is not cls:
         return False
     if cls is float or cls is complex:
-        return repr(found) == repr(expected)
+        return found is expected or (found == expected and repr(found) == repr(expected))
     if issubclass(cls, tuple):
         return len(found) == len(expected) and all(map(same_constant, found, expected))
     if hasattr(cls, "tobytes"):  # a number of numpy's

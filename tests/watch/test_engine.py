@@ -14,6 +14,7 @@ from stator import _native as n
 
 STATE = (1, True, 0, int, 0, 0, None, True, -1, None)
 NAMESPACE = {"level": -1}
+NAN = float("nan")
 
 
 def learn_state() -> None:
@@ -118,7 +119,7 @@ def test_every_fact() -> None:
         (n.FACT_EQUAL, 1, [1], [True, 1.0, 2]),
         (n.FACT_EQUAL, 10**30, [10**30], [10**30 + 1]),
         (n.FACT_EQUAL, 0.0, [0.0], [-0.0, 0, 1e-300]),
-        (n.FACT_EQUAL, float("nan"), [float("nan"), -float("nan")], [1.0]),
+        (n.FACT_EQUAL, NAN, [NAN], [float("nan"), -NAN, 1.0]),
         (n.FACT_EQUAL, "abc", ["".join("abc")], ["abd", "ab", b"abc"]),
         (n.FACT_EQUAL, b"abc", [b"abc"], [b"abd", "abc"]),
         (n.FACT_EQUAL, None, [None], [0, False]),

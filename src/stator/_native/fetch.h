@@ -20,11 +20,12 @@ typedef struct {
 
 /* ---- constants ---- */
 
-/* Are two constants equal in type and value? 1, 0, or -1: cannot tell. Tells -0.0 from 0.0, finds NaN equal to NaN. */
+/* Are two constants equal in type and value? 1, 0, or -1: cannot tell. Tells -0.0 from 0.0, and
+ * a NaN from any other: in a container it is found by identity. */
 static int
 same_float(double a, double b)
 {
-    return (a != a && b != b) || memcmp(&a, &b, sizeof a) == 0;
+    return a == a && memcmp(&a, &b, sizeof a) == 0;
 }
 
 static int

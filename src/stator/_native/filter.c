@@ -287,6 +287,47 @@ on_callable(Watcher *w, PyObject *callable)
     return ptrset_has(&w->approved, callable) ? -1 : 1;
 }
 
+static inline int
+is_named(PyObject *names, PyObject *name)
+{
+    if (names == NULL || names == Py_None) {
+        return 0;
+    }
+    if (PyDict_CheckExact(names)) {
+        return PyDict_GetItem(names, name) != NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
+        if (PyTuple_GET_ITEM(names, i) == name) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Does a Python function take these arguments? If not no frame follows, and nobody else would note the function.
+ * `names`: of keyword arguments, a tuple or a dict; "no" in doubt. */
+int
+filter_surely_binds(PyObject *function, Py_ssize_t given, PyObject *names)
+{
+    PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
+    PyObject *defaults = PyFunction_GET_DEFAULTS(function), *kwdefaults = PyFunction_GET_KW_DEFAULTS(function);
+    if (given > code->co_argcount && !(code->co_flags & CO_VARARGS)) {
+        return 0;
+    }
+    Py_ssize_t unmatched = names == NULL || names == Py_None ? 0 : PyObject_Length(names);
+    Py_ssize_t required = code->co_argcount - (defaults == NULL ? 0 : PyTuple_GET_SIZE(defaults));
+    for (Py_ssize_t i = given; i < code->co_argcount + code->co_kwonlyargcount; i++) {
+        PyObject *name = PyTuple_GET_ITEM(code->co_localsplusnames, i);
+        if (i >= code->co_posonlyargcount && is_named(names, name)) {
+            unmatched--;
+        }
+        else if (i < code->co_argcount ? i < required : !is_named(kwdefaults, name)) {
+            return 0;
+        }
+    }
+    return unmatched == 0 || (code->co_flags & CO_VARKEYWORDS);
+}
+
 /* An argument that C code may read: an outside object, or one whose class may have special methods in Python. */
 static inline int
 argument_matters(Watcher *w, PyObject *x)
@@ -306,6 +347,10 @@ on_call(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
         return 0;
     }
     int answer = on_callable(w, callable);
+    PyObject *function = answer == 0 ? python_function(callable) : NULL;
+    if (function != NULL && known(w, function)) {
+        return !filter_surely_binds(function, ops->call.nargs + (function != callable), ops->kwnames);
+    }
     if (answer < 0) {
         for (int i = 0; i < ops->call.nargs; i++) {
             if (argument_matters(w, ops->call.args[i])) {
@@ -327,6 +372,11 @@ on_call_ex(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
         return 1; /* they are going to be iterated, whoever is called */
     }
     int answer = on_callable(w, callable);
+    PyObject *function = answer == 0 ? python_function(callable) : NULL;
+    if (function != NULL && known(w, function)) {
+        int plain = PyTuple_CheckExact(args) && (kwargs == NULL || PyDict_CheckExact(kwargs));
+        return !plain || !filter_surely_binds(function, PyTuple_GET_SIZE(args) + (function != callable), kwargs);
+    }
     if (answer < 0 && PyTuple_CheckExact(args)) {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
             if (argument_matters(w, PyTuple_GET_ITEM(args, i))) {

@@ -47,6 +47,20 @@ mro_lookup(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyObject *
+surely_binds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3 || !PyFunction_Check(args[0]) || !PyLong_Check(args[1]) || !PyTuple_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "surely_binds(function, given, names) takes a function, an int and a tuple");
+        return NULL;
+    }
+    Py_ssize_t given = PyLong_AsSsize_t(args[1]);
+    if (given == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    return PyBool_FromLong(filter_surely_binds(args[0], given, args[2]));
+}
+
+static PyObject *
 as_iterator(PyObject *Py_UNUSED(module), PyObject *object)
 {
     if (!PyIter_Check(object)) {
@@ -85,6 +99,8 @@ static PyMethodDef functions[] = {
     {"type_version", type_version, METH_O, "The type's version tag, assigned if need be; 0 if there is none."},
     {"mro_lookup", (PyCFunction)(void (*)(void))mro_lookup, METH_FASTCALL,
      "What the type's MRO holds under a name, no descriptor invoked; MISSING if nothing."},
+    {"surely_binds", (PyCFunction)(void (*)(void))surely_binds, METH_FASTCALL,
+     "Does a function take so many positional arguments, and these names? False in doubt."},
     {"distinct", distinct, METH_O, "Another object that is the same int, float or text."},
     {"as_iterator", as_iterator, METH_O, "What GET_ITER makes of a result of __iter__: itself, if it is an iterator."},
     {"tensor_version", tensor_version, METH_O, "A tensor's version counter; None if it has none."},

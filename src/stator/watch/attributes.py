@@ -20,7 +20,7 @@ from ..recording import Edge, Fact, Origin
 from .breaks import Drop
 from .classes import Classes
 from .constants import is_constant
-from .containers import change_key, read_index, read_key
+from .containers import change_key, let_go, read_index, read_key
 from .ledger import Ledger
 
 MISSING = _native.MISSING
@@ -31,6 +31,7 @@ _FRAMES_AND_OWNERS = (types.FrameType, types.GeneratorType, types.CoroutineType,
 _GENERIC_MODULES = frozenset({"builtins", "collections", "functools", "operator", "itertools", "types", "re"})
 _start_of_super: Callable[[Any], type] = super.__dict__["__thisclass__"].__get__  # past `super`'s own lookup
 _class_of_super: Callable[[Any], type | None] = super.__dict__["__self_class__"].__get__
+_SET_UNSEEN = frozenset({"real", "imag", "__class__", "__dict__"})  # of tensors, past the tensor mode
 _OWN_LOOKUP = (type, super)  # builtin types whose attribute lookup is not the generic one
 
 # C attributes that are parts of the object, fixed or guarded as children: reading them runs nothing.
@@ -179,7 +180,7 @@ class Attributes:
                 self._ledger.read(origin, Edge.ATTR, name, getattr(owner, name))
                 return
         found = self._classes.entry(cls, name)
-        if found is not MISSING and has_method(type(found), "__get__") and self._is_data(found):
+        if found is not MISSING and self._has(found, "__get__") and self._is_data(found):
             self._read_through(found, cls, name, owner, origin)
             return
         if origin is not None:
@@ -196,7 +197,11 @@ class Attributes:
             self._fall_back(owner, cls, name, origin)
 
     def _is_data(self, found: Any) -> bool:
-        return has_method(type(found), "__set__") or has_method(type(found), "__delete__")
+        return self._has(found, "__set__") or self._has(found, "__delete__")
+
+    def _has(self, found: Any, name: str) -> bool:
+        """Is a class entry a descriptor with this method? That of an open class may get one, or lose it."""
+        return self._classes.entry(type(found), name) is not MISSING
 
     def _read_through(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
         """The class entry decides: a descriptor, or a plain value of the class."""
@@ -309,6 +314,9 @@ class Attributes:
 
     def _read_of_class(self, owner: type, name: str) -> None:
         meta = type(owner)
+        if issubclass(type(self._classes.entry(meta, "__getattribute__")), types.FunctionType):
+            self._classes.note(meta)
+            return
         found_in_meta = self._classes.entry(meta, name)
         if found_in_meta is not MISSING and self._is_data(found_in_meta):
             if isinstance(found_in_meta, (types.GetSetDescriptorType, types.MemberDescriptorType)):
@@ -339,6 +347,7 @@ class Attributes:
     def _read_of_module(self, owner: types.ModuleType, name: str) -> None:
         namespace = owner.__dict__
         origin = self._ledger.constant(namespace)
+        self._ledger.require(self._ledger.constant(owner), Fact.TYPE, types.ModuleType)  # another may be assigned
         if name == "__dict__":
             return
         read_key(self._ledger, origin, namespace, name)
@@ -405,12 +414,15 @@ class Attributes:
             if origin is not None:
                 if delete:
                     raise Drop("unguardable", f"slot {name} is deleted")
+                let_go(getattr(owner, name, None))
                 change = self._ledger.change("slot", origin, owner)
                 change.written[found] = None
         elif self._classes.is_open(type(found)):
             self._classes.note(type(found))
             self._classes.value(cls, name, found)
         elif issubclass(cls, _TensorBase):
+            if name in _SET_UNSEEN:
+                raise Drop("attribute-set-on-tensor", name)
             return  # the tensor mode sees it
         elif origin is not None or name in ("__class__", "__dict__"):
             raise Drop("unguardable", f"{cls.__name__}.{name} is set through C code")

@@ -226,6 +226,13 @@ def constructor_rule(r: Handlers, cls: type, args: Args, kwnames: tuple[str, ...
         if base is not object:
             pure(r, cls, args, kwnames)
     r.classes.note(cls)
+    if r.classes.entry(cls, "__del__") is not _native.MISSING:  # when it runs depends on who else holds the object
+        raise Drop("finalizer", f"{cls.__qualname__}.__del__")
+    for name in ("__new__", "__init__"):
+        function = r.classes.entry(cls, name)
+        function = function.__func__ if issubclass(type(function), staticmethod) else function
+        if issubclass(type(function), types.FunctionType):
+            r.note_arguments(function, len(args) - len(kwnames) + 1, kwnames)
     init = r.classes.entry(cls, "__init__")
     if issubclass(type(init), types.WrapperDescriptorType) and init.__objclass__ is not object:
         pure(r, cls, args, kwnames)

@@ -7,10 +7,14 @@ and all its children are noted in the ledger. So whatever C code then gives back
 from __future__ import annotations
 
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+
+from .. import _native
 from ..facts import container_kind, has_own_hash, keys_of
 from ..recording import Edge, Fact, Origin
 from .breaks import Drop
@@ -203,6 +207,15 @@ def _contains_keyed(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key
 # -- changing
 
 
+def let_go(value: Any) -> None:
+    """A place is about to hold something else. Recordings keep what they know alive; if somebody would notice the end
+    of this object, it must come when the program brings it about. (Of tensors torch itself keeps weak references.)"""
+    if is_constant(value) or issubclass(type(value), torch.Tensor):
+        return
+    if weakref.getweakrefcount(value) or _native.mro_lookup(type(value), "__del__") is not _native.MISSING:
+        raise Drop("let-go", type(value).__qualname__)
+
+
 def _copy(container: Any, kind: str) -> Any:
     if kind == "dict":
         return {key: dict.__getitem__(container, key) for key in keys_of(container)}
@@ -217,6 +230,7 @@ def change_key(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any
         change_all(ledger, origin, mapping)
         return
     ledger.touch(origin, mapping)
+    let_go(dict.get(mapping, key))
     change = _begin(ledger, origin, mapping, "dict")
     change.written[key] = None
     if remove:
@@ -235,6 +249,8 @@ def change_all(ledger: Ledger, origin: Origin, container: Any) -> None:
     if kind is None or kind == "tuple":
         raise Drop("unknown-callable", f"changes an outside {type(container).__name__}")
     expose(ledger, origin, container)
+    for item in dict.values(container) if kind == "dict" else _plain_items(container, kind):
+        let_go(item)
     change = _begin(ledger, origin, container, kind)
     change.whole = True
     change.structure_noted = True

@@ -31,6 +31,7 @@ from .containers import (
     contains,
     expose,
     expose_deep,
+    let_go,
     measure,
     read_index,
     read_key,
@@ -106,6 +107,17 @@ class Handlers:
     def depend_on(self, tensor: Any) -> None:
         """The program's course depends on the facts of this tensor."""
         raise NotImplementedError
+
+    def has_written(self) -> bool:
+        """Has the segment changed anything outside so far?"""
+        raise NotImplementedError
+
+    def is_unsteady(self, cached: Any) -> bool:
+        """May a cached function give the guards, which call it before anything is written, what it gives nobody else?
+        (Libraries cache what does not depend on the program.)"""
+        code = getattr(getattr(cached, "__wrapped__", None), "__code__", None)
+        trusted = type(code) is types.CodeType and policy.is_trusted(code.co_filename)
+        return not trusted and (self.has_written() or cached.cache_info().maxsize == 0)
 
     def paused(self, func: Callable[..., Any], *args: Any) -> Any:
         return self.watcher.paused(func, *args)
@@ -492,6 +504,8 @@ class Handlers:
         self.ledger.place = probe
         origin = self.ledger.find(cell)
         if origin is not None:
+            if cell != types.CellType():
+                let_go(cell.cell_contents)
             self.ledger.change("cell", origin, cell)
 
     # -- probes: calling
@@ -529,6 +543,7 @@ class Handlers:
                 self.watcher.approve(func)
             return replacement
         if issubclass(type(func), types.FunctionType):
+            self.note_arguments(func, len(args) - len(kwnames), kwnames)
             return None
         if issubclass(type(func), types.MethodType):
             owner = self.ledger.find(func)
@@ -555,6 +570,14 @@ class Handlers:
             self.touch(func)
             return None
         raise Drop(break_for(func), self.name_of(func))
+
+    def note_arguments(self, function: types.FunctionType, given: int, names: tuple[str, ...]) -> None:
+        """A function is about to be called. If it does not take these arguments no frame follows that would note it."""
+        origin = self.ledger.find(function)
+        if origin is not None and not _native.surely_binds(function, given, names):
+            self.attributes.note_function(origin, function)
+            for part in ("__defaults__", "__kwdefaults__"):
+                self.ledger.read(origin, Edge.ATTR, part, getattr(function, part))
 
 
 # The method of `Handlers` for each kind of probe.

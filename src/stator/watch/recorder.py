@@ -297,6 +297,8 @@ class Recorder(Handlers):
             self._give_back(loose=True, inside=inside)
         self._make_plain()
         self._wait(here)
+        if reason is not None and reason.id == "let-go":
+            self.ledger.forget()
 
     def _make_plain(self) -> None:
         """What runs from here on finds the numbers that the program has put there."""
@@ -518,6 +520,9 @@ class Recorder(Handlers):
     def captures_scalars(self) -> bool:
         return self._settings.capture_scalar_outputs
 
+    def has_written(self) -> bool:
+        return bool(self.ledger.changes) or self.tracer.mutates
+
     def print_later(self, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> bool:
         """With `reorder_print`, texts and numbers are printed where the segment ends; the order of lines stays."""
         count = len(args) - len(kwnames)
@@ -623,7 +628,9 @@ _LOOSE_TYPES = (int, float, str)
 
 def _is_loose(value: Any) -> bool:
     """Can it be made an object of its own, and told by that wherever it goes?"""
-    return type(value) in (int, float) or (type(value) is str and len(value) > 1)
+    if type(value) is float:
+        return value == value  # a NaN is told by its identity already
+    return type(value) is int or (type(value) is str and len(value) > 1)
 
 
 def _words(why: Drop | RecursionError) -> str:

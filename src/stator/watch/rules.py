@@ -196,7 +196,7 @@ def context_variable(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...
 
 def cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """A function behind `functools.lru_cache`: on a hit no frame runs, so the guards ask the cache again."""
-    if kwnames or not all(map(is_constant, args)):
+    if kwnames or r.is_unsteady(func) or not all(map(is_constant, args)):
         raise Drop("cached-function", r.name_of(func))
     read_again(r, func, args, kwnames)
 

@@ -148,7 +148,7 @@ class Symbols:
 
     def generalise(self, origin: Origin, value: Any) -> bool:
         """A number or a tuple is read from outside. True: it is a symbol now, in its place."""
-        if origin.key in _READ_TOO_LATE:
+        if origin.key in _READ_TOO_LATE or (origin.parent is not None and origin.parent.key in _READ_TOO_LATE):
             return False
         if type(value) not in (int, float):
             self._open(origin, value)

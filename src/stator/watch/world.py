@@ -127,6 +127,12 @@ TABLE: tuple[Row, ...] = (
     Row("numpy", "numpy.", "*", "arrays are no tensors: their contents are not ours to guard"),
     Row("pandas", "pandas.", "*", "tables are no tensors: their contents are not ours to guard"),
     Row("scipy", "scipy.", "*", "works on numpy's arrays"),
+    Row(
+        "other-compiler",
+        "torch._dynamo.eval_frame",
+        "_TorchDynamoContext. OptimizedModule.",
+        "torch.compile replaces frames, too, and must see the function's own",
+    ),
     # the backward pass
     Row("backward", "torch.autograd", "backward grad", "runs the graph of autograd, and writes `.grad`"),
 )

@@ -1,0 +1,62 @@
+"""What the attacks have in common: a program is replayed, its surroundings change, and it must be eager again.
+
+An attack that is never replayed attacks nothing, so a call that should be one is asserted to be one.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from harness import Checked, World, check, rand
+
+Change = Callable[[World], Any]
+
+
+def after(change: Change, seed: int) -> Callable[[World], Any]:
+    """A call with a new tensor, once `change` is made."""
+
+    def call(w: World) -> Any:
+        change(w)
+        return w.fn(rand(seed))
+
+    return call
+
+
+def nothing(w: World) -> None:
+    """No change."""
+
+
+def attack(world: Callable[[], World], *changes: Change, replayed: bool = True, **how: Any) -> Checked:
+    """Three calls, and two more after each of the changes; all as the plain program's.
+
+    `replayed`: the third call is a hit, so that the changes are made behind a recording that is in use. False
+    where it needs another recording in each call, or has to run plain.
+    """
+    calls = [after(nothing, seed) for seed in (1, 2, 3)]
+    for seed, change in enumerate(changes, start=2):
+        calls += [after(change, 2 * seed), after(nothing, 2 * seed + 1)]
+    done = check(world, calls, expect=None, **how)
+    breaks = [why.id for why in done.world.fn.stator.break_reasons]
+    assert not replayed or done.outcomes[2] == "hit", f"outcomes {done.outcomes}, breaks {breaks}"
+    return done
+
+
+def function_in(namespace: dict[str, Any], source: str, name: str = "fn") -> Any:
+    """A function whose globals are `namespace`."""
+    exec(compile(source, "<program>", "exec"), namespace)
+    return namespace[name]
+
+
+def module(name: str, source: str = "") -> types.ModuleType:
+    """A new module of that name, which `import` finds."""
+    made = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, f"<{name}>", "exec"), made.__dict__)
+    return made
+
+
+def hidden(function: Callable[..., Any]) -> Any:
+    """A callable that a world carries for its changes, and that no description looks into."""
+    return type("Hidden", (), {"__slots__": (), "__call__": staticmethod(function)})()
