@@ -248,6 +248,8 @@ class Writer:
         finally:
             self.functions.pop()
             self.loops = was
+        assigned = (re.match(r" *(?:del )?((?:odd_\w+|g_s)(?:, odd_\w+)*) *(?:[+^]?= |$)", line) for line in lines)
+        here.globals.update(name for found in assigned if found for name in found[1].split(", "))
         declared = [f"{indent}global {', '.join(sorted(here.globals))}"] * bool(here.globals)
         declared += [f"{indent}nonlocal {', '.join(sorted(here.foreign))}"] * bool(here.foreign)
         return declared + lines

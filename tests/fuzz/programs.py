@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import re
 
+import oddities
 from classes import CLASSES, FIXED, FUNCTIONS, IMPORTS, STATE, STATE_TYPES
 from expressions import EXPRESSIONS
 from grammar import INDENT, Rules, Unfillable, Writer
@@ -66,10 +67,10 @@ def program(seed: int) -> str:
 
 def fixed_parts(text: str) -> list[str]:
     """What a program needs of the world that all share."""
-    parts = FIXED.split("\n\n")
+    parts = (FIXED + "\n" + oddities.WORLD).split("\n\n")
     for part in reversed(parts):
-        name = re.search(r"(?:^|\n)(?:class |def )?(\w+)", part)
-        if name and not re.search(rf"\b{name[1]}\b", text):
+        names = re.findall(r"^(?:class |def )?(\w+)", part, re.MULTILINE)
+        if not re.search(rf"\b({'|'.join(names)})\b", text):
             parts.remove(part)
         else:
             text += part
@@ -93,7 +94,10 @@ class _Program:
             "class": [(1, name) for name in chosen],
             "error": [(2, "Oops"), (1, "Worse"), (1, "ValueError"), (1, "KeyError")],
         }
-        self.writer = Writer(rng, expressions, STATEMENTS, budget=rng.choice([6, 10, 15, 25]))
+        usual = sum(weight for weight, _ in STATEMENTS)
+        share = rng.choice([0.0, 0.2, 1.0]) * usual / sum(weight for weight, _ in oddities.STATEMENTS)
+        odd = [(weight * share, text) for weight, text in oddities.STATEMENTS]
+        self.writer = Writer(rng, expressions, [*STATEMENTS, *odd], budget=rng.choice([6, 10, 15, 25]))
         self.parameters = ["x", *(name for name in list(ARGUMENTS)[1:] if rng.random() < 0.3)]
 
     def text(self) -> str:
@@ -110,9 +114,10 @@ class _Program:
         writer.expressions, writer.statements = everything
         writer.budget = self.rng.choice([4, 8, 12, 20, 30])
         main = self.main()
+        self.written = main + "\n".join(pieces)
         calls = self.calls(settings["gradients"])
         own = "\n".join(["\n".join(pieces), "\n".join(state), main, calls])
-        return "\n".join([IMPORTS, f"SETTINGS = {settings!r}", *fixed_parts(own), own, ""])
+        return "\n".join([IMPORTS + oddities.IMPORTS, f"SETTINGS = {settings!r}", *fixed_parts(own), own, ""])
 
     def settings(self) -> dict[str, object]:
         rng = self.rng
@@ -149,7 +154,7 @@ class _Program:
             arguments, batch = dict(usual), usual_batch
             if number >= 1:
                 for _ in range(rng.choice([0, 1, 1, 2])):
-                    changes += writer.lines(writer.pick(BETWEEN), INDENT)
+                    changes += self.change()
                 for name in self.parameters:
                     if rng.random() < 1.2 / len(self.parameters):
                         arguments[name] = writer.fill(writer.pick(ARGUMENTS[name][2]), 1)
@@ -163,16 +168,26 @@ class _Program:
         order += [0] * (rng.random() < 0.5)
         order += [order[-1]] * (4 - len(order))
         names = ", ".join(f"call_{number}" for number in order)
-        return "\n".join([*texts, f"KEPT = []\nCALLS = [{names}]"])
+        return "\n".join([*texts, f"KEPT = []\nLAST = None\nCALLS = [{names}]"])
+
+    def change(self) -> list[str]:
+        """Something to do between calls; oddities only where `main` knows them."""
+        while True:
+            lines = self.writer.lines(self.writer.pick([*BETWEEN, *oddities.BETWEEN]), INDENT)
+            if all(
+                name in self.written for name in re.findall(r"\b(?:odd_\w+|Number|Counted|Point)\b", " ".join(lines))
+            ):
+                return lines
 
     def call(self, number: int, batch: int, changes: list[str], arguments: dict[str, str], gradients: object) -> str:
-        lines = [f"def call_{number}():", f"{INDENT}global {', '.join(STATE_TYPES)}, helper, count_up, len"]
+        odd = sorted({name for line in changes for name in re.findall(r"^ +(odd_\w+) =", line)})
+        names = [*STATE_TYPES, "helper", "count_up", "len", "LAST", *odd]
+        lines = [f"def call_{number}():", f"{INDENT}global {', '.join(names)}"]
         lines += [*changes, f"{INDENT}B = {batch}"]
         lines += [f"{INDENT}{name} = {text}" for name, text in arguments.items()]
         lines.append(f"{INDENT}KEPT.append(({', '.join(arguments)},))")
-        lines.append(
-            f"{INDENT}return {'differentiated(' * bool(gradients)}main({', '.join(arguments)}){')' * bool(gradients)}"
-        )
+        lines.append(f"{INDENT}LAST = main({', '.join(arguments)})")
+        lines.append(f"{INDENT}return {'differentiated(LAST)' if gradients else 'LAST'}")
         return "\n".join(lines)
 
 

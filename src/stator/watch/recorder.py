@@ -182,6 +182,7 @@ class Recorder(Handlers):
             except (Drop, RecursionError) as error:
                 drop = error if isinstance(error, Drop) else Drop("rebuild", "a result nested too deep")
                 self._give_up(drop, self._reason(drop))
+                del drop  # its traceback has this frame: together they would keep what the program lets go
         return self.segments
 
     def plain_recording(self, reason: BreakReason | None = None) -> Recording:

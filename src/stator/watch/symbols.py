@@ -179,7 +179,10 @@ class Symbols:
     def _way_to_put(self, origin: Origin) -> Callable[[Any], Any] | None:
         """How a number is put where it was read from. (An equal one: nobody else can tell, when it is plain again.)"""
         assert origin.parent is not None
-        key, parent = origin.key, self._value_of(origin.parent)
+        try:
+            key, parent = origin.key, self._value_of(origin.parent)
+        except (LookupError, AttributeError, ValueError):
+            return None  # by now that way leads nowhere
         known = self._recorder.ledger.find(parent) is origin.parent or any(parent is opened for opened in self._opened)
         if not known:
             return None  # by now that way leads to another object
