@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
 
@@ -134,3 +135,37 @@ def test_a_counter_of_the_thread():
         return World(fn=fn)
 
     check_calls(world, (), (), (), ())
+
+
+def test_a_bool_at_the_left_of_a_number_that_changes():
+    """Both are ints, and neither class is the other's: the left one answers."""
+
+    def minus(x, flag, n):
+        return x * (flag - n), flag - n, flag + n, flag * n, flag // n, flag % n, flag | n
+
+    def compared(x, flag, n):
+        return (x if flag < n else -x), flag == n, flag != n, flag >= n
+
+    def in_containers(x, flag, n):
+        return x * max(flag, n), [flag] == [n], sum([n, 1], flag), sorted([flag, n, 3])
+
+    def by_operator(x, flag, n):
+        return x * operator.sub(flag, n), operator.lt(flag, n)
+
+    for fn in (minus, compared, in_containers, by_operator):
+        arguments = [(True, 3), (True, 4), (True, 5), (False, 6), (True, 1), (False, 2), (True, 7)]
+        check_calls(lambda fn=fn: World(fn=fn), *arguments)
+
+
+def test_a_bool_and_a_global_number_take_turns():
+    def world():
+        n = -1
+
+        def fn(x, flag):
+            nonlocal n
+            n = flag - n
+            return x + 1, n
+
+        return World(fn=fn)
+
+    check_calls(world, (2,), (2,), (2,), (True,), (True,), (True,), (False,), (True,))

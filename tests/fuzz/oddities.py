@@ -380,7 +380,7 @@ odd_local.n = getattr(odd_local, 'n', 0) + 1
 <=I> = odd_local.n
 
 0.5
-odd_weak['<key>'] = <O>
+odd_weak['<key>'] = g_o
 <=I> = len(odd_weak)
 
 0.5

@@ -135,10 +135,11 @@ def in_words(outcome: Outcome) -> str:
 
 def written(text: str, finding: Finding, folder: str, number: int, seconds: float) -> str:
     """The finding, made small, in a file of its own."""
+    raised = outcome_of(text).raised
 
     def fails(smaller: str) -> bool:
-        other = outcome_of(smaller).finding
-        return other is not None and other.kind == finding.kind
+        other = outcome_of(smaller)
+        return other.finding is not None and other.finding.kind == finding.kind and other.raised <= raised
 
     small = ast.unparse(ast.parse(text))
     if fails(small):

@@ -103,6 +103,10 @@ class Ledger(_native.Ledger):
     def changed(self, target: Any, *, slots: bool = False) -> Change | None:
         return self.changes.get((id(target), slots)) if self.changes else None
 
+    def close(self) -> None:
+        super().close()
+        self.changes.clear()
+
     def known_objects(self) -> Iterator[tuple[Origin, Any]]:
         seen: set[int] = set()
         for value in self.alive:

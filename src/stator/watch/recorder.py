@@ -209,7 +209,9 @@ class Recorder(Handlers):
     def release(self) -> None:
         """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
         self._let_go()
-        del self.watcher, self._ask
+        self.slots, self.slot_values, self._break = (), [], None
+        self._continued.clear()
+        del self.watcher, self._ask, self.prints
 
     def _let_go(self) -> None:
         if self.symbols is not None:
@@ -388,7 +390,7 @@ class Recorder(Handlers):
         operands = self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
         if probe.kind == _native.IS and all(isinstance(operand, (int, float)) for operand in operands):
             self._compare_identities(operands)
-        elif uses.float_on_the_left(probe, operands):
+        elif uses.left_looks_at_right(probe, operands):
             place = len(self.watcher.frames()[0][-1][5]) + probe.depth - probe.span
             self.watcher.put(0, place, self.symbols.stand_in(operands[0]))
             self.symbols.keep(value)

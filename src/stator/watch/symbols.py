@@ -531,9 +531,9 @@ class Symbols:
         self._comparisons.append(Relation(expression if value else ("not", expression), self._place))
         return value
 
-    def stand_in(self, number: float) -> Any:
-        """A plain float as one that asks its partner, for one operation."""
-        self._stand_ins.append(_native.symbol(number))
+    def stand_in(self, number: float | bool) -> Any:
+        """A plain float as one that asks its partner, for one operation; of a bool, the int."""
+        self._stand_ins.append(_native.symbol(number if type(number) is float else int(number)))
         return self._stand_ins[-1]
 
     # -- specialising
