@@ -257,13 +257,14 @@ swap_item(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
-/* `sum` and `math.prod` look into the ints that they add to a float; here every number is asked, by `ask`. */
+/* `sum` and `math.prod` look into the ints that they add to a float or a bool; here every number is asked, by `ask`. */
 static PyObject *
 accumulate(PyObject *iterable, PyObject *start, binaryfunc step, binaryfunc ask)
 {
     PyObject *items = PyObject_GetIter(iterable), *result = items == NULL ? NULL : Py_NewRef(start), *item;
     while (result != NULL && (item = PyIter_Next(items)) != NULL) {
-        Py_SETREF(result, PyFloat_CheckExact(result) && is_symbol(item) ? ask(result, item) : step(result, item));
+        int looks = PyFloat_CheckExact(result) || PyBool_Check(result);
+        Py_SETREF(result, looks && is_symbol(item) ? ask(result, item) : step(result, item));
         Py_DECREF(item);
     }
     if (PyErr_Occurred()) {

@@ -67,6 +67,12 @@ def _is_generic(getter: Any) -> bool:
     return owner.__module__ in _GENERIC_MODULES and owner not in _OWN_LOOKUP
 
 
+def _writes_plainly(setter: Any) -> bool:
+    """Is this C code `object.__setattr__`, or one that does the same?"""
+    owner = getattr(setter, "__objclass__", None)
+    return owner is not None and owner.__module__ in _GENERIC_MODULES
+
+
 def fresh_namespace(owner: Any) -> dict[str, Any]:
     try:
         namespace: dict[str, Any] = object.__getattribute__(owner, "__dict__")
@@ -379,6 +385,8 @@ class Attributes:
         if issubclass(type(setter), types.FunctionType):
             self._classes.note(cls)
             return
+        if not _writes_plainly(setter) and self._ledger.find(owner) is not None:
+            raise Drop("unguardable", f"attributes of {cls.__name__} are set by C code")
         self.write_plain(owner, name, delete=delete)
 
     def write_plain(self, owner: Any, name: str, *, delete: bool = False) -> None:

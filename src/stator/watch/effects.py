@@ -36,16 +36,15 @@ NOTHING = Constant(None)
 
 def has_finalizer(cls: type) -> bool:
     """Does code of the program run when an object dies? A replay keeps what is passed on to the rest of a function for
-    longer, and does not make what nothing reads any more."""
+    longer, does not make what nothing reads any more, and lets go of what it replaces in an order of its own."""
     return isinstance(mro_lookup(cls, "__del__"), types.FunctionType)
 
 
 class Rebuilder:
     """Recipes for values as they are at the segment's end; every fresh object gets one blueprint."""
 
-    def __init__(self, recorder: Recorder, *, at_break: bool = False) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._at_break = at_break
         self.ledger = recorder.ledger
         self._symbols = recorder.symbols
         self.blueprints: list[Blueprint] = []
@@ -94,7 +93,7 @@ class Rebuilder:
         describe = _DESCRIBE.get(cls) or _DESCRIBE_BASES.get(container_kind(cls) or "")
         if describe is None:
             describe = Rebuilder._exception if issubclass(cls, BaseException) else Rebuilder._object
-        if self._at_break and has_finalizer(cls):
+        if has_finalizer(cls):
             raise Drop("rebuild", f"{cls.__qualname__} has a finalizer")
         describe(self, value, blueprint)
         if is_open(cls) or cls is types.SimpleNamespace or issubclass(cls, BaseException):
@@ -400,7 +399,7 @@ def conclude(recorder: Recorder, result: Any) -> Recording:
 
 def conclude_at(recorder: Recorder, here: Break) -> Recording:
     """The recording of a run that is about to break."""
-    rebuild = Rebuilder(recorder, at_break=True)
+    rebuild = Rebuilder(recorder)
     recorder.tracer.close()
     for value in recorder.held():
         if has_finalizer(type(value)):

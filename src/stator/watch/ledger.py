@@ -103,10 +103,10 @@ class Ledger(_native.Ledger):
     def changed(self, target: Any, *, slots: bool = False) -> Change | None:
         return self.changes.get((id(target), slots)) if self.changes else None
 
-    def forget(self) -> None:
-        """Nothing is kept alive any more: the recording is over, and the program is about to let go of something."""
+    def close(self) -> None:
+        """The recording is over: nothing is kept alive any more."""
+        super().close()
         self.changes.clear()
-        self.close()
 
     def known_objects(self) -> Iterator[tuple[Origin, Any]]:
         seen: set[int] = set()

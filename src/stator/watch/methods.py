@@ -176,8 +176,15 @@ def object_method(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) 
         _reduce(r, args)
     elif name in ("__reduce__", "__getstate__", "__sizeof__", "__dir__"):
         raise Drop("unknown-callable", f"object.{name}")
+    elif name in _EXCEPTION_CHANGES and args and r.ledger.find(args[0]) is not None:
+        if issubclass(type(args[0]), BaseException):
+            raise Drop("unguardable", f"{name} of an outside exception")
     else:
         pure_of_class(r, args)
+
+
+# What these change is kept by C code, or is written past the attributes of the exception.
+_EXCEPTION_CHANGES = frozenset({"__init__", "__setstate__", "add_note", "with_traceback"})
 
 
 def _reduce(r: Handlers, args: Args) -> None:

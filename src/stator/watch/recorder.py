@@ -184,6 +184,7 @@ class Recorder(Handlers):
             except (Drop, RecursionError) as error:
                 drop = error if isinstance(error, Drop) else Drop("rebuild", "a result nested too deep")
                 self._give_up(drop, self._reason(drop))
+                del drop  # its traceback has this frame: together they would keep what the program lets go
         return self.segments
 
     def plain_recording(self, reason: BreakReason | None = None) -> Recording:
@@ -210,7 +211,9 @@ class Recorder(Handlers):
     def release(self) -> None:
         """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
         self._let_go()
-        del self.watcher, self._ask
+        self.slots, self.slot_values, self._break = (), [], None
+        self._continued.clear()
+        del self.watcher, self._ask, self.prints
 
     def _let_go(self) -> None:
         if self.symbols is not None:
@@ -298,7 +301,7 @@ class Recorder(Handlers):
         self._make_plain()
         self._wait(here)
         if reason is not None and reason.id == "let-go":
-            self.ledger.forget()
+            self.ledger.close()
 
     def _make_plain(self) -> None:
         """What runs from here on finds the numbers that the program has put there."""
@@ -393,7 +396,7 @@ class Recorder(Handlers):
         operands = self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
         if probe.kind == _native.IS and all(isinstance(operand, (int, float)) for operand in operands):
             self._compare_identities(operands)
-        elif uses.float_on_the_left(probe, operands):
+        elif uses.left_looks_at_right(probe, operands):
             place = len(self.watcher.frames()[0][-1][5]) + probe.depth - probe.span
             self.watcher.put(0, place, self.symbols.stand_in(operands[0]))
             self.symbols.keep(value)

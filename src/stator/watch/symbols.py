@@ -191,7 +191,10 @@ class Symbols:
     def _way_to_put(self, origin: Origin) -> Callable[[Any], Any] | None:
         """How a number is put where it was read from. (An equal one: nobody else can tell, when it is plain again.)"""
         assert origin.parent is not None
-        key, parent = origin.key, self._value_of(origin.parent)
+        try:
+            key, parent = origin.key, self._value_of(origin.parent)
+        except (LookupError, AttributeError, ValueError):
+            return None  # by now that way leads nowhere
         known = self._recorder.ledger.find(parent) is origin.parent or any(parent is opened for opened in self._opened)
         if not known:
             return None  # by now that way leads to another object
@@ -607,9 +610,9 @@ class Symbols:
         self._comparisons.append(Relation(expression if value else ("not", expression), self._place))
         return value
 
-    def stand_in(self, number: float) -> Any:
-        """A plain float as one that asks its partner, for one operation."""
-        self._stand_ins.append(_native.symbol(number))
+    def stand_in(self, number: float | bool) -> Any:
+        """A plain float as one that asks its partner, for one operation; of a bool, the int."""
+        self._stand_ins.append(_native.symbol(number if type(number) is float else int(number)))
         return self._stand_ins[-1]
 
     # -- specialising

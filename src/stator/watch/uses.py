@@ -1,7 +1,7 @@
 """What instructions and C callables do with symbolic numbers: pass them on, or read the number itself.
 
 A symbolic number hears of arithmetic, comparisons, hashing and printing (`_native/symbol.c`), if it is asked: of two
-operands the left one is asked first, and C types, `float` among them, answer from the other's value. What reads a value
+operands the left one is asked first, and C types, `float` and `bool` among them, answer from the other's value. What reads a value
 past these is found here, before it happens. Whatever is not known to pass numbers on counts as reading them.
 """
 
@@ -81,6 +81,7 @@ _READING_IDS = frozenset(map(id, (sum, math.prod)))  # they add to a float what 
 _WITH_A_NUMBER_BEHIND = frozenset(map(id, (enumerate, collections.deque)))
 _HEARD_IDS = frozenset(map(id, (int, float, str, repr, bool, abs, hash)))  # the number itself is asked
 _LAZY_IDS = frozenset(map(id, (map, filter, *(c for c in vars(itertools).values() if isinstance(c, type)))))
+_LOOK_AT_INTS = (float, bool)  # what is no subclass of theirs is not asked first
 _PLAIN = (int, float, bool, str, type(None), range, *_SYMBOLS)  # a range compares one by one what is no plain int
 _SEARCHED = (tuple, list, dict, set, frozenset)
 _TEXTS = (str, bytes, bytearray)
@@ -101,7 +102,7 @@ def reads(watcher: _native.Watcher, probe: Any, operands: list[Any], value: Any)
         return False  # its keys are hashed already, and its values are not asked
     if kind in _OPERATORS:
         texts = kind == _native.BINARY and any(issubclass(type(operand), _TEXTS) for operand in operands)
-        return texts or not _ask_each_other([operand for operand in operands if type(operand) is not float])
+        return texts or not _ask_each_other([operand for operand in operands if type(operand) not in _LOOK_AT_INTS])
     if kind in _ITEM_KINDS:
         stores = kind in _STORING_KINDS
         container = operands[1 if stores else 0]
@@ -145,16 +146,16 @@ def _call_of(probe: Any, operands: list[Any]) -> tuple[Any, tuple[Any, ...]]:
     return func, tuple(args)
 
 
-def float_on_the_left(probe: Any, operands: list[Any]) -> bool:
-    """Would a float look into the number at its right?"""
-    asked = probe.kind in (_native.BINARY, _native.COMPARE) and type(operands[0]) is float
+def left_looks_at_right(probe: Any, operands: list[Any]) -> bool:
+    """Would a float or a bool look into the number at its right, rather than leave the operation to it?"""
+    asked = probe.kind in (_native.BINARY, _native.COMPARE) and type(operands[0]) in _LOOK_AT_INTS
     return asked and type(operands[1]) is _native.Int
 
 
 def _ask_each_other(operands: Iterable[Any]) -> bool:
     """Does each of them, and of what is in them, ask its partner in an operation rather than look at its value?"""
     kinds = {cls for operand in operands for cls in _kinds_in(operand, _DEEPEST)}
-    if float in kinds and _native.Int in kinds:
+    if _native.Int in kinds and not kinds.isdisjoint(_LOOK_AT_INTS):
         return False
     return all(cls in _PLAIN or issubclass(cls, torch.Tensor) or _is_python(cls) for cls in kinds)
 

@@ -1,0 +1,171 @@
+"""Programs that random ones were made small to (`tests/fuzz/`): each was once not the plain program."""
+
+from __future__ import annotations
+
+import operator
+import threading
+import weakref
+
+from harness import World, check, rand
+
+
+def check_calls(world, *arguments, expect=None):
+    """Call `w.fn(x, *more)` with these further arguments, one tuple per call."""
+    calls = [lambda w, seed=seed, more=more: w.fn(rand(seed), *more) for seed, more in enumerate(arguments)]
+    return check(world, calls, expect=expect)
+
+
+class Box:
+    def __init__(self, n):
+        self.n = n
+
+
+class Noisy:
+    def __init__(self, log):
+        self.log = log
+
+    def __del__(self):
+        self.log.append("gone")
+
+
+def test_a_changed_number_in_what_was_taken_out_of_its_container():
+    """By the time it is read, no way leads to it from outside."""
+
+    def popped(x, boxes):
+        return x * boxes.pop().n
+
+    def deleted(x, boxes):
+        box = boxes[0]
+        del boxes[0]
+        return x * box.n
+
+    def emptied(x, boxes):
+        (box,) = boxes
+        boxes.clear()
+        return x * box.n
+
+    for fn in (popped, deleted, emptied):
+        calls = [lambda w, n=n: w.fn(rand(n), [Box(n)]) for n in (3, 4, 5, 6, 3)]
+        check(lambda fn=fn: World(fn=fn), calls, expect=None)
+
+
+def test_a_note_is_added_to_an_outside_exception():
+    def world():
+        error = ValueError("x")
+
+        def fn(x):
+            error.add_note("here")
+            return x + len(error.__notes__)
+
+        return World(fn=fn, error=error)
+
+    check_calls(world, (), (), (), ())
+
+
+def test_an_outside_exception_is_initialised_anew():
+    def world():
+        error = ValueError("x")
+
+        def fn(x, n):
+            error.__init__(n)
+            return x * n
+
+        return World(fn=fn, error=[error, lambda: error.args])
+
+    def observed(w):
+        return w.error[0].args
+
+    calls = [lambda w, n=n: w.fn(rand(n), n) for n in (1, 2, 1, 2)]
+    check(world, calls, expect=None, observe=observed)
+
+
+def test_no_object_with_a_finalizer_is_made_to_find_out_whether_it_can_be():
+    def world():
+        log, held = [], [None]
+
+        def fn(x):
+            held[0] = Noisy(log)
+            return x + 1
+
+        return World(fn=fn, log=log, held=held)
+
+    check_calls(world, (), (), (), ())
+
+
+def test_attributes_that_c_code_keeps_elsewhere():
+    """A thread's own attributes, and those behind a weak proxy."""
+
+    class Own(threading.local):
+        n = 1
+
+    def world(make):
+        target, seen = make()
+
+        def fn(x):
+            target.n = 5
+            return x + 1
+
+        return World(fn=fn, target=seen)
+
+    def own():
+        target = Own()
+        return target, [target]
+
+    def proxy():
+        box = Box(1)
+        return weakref.proxy(box), [box]
+
+    def call(w):
+        w.target[0].n = 0
+        w.fn(rand(1))
+        return w.target[0].n
+
+    for make in (own, proxy):
+        check(lambda make=make: world(make), [call] * 4, expect=None)
+
+
+def test_a_counter_of_the_thread():
+    def world():
+        own = threading.local()
+
+        def fn(x):
+            own.n = getattr(own, "n", 0) + 1
+            return x * own.n
+
+        return World(fn=fn)
+
+    check_calls(world, (), (), (), ())
+
+
+def test_a_bool_at_the_left_of_a_number_that_changes():
+    """Both are ints, and neither class is the other's: the left one answers."""
+
+    def minus(x, flag, n):
+        return x * (flag - n), flag - n, flag + n, flag * n, flag // n, flag % n, flag | n
+
+    def compared(x, flag, n):
+        return (x if flag < n else -x), flag == n, flag != n, flag >= n
+
+    def in_containers(x, flag, n):
+        return x * max(flag, n), [flag] == [n], sum([n, 1], flag), sorted([flag, n, 3])
+
+    def by_operator(x, flag, n):
+        return x * operator.sub(flag, n), operator.lt(flag, n)
+
+    for fn in (minus, compared, in_containers, by_operator):
+        arguments = [(True, 3), (True, 4), (True, 5), (False, 6), (True, 1), (False, 2), (True, 7)]
+        check_calls(lambda fn=fn: World(fn=fn), *arguments)
+
+
+def test_a_bool_and_a_global_number_take_turns():
+    def world():
+        n = -1
+
+        def fn(x, flag):
+            nonlocal n
+            n = flag - n
+            return x + 1, n
+
+        return World(fn=fn)
+
+    check_calls(world, (2,), (2,), (2,), (True,), (True,), (True,), (False,), (True,))
