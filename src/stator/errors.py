@@ -150,6 +150,11 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
             "share no mutable state with callbacks, hooks or signal handlers",
         ),
         ("finalizer", "a finalizer ran in between ({what})", "close resources explicitly rather than in __del__"),
+        (
+            "builtins-replaced",
+            "the program has replaced builtin functions ({what})",
+            "put them back; stator itself is written with them",
+        ),
         ("tracer-active", "a tracing or profiling function is active ({what})", "take the debugger or tool off"),
         (
             "already-recording",
