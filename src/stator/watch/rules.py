@@ -35,7 +35,7 @@ Rule = Callable[["Handlers", Any, Args, tuple[str, ...]], Any]
 
 
 def takes(count: int) -> Callable[[Rule], Rule]:
-    """This rule looks at so many arguments. A call with fewer raises before it reads anything: there is nothing to note."""
+    """This rule looks at so many arguments. A call with fewer raises before it reads anything."""
 
     def decorate(rule: Rule) -> Rule:
         @functools.wraps(rule)
