@@ -12,7 +12,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 CODE  := src tests examples benchmarks
 
-.PHONY: help setup demo test lint format bench fuzz sanitize clean
+.PHONY: help setup demo test lint format bench fuzz sanitize conformance clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make bench   time of capture, of graph breaks, of a compiled call and of dynamic shapes against torch.compile"
 	@echo "make fuzz    random programs, compiled and plain, compared: N=100000 of them from SEED=0 on"
 	@echo "make sanitize  tests of the C core under sanitizers and in Python's development mode; memory over 10,000 recompilations"
+	@echo "make conformance  CPython's own test suite under watch, on every CPython that is found (long)"
 	@echo "make clean   remove .venv and what was built"
 
 setup: $(READY)
@@ -66,6 +67,9 @@ fuzz: $(READY)
 sanitize: $(READY)
 	$(BIN)/python tests/sanitize.py
 	$(BIN)/python tests/replay/grow.py
+
+conformance: $(READY)
+	$(BIN)/python tests/conformance
 
 clean:
 	rm -rf .venv build dist src/*.egg-info src/stator/*.so .pytest_cache .mypy_cache .ruff_cache

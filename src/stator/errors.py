@@ -169,6 +169,11 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
             "an outside object is let go of, and its end is noticed ({what} has a finalizer or weak references)",
             "let go of it before or behind the compiled function",
         ),
+        (
+            "builtins-replaced",
+            "the program has replaced builtin functions ({what})",
+            "put them back; stator itself is written with them",
+        ),
         ("tracer-active", "a tracing or profiling function is active ({what})", "take the debugger or tool off"),
         (
             "already-recording",

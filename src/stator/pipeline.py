@@ -330,6 +330,8 @@ class Program:
             return self._limit_reached(miss)
         if policy.tracer_active():
             return self._break_once("tracer-active")
+        if not _native.builtins_intact():
+            return self._break_once("builtins-replaced")
         if self._transient >= _TRANSIENT_LIMIT or _native.current() is not None:
             return "recording was given up"
         return None
@@ -346,6 +348,7 @@ class Program:
         try:
             with _collector_paused():
                 result = recorder.run()
+                misled = recorder.watcher.misled
                 segments = self._finish(recorder, result)
                 result = recorder.original(result)
         except _native.Unwatchable as why:
@@ -354,6 +357,10 @@ class Program:
         except BaseException:
             self._note_raise(recorder)
             raise
+        if misled:  # our own code could not run, or not as it is written
+            self._transient += 1
+            self.tally.plain += 1
+            return result
         try:
             self._keep(recorder, segments, start)
         except (GraphBreakError, InternalError, SpecializationError):
@@ -371,7 +378,7 @@ class Program:
     def _finish(recorder: Recorder, result: Any) -> list[Segment]:
         """All segments of the run; none, and the failure noted, if that went wrong. The recorder is taken apart."""
         try:
-            return recorder.finish(result)
+            return [] if recorder.watcher.misled else recorder.finish(result)
         except Exception as error:
             recorder.failure = recorder.failure or error
             return []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
+import operator
 import sys
 import warnings
 
@@ -422,3 +424,53 @@ def test_a_custom_autograd_function():
         return run
 
     check(lambda: World(fn=lambda x: Clamp.apply(x * 2), x=None), [call(1), call(2), call(3)], expect=None)
+
+
+# ---- C callables with too few arguments ---------------------------------------------------------
+
+SHORT_CALLS = {
+    "dict.get": lambda w: w.table.get(),
+    "dict.setdefault": lambda w: w.table.setdefault(),
+    "dict.pop": lambda w: w.table.pop(),
+    "dict.__contains__": lambda w: w.table.__contains__(),
+    "dict.__getitem__": lambda w: w.table.__getitem__(),
+    "dict.__setitem__": lambda w: w.table.__setitem__("a"),
+    "dict.update unbound": lambda w: dict.update(),
+    "list.append unbound": lambda w: list.append(),
+    "list.extend": lambda w: w.items.extend(),
+    "list.sort unbound": lambda w: list.sort(),
+    "list.remove": lambda w: w.items.remove(),
+    "set.pop unbound": lambda w: set.pop(),
+    "str.format unbound": lambda w: str.format(),
+    "setattr": lambda w: setattr(w, "items"),
+    "object.__setattr__": lambda w: object.__setattr__(w, "items"),
+    "object.__eq__ unbound": lambda w: object.__eq__(),
+    "next": lambda w: next(),
+    "hash": lambda w: hash(),
+    "operator.getitem": lambda w: operator.getitem(w.items),
+    "attrgetter": lambda w: operator.attrgetter("items")(),
+    "methodcaller": lambda w: operator.methodcaller("append")(),
+    "heappush": lambda w: heapq.heappush(),
+}
+
+
+@pytest.mark.parametrize("short", SHORT_CALLS.values(), ids=SHORT_CALLS)
+def test_a_c_callable_that_lacks_arguments_raises_what_it_raises(short):
+    def world():
+        w = World(table={"a": 1}, items=[1, 2], scale=2.0)
+
+        def fn(x):
+            try:
+                short(w)
+            except TypeError as error:
+                text = str(error)
+            return x * w.scale, text, w.items, w.table
+
+        w.fn = fn
+        return w
+
+    def rescaled(w):
+        w.scale = 3.0
+        return w.fn(rand(3))
+
+    check(world, [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2)), rescaled], expect=None, raises=())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import logging
@@ -45,6 +46,45 @@ def test_an_import_is_redirected():
         check_change(world, change)
     finally:
         del sys.modules["stator_test_settings"]
+
+
+def test_a_builtin_function_is_replaced_for_a_while():
+    """stator's own code is written with it; it must neither go wrong nor be noticed."""
+
+    def world():
+        length = builtins.len
+
+        def fn(x, replace):
+            if replace:
+                builtins.len = lambda items: 7
+            try:
+                found = len(items), sorted(items), [len(part) for part in (items, items)]
+            finally:
+                builtins.len = length
+            return x * found[0], found, len(items)
+
+        items = [3, 1]
+        return World(fn=fn, items=items)
+
+    calls = [lambda w, i=i, replace=replace: w.fn(rand(i), replace) for i, replace in enumerate([0, 1, 0, 1, 0, 1])]
+    done = check(world, calls, expect=None, graphs=1)
+    assert done.outcomes == ["miss", "plain", "hit", "plain", "hit", "plain"]
+
+
+def test_a_builtin_function_is_replaced_before_a_call():
+    def world():
+        items = [3, 1]
+        return World(fn=lambda x: x * len(items) + sum(items), items=items)
+
+    def replaced(w):
+        former, builtins.len = builtins.len, lambda items: 7
+        try:
+            return w.fn(rand(3))
+        finally:
+            builtins.len = former
+
+    plainly = [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2))]
+    check(world, [replaced, *plainly, replaced, *plainly], expect="plain miss hit plain hit hit", graphs=1)
 
 
 def test_environment_variables(monkeypatch):

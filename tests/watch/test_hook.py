@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
 import itertools
 import sys
@@ -607,6 +608,111 @@ def test_a_failing_instrumenter_is_blindness_for_now() -> None:
     notes.failures.clear()
     assert notes.run(f, 3) == 4  # not remembered
     assert not notes.failures and not notes.blinds
+
+
+def test_nothing_of_ours_runs_while_builtins_are_replaced() -> None:
+    """Our handlers and our instrumenter are Python code, written with these names."""
+    length = builtins.len
+
+    def inner(items: list[int]) -> int:
+        return len(items) + sum(items)
+
+    def program() -> Any:
+        before = len([1])
+        builtins.len = lambda items: 7
+        try:
+            replaced = len([1]), fresh_code(inner)([1, 2]), n.builtins_intact()
+        finally:
+            builtins.len = length
+        return before, replaced, inner([1, 2])
+
+    assert n.builtins_intact()
+    for _ in range(2):
+        notes = Notes()
+        notes.watcher.unfiltered = True
+        assert notes.run(fresh_code(program)) == (1, (7, 10, False), 5)
+        assert notes.watcher.misled and not notes.failures and notes.of("STORE_ATTR")
+        assert "inner" not in notes.entered
+    notes = Notes()
+    assert notes.run(inner, [1, 2]) == 5 and not notes.watcher.misled
+
+
+def test_a_name_that_runs_code_when_builtins_are_searched_is_not_compared() -> None:
+    """No lookup of ours happens in a dict whose keys are the program's objects."""
+    searched = []
+
+    class Name:
+        def __hash__(self) -> int:
+            return hash("iter")
+
+        def __eq__(self, other: object) -> bool:
+            searched.append(other)
+            return other == "iter"
+
+    def program() -> Any:
+        names, former, key = vars(builtins), iter, Name()
+        del names["iter"]
+        names[key] = former
+        try:
+            return [item for item in [1, 2]], len(searched)
+        finally:
+            del names[key]
+            names["iter"] = former
+
+    for _ in range(3):
+        notes = Notes()
+        assert notes.run(fresh_code(program)) == ([1, 2], 0)
+        searched.clear()
+        assert notes.watcher.misled and n.builtins_intact()
+
+
+def test_names_that_are_only_added_or_meant_to_be_replaced_do_not_matter() -> None:
+    import_ = builtins.__import__
+
+    def program() -> Any:
+        builtins.another = 1  # type: ignore[attr-defined]
+        builtins.__import__ = lambda *args, **kwargs: import_(*args, **kwargs)
+        try:
+            import itertools as found
+
+            return found
+        finally:
+            builtins.__import__ = import_
+            del builtins.another  # type: ignore[attr-defined]
+
+    notes = Notes()
+    notes.watcher.unfiltered = True
+    assert notes.run(program) is itertools
+    assert not notes.watcher.misled and notes.of("DELETE_ATTR")
+
+
+def test_a_recording_that_cannot_report_its_failure_is_over() -> None:
+    """As at the limit of recursion: the program must not notice, and nobody believe what was recorded."""
+    told: list[Any] = []
+
+    def fail(*args: Any) -> None:
+        raise RecursionError
+
+    def program() -> int:
+        return len([1]) + len([2])
+
+    notes = Notes()
+    watcher = n.Watcher(
+        {n.CALL: fail},
+        enter=lambda func: None,
+        classify=notes.classify,
+        leaf=notes.leaf,
+        blind=lambda code, reason: None,
+        foreign=lambda code: None,
+        failed=fail,
+    )
+    watcher.unfiltered = True
+    former, sys.unraisablehook = sys.unraisablehook, told.append
+    try:
+        assert watcher.run(program, ()) == 2
+    finally:
+        sys.unraisablehook = former
+    assert watcher.misled and not told and not n.hook_installed()
 
 
 def test_paused_and_call_leaf_set_the_state() -> None:

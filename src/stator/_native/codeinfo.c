@@ -232,6 +232,11 @@ codeinfo_copy(Watcher *w, PyCodeObject *code, PyObject **reason)
         *reason = Py_NewRef(info->reason);
         return NULL;
     }
+    if (!builtins_intact()) { /* the instrumenter is Python code */
+        *reason = PyUnicode_FromString("builtins were replaced");
+        PyErr_Clear();
+        return NULL;
+    }
     Shield s;
     shield_up(&s, &thread_here, w);
     PyObject *copy = make_copy(code);

@@ -471,6 +471,9 @@ hook(PyThreadState *ts, Frame *f, int throwflag)
     if (ts->tracing) { /* a tracer or profiler at work: not the program */
         return run_in(STATE_OFF, t, t->watcher, ts, f, throwflag);
     }
+    if (t->pending == NULL && !watcher_can_go_on(t->watcher)) {
+        return off(t, ts, f, throwflag);
+    }
     if (t->state == STATE_SENTINEL) {
         return sentinel(t, ts, f, throwflag);
     }

@@ -136,6 +136,7 @@ typedef struct Watcher {
     int stopped;
     char interior; /* frames of the program inside of a leaf are watched */
     int holds_hook;
+    char misled;               /* stopped, because our own code could not run */
     char returns;              /* tell on_return */
     char unfiltered;           /* call the handlers at every probe: for tests */
     struct Watcher *successor; /* owned: who has taken over this run */
@@ -193,6 +194,7 @@ void watcher_lost(Watcher *w);   /* the same from anywhere: an event could not b
 PyObject *watcher_call(Watcher *w, PyObject *callable, PyObject *const *args, size_t nargs);
 void watcher_restore(Thread *t, int state);
 void watcher_stop(Watcher *w);
+int watcher_can_go_on(Watcher *w); /* 0: it was stopped, for our own code would not run as it is written */
 
 /* ---- pending (pending.c): between a break and the next probe of the same frame ---- */
 
@@ -200,6 +202,11 @@ int pending_over(Thread *t, Probe *p); /* does this probe end it? */
 void pending_left(Thread *t, int raised); /* the frame was left */
 PyObject *pending_pend(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 PyObject *pending_hand_over(PyObject *watcher, PyObject *other);
+
+/* ---- builtins (builtins.c) ---- */
+
+int builtins_intact(void);
+int builtins_setup(PyObject *module);
 
 /* ---- symbolic numbers (symbol.c) ---- */
 

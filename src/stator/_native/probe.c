@@ -418,6 +418,9 @@ probe_fire(PyObject *self)
     Thread *t = &thread_here;
     Probe *p = (Probe *)self;
     Frame *outer = t->firing;
+    if (t->watcher != NULL && t->state != STATE_OFF && !watcher_can_go_on(t->watcher)) {
+        Py_RETURN_NONE;
+    }
     if (t->state == STATE_WATCHING) {
         t->firing = current_frame(PyThreadState_Get());
         fire(t, p);

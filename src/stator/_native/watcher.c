@@ -71,8 +71,15 @@ watcher_failed(Watcher *w)
     }
     PyObject *result = PyObject_CallOneArg(w->failed, exc);
     Py_DECREF(exc);
-    if (result == NULL) {
-        PyErr_WriteUnraisable(w->failed);
+    if (result == NULL) { /* at the program's limit of recursion nothing of ours can run, and it is not to notice */
+        w->misled = 1;
+        watcher_stop(w);
+        if (PyErr_ExceptionMatches(PyExc_RecursionError)) {
+            PyErr_Clear();
+        }
+        else {
+            PyErr_WriteUnraisable(w->failed);
+        }
     }
     Py_XDECREF(result);
 }
@@ -90,10 +97,24 @@ watcher_lost(Watcher *w)
     shield_down(&s);
 }
 
+int
+watcher_can_go_on(Watcher *w)
+{
+    if (builtins_intact()) {
+        return 1;
+    }
+    w->misled = 1;
+    watcher_stop(w);
+    return 0;
+}
+
 /* A handler's result, or NULL after its exception went to `failed`. */
 PyObject *
 watcher_call(Watcher *w, PyObject *callable, PyObject *const *args, size_t nargs)
 {
+    if (!watcher_can_go_on(w)) {
+        return NULL;
+    }
     Shield s;
     shield_up(&s, &thread_here, w);
     PyObject *result = PyObject_Vectorcall(callable, args, nargs, NULL);
@@ -159,6 +180,7 @@ run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, PyObject
         return NULL;
     }
     w->stopped = 0;
+    w->misled = 0;
     w->thread = t;
     t->watcher = w;
     t->saw_copy = 0;
@@ -531,6 +553,7 @@ static PyMemberDef watcher_members[] = {
     {"calls", T_ULONGLONG, offsetof(Watcher, calls), READONLY, "Probes that called a handler."},
     {"interior", T_BOOL, offsetof(Watcher, interior), 0, "Watch the frames of the program inside of a leaf."},
     {"unfiltered", T_BOOL, offsetof(Watcher, unfiltered), 0, "Call the handlers at every probe."},
+    {"misled", T_BOOL, offsetof(Watcher, misled), READONLY, "Our own code could not run: what was recorded does not count."},
     {"returns", T_BOOL, offsetof(Watcher, returns), 0, "Tell on_return of every return."},
     {NULL},
 };

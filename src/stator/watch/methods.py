@@ -21,6 +21,7 @@ from .rules import (
     Rule,
     advance,
     context_variable,
+    delete_attribute_plainly,
     format_text,
     get_attribute,
     get_attribute_plainly,
@@ -32,29 +33,34 @@ from .rules import (
     read_type,
     set_attribute_plainly,
     shallow,
+    takes,
 )
 
 if TYPE_CHECKING:
     from .handlers import Handlers
 
 
+@takes(1)
 def change_first(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Changes its first argument, a list or a dict, by what it finds in it and in the others."""
     pure(r, func, args, ())
     _change(r, func, args, kwnames)
 
 
+@takes(1)
 def _add_to(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     origin = r.ledger.find(args[0])
     if origin is not None:
         append(r.ledger, origin, args[0])
 
 
+@takes(1)
 def _extend(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     shallow(r, func, args[1:], ())
     _add_to(r, func, args, kwnames)
 
 
+@takes(1)
 def _change(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     shallow(r, func, args[1:], ())
     origin = r.ledger.find(args[0])
@@ -62,6 +68,7 @@ def _change(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Non
         change_all(r.ledger, origin, args[0])
 
 
+@takes(2)
 def dict_get(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     r.hashed(args[1])
     origin = r.ledger.find(args[0])
@@ -69,10 +76,12 @@ def dict_get(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> No
         read_key(r.ledger, origin, args[0], args[1])
 
 
+@takes(2)
 def _dict_contains(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     r.contains(args[1], args[0])
 
 
+@takes(2)
 def _dict_set(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     r.hashed(args[1])
     origin = r.ledger.find(args[0])
@@ -80,6 +89,7 @@ def _dict_set(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> N
         change_key(r.ledger, origin, args[0], args[1])
 
 
+@takes(2)
 def _dict_take(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`pop`, `setdefault`, `__delitem__`: look, then change one key."""
     if container_kind(type(args[0])) != "dict":
@@ -91,6 +101,7 @@ def _dict_take(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
         change_key(r.ledger, origin, args[0], args[1], remove=func.__name__ != "setdefault")
 
 
+@takes(1)
 def _dict_update(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     pure(r, func, args[1:], ())
     origin = r.ledger.find(args[0])
@@ -104,16 +115,19 @@ def _dict_update(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -
         change_all(r.ledger, origin, args[0])
 
 
+@takes(1)
 def _remove(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     r.consult_deep(args[0])
     _change(r, func, args, kwnames)
 
 
+@takes(1)
 def _pop_of_set(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     if r.ledger.find(args[0]) is not None:
         raise Drop("unguardable", "set.pop goes by where the last one stopped")
 
 
+@takes(1)
 def _sort(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     for arg in args[1:]:
         r.consult_callable(arg)
@@ -165,6 +179,7 @@ _ITERATOR_TYPES = tuple(
 )
 
 
+@takes(1)
 def object_method(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Special methods of `object` and of builtin exceptions."""
     name = func.__name__
@@ -213,7 +228,7 @@ def method_rule(func: Any) -> Rule | None:
     if name == "__getattribute__":
         return get_attribute if cls is type else get_attribute_plainly if cls is object else None
     if cls is object and name in ("__setattr__", "__delattr__"):
-        return set_attribute_plainly
+        return set_attribute_plainly if name == "__setattr__" else delete_attribute_plainly
     if cls is str and name in ("format", "format_map"):
         return format_text
     if cls in _IMMUTABLE_TYPES or cls is bytearray:  # an outside bytearray ends the recording when consulted

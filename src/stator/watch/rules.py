@@ -34,6 +34,19 @@ Args = tuple[Any, ...]
 Rule = Callable[["Handlers", Any, Args, tuple[str, ...]], Any]
 
 
+def takes(count: int) -> Callable[[Rule], Rule]:
+    """This rule looks at so many arguments. A call with fewer raises before it reads anything."""
+
+    def decorate(rule: Rule) -> Rule:
+        @functools.wraps(rule)
+        def checked(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+            return rule(r, func, args, kwnames) if len(args) >= count else None
+
+        return checked
+
+    return decorate
+
+
 def shallow(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Takes its arguments apart, one level, and looks no further."""
     for arg in args:
@@ -53,6 +66,7 @@ def compare_identity(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...
         r.ledger.use_identity(arg)
 
 
+@takes(2)
 def get_item(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`operator.getitem`, `dict.__getitem__`."""
     r.item(args[0], args[1])
@@ -76,6 +90,7 @@ def calls_back(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
         r.consult_deep(arg)
 
 
+@takes(1)
 def format_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`str.format`: a field may reach into its argument."""
     pure(r, func, args, kwnames)
@@ -157,13 +172,26 @@ def get_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str
         r.attributes.read_plain(args[0], args[1])
 
 
+@takes(3)
 def set_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    r.attributes.write(args[0], args[1], delete=func is delattr)
+    r.attributes.write(args[0], args[1])
 
 
+@takes(2)
+def delete_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    r.attributes.write(args[0], args[1], delete=True)
+
+
+@takes(3)
 def set_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    """`object.__setattr__`, `object.__delattr__`."""
-    r.attributes.write_plain(args[0], args[1], delete=func.__name__ == "__delattr__")
+    """`object.__setattr__`."""
+    r.attributes.write_plain(args[0], args[1])
+
+
+@takes(2)
+def delete_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`object.__delattr__`."""
+    r.attributes.write_plain(args[0], args[1], delete=True)
 
 
 def namespace_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
@@ -172,6 +200,7 @@ def namespace_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -
         r.attributes.read(args[0], "__dict__")
 
 
+@takes(1)
 def advance(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`next`: the iterator moves on."""
     r.advance(args[0])
@@ -189,6 +218,7 @@ def read_again(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
     r.ledger.read(r.ledger.find(func) or r.ledger.constant(func), Edge.CALL, args, value)
 
 
+@takes(1)
 def context_variable(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     value = r.paused(func, *args)
     r.ledger.read(r.ledger.constant(func), Edge.CALL, args, value)
@@ -229,6 +259,7 @@ def call_compiled(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) 
         r.ledger.read(origin, Edge.ATTR, "fallback", func.fallback)
 
 
+@takes(1)
 def call_methodcaller(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     kind, parts = func.__reduce__()
     if kind is not operator.methodcaller:
@@ -239,6 +270,7 @@ def call_methodcaller(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ..
         r.call(None, method, (args[0], *parts[1:]), ())
 
 
+@takes(1)
 def call_attrgetter(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     for path in func.__reduce__()[1]:
         if "." in path:
@@ -283,6 +315,7 @@ def identity_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) ->
     return functools.partial(Identity, recorder=r)
 
 
+@takes(1)
 def hash_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     if _native.mro_lookup(type(args[0]), "__hash__") in (object.__hash__, torch.Tensor.__hash__):
         raise Drop("identity", "hash")

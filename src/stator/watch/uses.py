@@ -29,6 +29,8 @@ from .rules import (
     answer_overrides,
     calls_back,
     compare_identity,
+    delete_attribute,
+    delete_attribute_plainly,
     get_attribute,
     get_attribute_plainly,
     no_mode,
@@ -61,6 +63,7 @@ _PASSING_RULES = frozenset(
     {
         *(advance, answer_overrides, calls_back, compare_identity, get_attribute, get_attribute_plainly, no_mode),
         *(nothing, read_length, read_type, set_attribute, set_attribute_plainly, shallow, state),
+        *(delete_attribute, delete_attribute_plainly),
     }
 )
 _PASSING_METHODS = frozenset(
