@@ -410,6 +410,7 @@ sentinel(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
 {
     Watcher *w = t->watcher;
     PyCodeObject *code = frame_code(f);
+    SavedError error = error_save(); /* with throwflag the exception to be thrown in is set */
     CodeInfo *info = codeinfo_find(code);
     PyObject *original = NULL;
     int copy = info != NULL && info->kind == CODE_INSTRUMENTED;
@@ -429,6 +430,7 @@ sentinel(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
     }
     Py_XDECREF(v.payload);
     Py_DECREF(original);
+    error_restore(error);
     if (v.kind == CODE_OURS) { /* what our own code calls is nobody's business */
         return run_in(STATE_OFF, t, w, ts, f, throwflag);
     }

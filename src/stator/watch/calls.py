@@ -29,6 +29,7 @@ from ..facts import is_open
 from . import logging_calls, steering
 from .breaks import Drop
 from .methods import change_first, dict_get, method_rule, object_method
+from .operators import SCRIPTED
 from .rules import (
     C_DESCRIPTORS,
     Args,
@@ -61,6 +62,7 @@ from .rules import (
     read_again,
     read_length,
     read_type,
+    scripted,
     set_attribute,
     set_attribute_plainly,
     shallow,
@@ -231,6 +233,7 @@ _BY_TYPE: dict[type, Rule] = {
     operator.itemgetter: pure,
     operator.attrgetter: call_attrgetter,
     operator.methodcaller: call_methodcaller,
+    **dict.fromkeys(SCRIPTED, scripted),
 }
 
 
@@ -260,6 +263,7 @@ _ASKED_ALWAYS = frozenset(
         call_attrgetter,
         call_methodcaller,
         object_method,
+        scripted,
     }
 )
 
@@ -292,6 +296,8 @@ def rule_for(func: Any) -> Rule | None:
         return pure
     if torch_state_reader(func):
         return read_again
+    if issubclass(type(func), types.BuiltinFunctionType) and (func.__module__ or "").startswith("torch._ops."):
+        return nothing  # an operator by its name in `torch.ops`: the tensor mode sees it
     return _BY_TYPE.get(type(func))
 
 
