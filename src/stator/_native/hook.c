@@ -410,6 +410,7 @@ sentinel(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
 {
     Watcher *w = t->watcher;
     PyCodeObject *code = frame_code(f);
+    SavedError error = error_save(); /* with throwflag the exception to be thrown in is set */
     CodeInfo *info = codeinfo_find(code);
     PyObject *original = NULL;
     SavedError error = error_save(); /* with throwflag the exception to be thrown in is set */

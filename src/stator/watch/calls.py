@@ -29,6 +29,7 @@ from ..facts import is_open
 from . import logging_calls, optimizers, steering
 from .breaks import Drop
 from .methods import change_first, dict_get, method_rule, object_method
+from .operators import SCRIPTED
 from .rules import (
     C_DESCRIPTORS,
     Args,
@@ -63,6 +64,7 @@ from .rules import (
     read_again,
     read_length,
     read_type,
+    scripted,
     set_attribute,
     set_attribute_plainly,
     shallow,
@@ -256,6 +258,7 @@ _BY_TYPE: dict[type, Rule] = {
     operator.itemgetter: pure,
     operator.attrgetter: call_attrgetter,
     operator.methodcaller: call_methodcaller,
+    **dict.fromkeys(SCRIPTED, scripted),
 }
 
 
@@ -289,6 +292,7 @@ _ASKED_ALWAYS = frozenset(
         object_method,
         optimizers.ask_for_compiler,
         optimizers.group_tensors,
+        scripted,
     }
 )
 
@@ -321,6 +325,8 @@ def rule_for(func: Any) -> Rule | None:
         return pure
     if torch_state_reader(func):
         return read_again
+    if issubclass(type(func), types.BuiltinFunctionType) and (func.__module__ or "").startswith("torch._ops."):
+        return nothing  # an operator by its name in `torch.ops`: the tensor mode sees it
     return _BY_TYPE.get(type(func))
 
 

@@ -19,6 +19,7 @@ import torch
 import torch.amp.autocast_mode
 import torch.autograd.grad_mode
 import torch.overrides
+import torch.utils.weak
 
 from .. import _native
 from . import checkpoints, module_calls, steering, transforms, world
@@ -59,6 +60,7 @@ _SKIPPED[_wrapper_of_tensor_operators()] = None  # calls handle_torch_function
 _WEAK_FILES = (
     weakref.__file__,
     _weakrefset.__file__,
+    torch.utils.weak.__file__,
 )  # their `remove` callbacks run when something else dies
 
 

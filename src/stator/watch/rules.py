@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.overrides
 
 from .. import _native
 from ..facts import container_kind
-from ..recording import Edge
+from ..recording import Edge, Fact
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose, measure
@@ -327,6 +328,18 @@ def exception_info(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...])
     if r.handled_outside:
         raise Drop("unguardable", "the exception that the caller handles")
     r.ledger.read(r.ledger.constant(func), Edge.CALL, (), (None, None, None))
+
+
+def scripted(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """A function compiled by TorchScript: the tensor mode does not see it, unless it is shown to it."""
+    origin = r.ledger.find(func)
+    if origin is not None:
+        r.ledger.check(origin, Fact.IS, func)
+    return functools.partial(_shown_to_the_mode, func)
+
+
+def _shown_to_the_mode(func: Any, *args: Any, **kwargs: Any) -> Any:
+    return torch.overrides.handle_torch_function(func, (), *args, **kwargs)
 
 
 def ask_for_break(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from .. import _native
 from ..facts import is_random
+from .operators import SCRIPTED, as_function, is_opaque, writes_by_schema
 
 
 class Treatment(enum.IntEnum):
@@ -201,27 +202,30 @@ class Way(NamedTuple):
     usual: bool  # is it handled as most are, and `data` all that `needs_data` knows of it?
     fails: bool  # are there arguments for which `may_fail` says yes?
     reason: str
+    opaque: bool  # does it run code that is not torch's?
 
 
 def way_of(func: Any) -> Way:
-    kind, reason = treatment_of(func)
-    name = name_of(func)
-    data = _places_of_data(name) if kind is Treatment.OPERATION and _may_need_data(func, name) else 0
+    name, opaque = name_of(func), is_opaque(func)
+    kind, reason = treatment_of(func) if not opaque else (Treatment.OPERATION, "")
+    data = _places_of_data(name) if kind is Treatment.OPERATION and not opaque and _may_need_data(func, name) else 0
     return Way(
         kind=kind,
         name=name,
         label=name.strip("_"),
-        writes=writes_in_place(name, {}),
+        writes=writes_by_schema(func) if opaque else writes_in_place(name, {}),
         method=_is_tensor_method(func),
-        spelled=not isinstance(func, types.MethodWrapperType) and name not in _SPELLED_OTHERWISE,
+        spelled=not isinstance(func, (types.MethodWrapperType, *SCRIPTED)) and name not in _SPELLED_OTHERWISE,
         random=is_random(name),
         data=data,
-        usual=kind in (Treatment.FACT, Treatment.OPERATION) and name not in ("where", "one_hot", "requires_grad_"),
+        usual=kind in (Treatment.FACT, Treatment.OPERATION) and name not in _UNUSUAL and not opaque,
         fails=name in ("__getitem__", "__setitem__") or may_fail(name, ()),
         reason=reason,
+        opaque=opaque,
     )
 
 
+_UNUSUAL = frozenset({"where", "one_hot", "requires_grad_"})
 _MOST_ARGUMENTS = 60  # those behind count as one
 
 
@@ -340,6 +344,8 @@ def spell(
     """
     if isinstance(func, types.MethodWrapperType):
         return "call_function", getattr, (args[0], name), name
+    if isinstance(func, SCRIPTED):
+        return "call_function", as_function(func), args, name
     if name in _ITEMS:
         return "call_function", _ITEMS[name], args, name.strip("_")
     if probe is not None and probe.kind == _native.BINARY and plain and len(args) == 2:

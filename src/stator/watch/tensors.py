@@ -27,6 +27,7 @@ from .constants import is_constant
 from .containers import expose
 from .early import move_early
 from .nodes import NOTHING, OWN_FOLDERS, Nodes
+from .operators import require_sizes
 from .spelling import Treatment, Way, may_fail, needs_data, spell, way_of, writes_in_place
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class Tracer(_native.Tracer):
         self.outputs: list[fx.Node] = []
         self._output_index: dict[fx.Node, int] = {}
         self.state = state
+        self.in_operator = False  # a body that is not torch's is at work
         self._symbols = recorder.symbols if nodes is None else None
         if self._symbols is not None:
             self.shapes = self._sized
@@ -141,6 +143,7 @@ class Tracer(_native.Tracer):
 
     def _raised(self, func: Any, error: Exception) -> None:
         """The operation itself raised."""
+        self.in_operator = False
         self._recorder.failed_inside(Drop("operation-raised", f"{_way_of(func).name}: {type(error).__name__}"))
 
     def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
@@ -168,7 +171,10 @@ class Tracer(_native.Tracer):
         self._check_state()
         if way.data and needs_data(func, name, args, kwargs):
             raise Drop("dynamic-shape-op", name)
-        self.risky = self.risky or (self.mutates and may_fail(name, args))
+        if way.opaque:
+            require_sizes(func, name, args, kwargs)
+            self.in_operator = True
+        self.risky = self.risky or (self.mutates and (way.opaque or may_fail(name, args)))
         op, target, label = "call_function", func, way.label
         if not way.spelled:
             op, target, args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
@@ -177,11 +183,12 @@ class Tracer(_native.Tracer):
         argument = self.argument
         node_args = tuple([argument(arg, tensors) for arg in args])
         node_kwargs = {key: argument(arg, tensors) for key, arg in kwargs.items()} if kwargs else kwargs
-        in_place = writes_in_place(name, kwargs) if kwargs else way.writes
+        in_place = writes_in_place(name, kwargs) if kwargs and not way.opaque else way.writes
         return Step(kind, name, tensors, in_place, (op, target, node_args, node_kwargs, label))
 
     def _after(self, step: Step, result: Any) -> Any:
         """It has run: the node, and what is known of the tensors now. Gives what the program gets."""
+        opaque, self.in_operator = self.in_operator, False
         if result is NotImplemented:
             return result
         if step.kind is Treatment.FACT:
@@ -200,7 +207,7 @@ class Tracer(_native.Tracer):
         else:
             wrote = self.refresh(step.tensors, step.in_place) or self._switched_grad(step.name, step.tensors)
             self.operations += 1
-            if wrote or is_random(step.name):
+            if wrote or opaque or is_random(step.name):
                 self.last_effect = self._recorder.watcher.events
             if wrote or not self._returns_known(result):
                 node = self.node(*step.node)
@@ -372,6 +379,8 @@ class Tracer(_native.Tracer):
             raise Drop("unknown-tensor")
         if type(tensor) not in _PLAIN_TENSORS:
             raise Drop("tensor-subclass", type(tensor).__name__)
+        if _C._functorch.is_functorch_wrapped_tensor(tensor):  # it has no memory of its own
+            raise Drop("functorch", "a transform of functions")
         facts = tensor_facts(tensor, _native.tensor_keys(tensor))
         node = self._nodes.input(origin)
         self._ledger.check(origin, Fact.TENSOR, self._general(facts, node, origin, tensor))
