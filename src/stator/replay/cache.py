@@ -27,6 +27,7 @@ class Entry:
     restores: tuple[int, ...]  # these values, by position, are put back first
     leave: _native.Leave | None = None  # after a replay that ends at a break
     graph: Any = None  # the captured graph module
+    number: int = 0  # of the graph, among those of the function; 0: there is none
     replay_source: str = ""
     break_reason: BreakReason | None = None
     symbolic: tuple[str, ...] = ()  # sizes and numbers that may be others than in the recorded call

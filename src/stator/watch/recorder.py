@@ -67,6 +67,7 @@ class Recorder(Handlers):
         self.name = name
         self.failure: BaseException | None = None
         self.segments: list[Segment] = []
+        self.frames: list[types.CodeType] = []  # that were run with probes, each function's once
         self._program = program
         self._settings = settings
         self._ask = ask
@@ -204,6 +205,10 @@ class Recorder(Handlers):
             break_reason=reason,
             **effects.symbolic_part(self),
         )
+
+    def operations(self) -> int:
+        """How many operations the segment that is being recorded has so far."""
+        return self.tracer.operations
 
     def release(self) -> None:
         """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
@@ -535,6 +540,7 @@ class Recorder(Handlers):
 
     def enter(self, function: types.FunctionType) -> None:
         """A function's frame starts for the first time in this recording."""
+        self.frames.append(function.__code__)
         if function is self.root:
             return
         origin = self.ledger.find(function)
