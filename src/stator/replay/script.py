@@ -29,22 +29,41 @@ def _facts(origin: Origin) -> dict[Fact, Any]:
     return {check.fact: check.expected for check in origin.checks}
 
 
-def _stand_in(origin: Origin, values: Values) -> str:
-    """A value of which an origin's guards hold, as an expression."""
-    facts = _facts(origin)
-    if Fact.TENSOR in facts:
-        return _tensor(facts[Fact.TENSOR])
-    for fact in (Fact.EQUAL, Fact.IS):
-        if fact in facts:
-            return values.expression(facts[fact])
-    kind = facts.get(Fact.TYPE)
-    if kind is dict:
-        return "{" + ", ".join(f"{values.expression(key)}: None" for key in facts.get(Fact.KEYS, ())) + "}"
-    if kind in (list, tuple):
-        return f"[None] * {facts.get(Fact.LEN, 0)}" if kind is list else f"(None,) * {facts.get(Fact.LEN, 0)}"
-    if kind in (int, float, str, set):
-        return {int: "2", float: "0.5", str: "''", set: "set()"}[kind]
-    return f"Thing({describe(origin)!r})"
+class _StandIns:
+    """Values of which the guards of a recording hold, as expressions."""
+
+    def __init__(self, recording: Recording, values: Values) -> None:
+        self._values = values
+        self._examples = dict(zip(recording.inputs, recording.example_inputs, strict=False))
+        self._items: dict[int, dict[Any, Origin]] = {}  # of containers, by the container's index
+        for origin in recording.origins:
+            if origin.edge is Edge.ITEM and origin.parent is not None:
+                self._items.setdefault(origin.parent.index, {})[origin.key] = origin
+
+    def of(self, origin: Origin) -> str:
+        """A value for this origin; a `Thing` if no other is known to fit."""
+        facts = _facts(origin)
+        if origin.index in self._examples:
+            return self._values.expression(self._examples[origin.index])
+        if Fact.TENSOR in facts:
+            return _tensor(facts[Fact.TENSOR])
+        for fact in (Fact.EQUAL, Fact.IS):
+            if fact in facts:
+                return self._values.expression(facts[fact])
+        kind = facts.get(Fact.TYPE)
+        if kind is dict:
+            keys = facts.get(Fact.KEYS) or self._items.get(origin.index, ())
+            return "{" + ", ".join(f"{self._values.expression(key)}: {self._item(origin, key)}" for key in keys) + "}"
+        if kind in (list, tuple):
+            items = "".join(f"{self._item(origin, index)}, " for index in range(facts.get(Fact.LEN, 0)))
+            return f"[{items}]" if kind is list else f"({items})"
+        if kind in (int, float, str, set):
+            return {int: "2", float: "0.5", str: "''", set: "set()"}[kind]
+        return f"Thing({describe(origin)!r})"
+
+    def _item(self, origin: Origin, key: Any) -> str:
+        found = self._items.get(origin.index, {}).get(key)
+        return "None" if found is None else self.of(found)
 
 
 def _tensor(facts: TensorFacts) -> str:
@@ -89,7 +108,8 @@ def replay_script(title: str, recording: Recording, wanted: list[int]) -> str:
         imports, graph = function("graph", recording.graph, values)
     head = [line for name, value in names.items() for line in _definition(name, value, text, values)]
     given = [values.expression(value) for value in recording.example_inputs]
-    given += [_stand_in(recording.origins[index], values) for index in wanted[len(given) :]]
+    stand_ins = _StandIns(recording, values)
+    given += [stand_ins.of(recording.origins[index]) for index in wanted[len(given) :]]
     rest = "\n".join(f"# {line}" for line in f"def leave({leave}".rstrip().splitlines()) if leave else ""
     behind = _BEHIND if recording.exit is not None else ""
     parts = [
@@ -178,17 +198,29 @@ def guards_script(title: str, recording: Recording, names: Sequence[str]) -> str
     rows += [asked.check(origin, check) for origin in recording.origins for check in origin.checks]
     rows += [asked.relation(relation, recording.origins) for relation in recording.relations]
     roots = {origin.key[0]: origin for origin in recording.origins if origin.edge is Edge.LOCAL}
-    given = [_stand_in(roots[index], values) if index in roots else "None" for index in range(len(slots))]
+    stand_ins = _StandIns(recording, values)
+    given = [stand_ins.of(roots[index]) if index in roots else "None" for index in range(len(slots))]
     body = "\n".join(line for row in rows for line in broken(f"    yield {row}"))
     parts = [
         _HELPER.strip(),
         f"def guards({', '.join(slots)}):\n    # (does it hold, what, which line of the program needs it)\n{body}",
         "def example():\n    torch.manual_seed(0)\n"
+        + "".join(f"    {line}\n" for line in _set_up(recording.state))
         + "".join(f"    {line}\n" for line in values.lines)
         + "\n".join(broken(f"    return [{', '.join(given)}]")),
         _CHECKING.strip(),
     ]
     return script(title, "\n\n\n".join(parts))
+
+
+def _set_up(state: Sequence[Any]) -> list[str]:
+    """The lines that bring torch's state to where it was."""
+    by_name = dict(zip(STATE_NAMES, state, strict=True))
+    return [
+        f"torch.set_default_dtype({by_name['default dtype']})",
+        f"torch.set_grad_enabled({by_name['grad mode']})",
+        *(["torch.inference_mode().__enter__()"] if by_name["inference mode"] else []),
+    ]
 
 
 class _Asked:
@@ -208,6 +240,9 @@ class _Asked:
         if origin.edge is Edge.CONST:
             path = importable(origin.key)
             return f"importlib.import_module({path!r})" if inspect.ismodule(origin.key) and path else None
+        parent = self._found.get(origin.parent.index) if origin.parent is not None else None
+        if origin.edge is Edge.ITEM and parent is not None and type(origin.key) in (int, str):
+            return f"{parent}[{origin.key!r}]" if _can_be_made(origin) else None
         return None
 
     def check(self, origin: Origin, check: Check) -> str:
@@ -225,7 +260,10 @@ class _Asked:
             tree = ast.parse(words, mode="eval")
         except SyntaxError:
             return False
-        return all(node.id in self._slots for node in ast.walk(tree) if isinstance(node, ast.Name))
+        names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        attributes = [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        known = set(self._found.values())
+        return all(name in known for name in names) and all(name == "shape" for name in attributes)
 
     @staticmethod
     def state(name: str, value: Any) -> str:
