@@ -16,10 +16,10 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "stator"
 
 # Plain data that every room may use.
-GROUND = {"options", "errors", "events", "recording", "facts", "relations"}
+GROUND = {"options", "errors", "events", "recording", "facts", "relations", "scripts"}
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
 BELOW_PIPELINE = GROUND | STAGES | {"_native"}
-BELOW_API = BELOW_PIPELINE | {"pipeline", "dispatch", "modules", "report"}
+BELOW_API = BELOW_PIPELINE | {"announce", "pipeline", "dispatch", "modules", "report"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     # ground: no room at all, and each other only downward
@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recording": {"errors", "_native"},  # origins are made in C
     "facts": {"recording"},
     "relations": {"recording", "facts"},
+    "scripts": set(),
     # stages: their own room and the ground; C is mechanism for all of them
     "watch": GROUND | {"watch", "_native"},
     "replay": GROUND | {"replay", "_native"},
@@ -37,7 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "codegen": GROUND | {"codegen", "_native"},
     "backends": GROUND | {"backends", "autograd", "fuse", "codegen"},
     # who puts them together
-    "pipeline": BELOW_PIPELINE,
+    "announce": BELOW_PIPELINE,
+    "pipeline": BELOW_PIPELINE | {"announce"},
     "dispatch": BELOW_PIPELINE | {"pipeline"},
     "modules": BELOW_PIPELINE | {"pipeline", "dispatch"},
     "api": BELOW_API,

@@ -20,6 +20,7 @@ from .modules import compile_in_place, compiled_module
 from .options import options as global_options
 from .pipeline import Program
 from .replay.cache import Cache, cache_for
+from .report import dump, progress  # noqa: F401  they read events
 from .report.explain import Explanation
 from .report.logs import set_logs
 from .watch import steering

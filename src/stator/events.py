@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
@@ -31,10 +32,39 @@ class Event:
 
 
 @dataclass(frozen=True)
+class StageBegan(Event):
+    """Work that may take long begins; what is emitted on this thread up to its end belongs to it."""
+
+    stage: str  # in words: `compiling with inductor`
+    name: str  # the function it is done for
+    ops: Callable[[], int] | None = None  # operations seen so far, if that can be told
+    folder: str | None = None  # where its intermediate forms are to be kept, if they are
+
+
+@dataclass(frozen=True)
+class StageEnded(Event):
+    """The work that began last on this thread is done, or has failed."""
+
+    stage: str
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class FrameWatched(Event):
     """A frame of this code was met by a recording and is run with probes."""
 
     code: CodeType
+
+
+@dataclass(frozen=True)
+class GraphCaptured(Event):
+    """A segment's graph is complete and goes to the backend."""
+
+    name: str
+    number: int  # of the graph, among those of the function
+    ops: int
+    script: Text  # Python that runs it by itself, on example inputs
 
 
 @dataclass(frozen=True)
@@ -46,7 +76,10 @@ class Recorded(Event):
     guards: Text  # one guard a line
     seconds: float  # from the call to the recording, the run itself included
     probes: int = 0  # probes fired
-    bytecode: Text = _nothing  # the replay, source and bytecode
+    bytecode: Text = _nothing  # the function's bytecode, and the replay, source and bytecode
+    number: int = 0  # of the graph, among those of the function; 0: there is none
+    guards_script: Text = _nothing  # Python that checks what can be checked by itself
+    replay_script: Text = _nothing  # Python that runs the replay by itself, on example inputs
     ops: int = 0  # operations in the graph
     symbolic: tuple[str, ...] = ()  # sizes and numbers that may be others in later calls
     specialised: tuple[str, ...] = ()  # those which were meant to be, and the line that prevents it
@@ -54,9 +87,19 @@ class Recorded(Event):
 
 @dataclass(frozen=True)
 class CacheHit(Event):
-    """A call was served by a replay."""
+    """A call, or the part of one up to a break, was served by a replay."""
 
     name: str
+    number: int = 0  # of the graph that ran; 0: none
+    seconds: float = 0.0  # that the replay took
+
+
+@dataclass(frozen=True)
+class BackwardRan(Event):
+    """The backward of a compiled graph ran."""
+
+    label: str  # which graph: `mse, graph 1`
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -82,6 +125,17 @@ class BackendCompiled(Event):
     backend: str
     seconds: float
     output_code: Text = _nothing
+    number: int = 0  # of the graph
+
+
+@dataclass(frozen=True)
+class CodeGenerated(Event):
+    """A backend wrote code for a graph, or a part of it."""
+
+    backend: str
+    part: str  # `forward`, `backward`
+    seconds: float
+    code: Text  # it runs by itself
 
 
 @dataclass(frozen=True)
@@ -93,6 +147,9 @@ class BackwardDerived(Event):
     forward: Text
     backward: Text  # empty: no gradients are wanted
     steps: tuple[str, ...] = ()  # what each step did, and how long it took
+    label: str = ""  # which graph: `mse, graph 1`
+    saved: Text = _nothing  # what the forward keeps for the backward, and why; one value a line
+    scripts: tuple[Text, ...] = ()  # joint, forward and, if there is one, backward: each runs by itself
 
 
 @dataclass(frozen=True)
@@ -156,6 +213,22 @@ def emit(event: Event) -> None:
             reader(event)
         except Exception:
             logging.getLogger("stator").exception("a reader of %s failed", type(event).__name__)
+
+
+class stage:
+    """`with stage(...):` says that this work begins, and that it has ended."""
+
+    __slots__ = ("_began", "_start")
+
+    def __init__(self, stage: str, name: str, ops: Callable[[], int] | None = None, folder: str | None = None) -> None:
+        self._began = StageBegan(stage, name, ops, folder)
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+        emit(self._began)
+
+    def __exit__(self, *exception: object) -> None:
+        emit(StageEnded(self._began.stage, self._began.name, time.perf_counter() - self._start))
 
 
 KINDS: tuple[type[Event], ...] = tuple(Event.__subclasses__())

@@ -38,9 +38,7 @@ class Applied(NamedTuple):
     function: types.FunctionType
     in_closure: bool
 
-    def call(
-        self, func: Callable[..., Any], slots: tuple[Any, ...], call: Callable[..., Any] | None = None
-    ) -> Any:
+    def call(self, func: Callable[..., Any], slots: tuple[Any, ...], call: Callable[..., Any] | None = None) -> Any:
         """Apply it to another `func`. `slots`: its arguments, as a frame has them, without `func`."""
         function, code = self.function, self.function.__code__
         if self.in_closure:

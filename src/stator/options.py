@@ -154,8 +154,8 @@ class Settings:
     debug_dir: str | None = _option(
         None,
         _folder,
-        "Folder for reports of failures, saved graphs and generated code. None: a folder of the system's "
-        "temporary directory, made when there is something to save.",
+        "Folder in which every stage of every compilation is kept as Python that runs by itself, numbered in order; "
+        "reports of failures too. None: stages are not kept, reports go to the system's temporary directory.",
     )
     verify: bool = _option(
         False, _flag, "Run eager beside every compiled call and compare. Slow; for finding a wrong result."
@@ -318,6 +318,11 @@ def from_environment(environment: Mapping[str, str]) -> Options:
 def requested_logs() -> str:
     """The text of `STATOR_LOGS`: names of logs, comma-separated (`stator.report.logs` knows them)."""
     return os.environ.get(LOGS_VARIABLE, "")
+
+
+def colours_allowed() -> bool:
+    """May a terminal be written to in colours? By the variables that all programs ask (https://no-color.org)."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 LOGS_VARIABLE = PREFIX + "LOGS"

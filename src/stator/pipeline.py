@@ -12,13 +12,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
-import os
 import sys
-import tempfile
 import time
 import traceback
 import types
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +24,7 @@ import torch
 from torch import fx
 from torch.autograd import forward_ad
 
-from . import _native, events
+from . import _native, announce, events
 from .backends.registry import Backend, is_ours
 from .errors import BackendError, BreakReason, GraphBreakError, InternalError, SpecializationError, break_reason
 from .numbers_in_graphs import Failed, Unexpected
@@ -39,7 +36,7 @@ from .replay.emit import emit, wanted_origins
 from .replay.engine import compile_guards
 from .replay.graph import restoring
 from .replay.guards import Guards
-from .replay.words import Miss
+from .replay.words import Miss, first_read
 from .watch import policy
 from .watch.recorder import Experience, Recorder, Segment
 from .watch.symbols import Changing
@@ -47,7 +44,6 @@ from .watch.symbols import Changing
 Slots = tuple[Any, ...]
 _MOST_UNEXPECTED = 4  # recordings of a function that may turn out to go by numbers that change
 _TRANSIENT_LIMIT = 3
-_OWN = (os.path.dirname(os.path.abspath(__file__)), "<stator")
 _stance = "default"
 
 
@@ -85,14 +81,6 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _warn(text: str) -> None:
-    """A warning at the line of the program that called us."""
-    level, frame = 1, sys._getframe(0)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, stacklevel=level)
 
 
 def _put_back(tensor: torch.Tensor, contents: torch.Tensor) -> None:
@@ -253,8 +241,7 @@ class Program:
             return self._run_plain(function, slots, entry.break_reason)
         if self.start is self and entry.leave is None:
             self.tally.count.value += 1
-        if events.listening(events.CacheHit):
-            events.emit(events.CacheHit(self.name))
+        start = time.perf_counter()
         saved = [values[position].detach().clone() for position in entry.restores or entry.early]
         try:
             result = entry.replay(values)
@@ -269,6 +256,8 @@ class Program:
                 error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
                 raise
         else:
+            if events.listening(events.CacheHit):
+                events.emit(events.CacheHit(self.name, entry.number, time.perf_counter() - start))
             return result if entry.leave is None else Leaving(entry.leave, function, result)
         # The graph failed and what it changed is as before: the function itself raises what eager raises.
         return self.call_plain(function, slots)
@@ -346,7 +335,7 @@ class Program:
             self._internal_failure("preparing to watch", error)
             return self.call_plain(function, slots)
         try:
-            with _collector_paused():
+            with _collector_paused(), announce.watching(self.name, recorder):
                 result = recorder.run()
                 misled = recorder.watcher.misled
                 segments = self._finish(recorder, result)
@@ -368,7 +357,7 @@ class Program:
         except BackendError as error:
             if not self.settings.suppress_errors:
                 raise
-            _warn(f"{error}; {self.name} runs as plain Python")
+            announce.warn(f"{error}; {self.name} runs as plain Python")
             self._stop_trying()
         except Exception as error:
             self._internal_failure("making a replay", error)
@@ -414,14 +403,14 @@ class Program:
             return
         for segment in segments:
             program = self if segment.way is None else self.start.continuation(segment.way)
-            program._keep_segment(segment, start)
+            program._keep_segment(segment, start, recorder.frames)
         if any(not segment.transient and not segment.again for segment in segments):
             self.tally.recordings += 1
         reasons = [segment.recording.break_reason for segment in segments if segment.recording.break_reason]
         if self.fullgraph and reasons:
             raise GraphBreakError(reasons[0])
 
-    def _keep_segment(self, segment: Segment, start: float) -> None:
+    def _keep_segment(self, segment: Segment, start: float, frames: list[types.CodeType]) -> None:
         recording = segment.recording
         if recording.break_reason is not None:
             self.tally.break_reasons.append(recording.break_reason)
@@ -430,12 +419,16 @@ class Program:
             self._transient += segment.transient
             self.tally.plain += 1
             return
-        entry = self.build(recording)
-        entry.seconds = time.perf_counter() - start
-        self._transient = self._raised = 0
-        self.cache.add(entry)
-        if events.listening(events.Recorded):
-            events.emit(self._recorded(entry, recording))
+        stage = f"compiling with {self.backend_name}"
+        with events.stage(stage, self.name, lambda: recording.operations, self.settings.debug_dir):
+            entry = self.build(recording)
+            entry.seconds = time.perf_counter() - start
+            self._transient = self._raised = 0
+            self.cache.add(entry)
+            if events.listening(events.Recorded):
+                shown = frames if self.way is None else []
+                events.emit(announce.recorded(self.name, entry, recording, shown, self.names))
+        recording.example_inputs = []
 
     def build(self, recording: Recording) -> Entry:
         """From a recording to something that can be called: backend, guards, replay."""
@@ -455,7 +448,7 @@ class Program:
             return entry
         entry.graph = recording.graph
         entry.replay, entry.leave, entry.replay_source = emit(recording, wanted, compiled)
-        recording.example_inputs = []
+        entry.number = len(self.tally.graphs) if compiled is not None else 0
         return entry
 
     @staticmethod
@@ -470,6 +463,10 @@ class Program:
 
     def _compile(self, recording: Recording) -> Callable[..., Any]:
         assert recording.graph is not None
+        number = len(self.tally.graphs) + 1
+        recording.graph.meta["label"] = announce.label(self.name, number)
+        if events.listening(events.GraphCaptured):
+            events.emit(announce.captured(self.name, number, recording))
         start = time.perf_counter()
         depth = sys.getrecursionlimit()
         try:
@@ -481,20 +478,24 @@ class Program:
                 raise TypeError(f"the backend gave back {compiled!r}, which is not callable")
         except Exception as error:
             text = recording.graph.print_readable(print_output=False)
-            raise BackendError(self.backend_name, error, self._save(text, "graph")) from error
+            saved = announce.save(text, "graph", self.settings.debug_dir)
+            raise BackendError(self.backend_name, error, saved) from error
         finally:
             if sys.getrecursionlimit() != depth:  # it is the program's, and some programs read it
                 sys.setrecursionlimit(depth)
-        events.emit(events.BackendCompiled(self.name, self.backend_name, time.perf_counter() - start))
+        spent = time.perf_counter() - start
+        events.emit(announce.compiled(self.name, self.backend_name, spent, number, recording.graph, compiled))
         return compiled
 
     # -- what went otherwise
 
-    @staticmethod
-    def _why(entry: Entry, inputs: Slots) -> Miss | None:
+    def _why(self, entry: Entry, inputs: Slots) -> Miss | None:
         """Words about a miss must not cost a call its result, whatever the objects in it do when they are looked at."""
         try:
-            return entry.guards.why(inputs)
+            miss = entry.guards.why(inputs)
+            if miss is not None and not miss.place and miss.guard in self.names:  # guarded before anything ran
+                return miss._replace(place=first_read(self.function.__code__, miss.guard))
+            return miss
         except Exception as error:
             return Miss(entry.name, "guards to hold", f"{type(error).__name__}: {error}", "")
 
@@ -541,7 +542,7 @@ class Program:
         )
         if not self._warned:
             self._warned = True
-            _warn(text)
+            announce.warn(text)
         return text
 
     def give_up(self, reason_id: str) -> None:
@@ -557,33 +558,8 @@ class Program:
         self.tally.plain += 1
         self._transient += 1
         text = "".join(traceback.format_exception(error))
-        path = self._save(f"stator failed in {where} of {self.name}\n\n{text}", "report")
+        path = announce.save(f"stator failed in {where} of {self.name}\n\n{text}", "report", self.settings.debug_dir)
         events.emit(events.InternalFailure(where, error, path))
         if not self.settings.suppress_errors:
             raise InternalError(where, error, path) from error
-        _warn(f"{InternalError(where, error, path)}; {self.name} runs as plain Python")
-
-    def _save(self, text: str, kind: str) -> str | None:
-        folder = self.settings.debug_dir or os.path.join(tempfile.gettempdir(), "stator")
-        try:
-            os.makedirs(folder, exist_ok=True)
-            handle, path = tempfile.mkstemp(prefix=f"{kind}-", suffix=".txt", dir=folder, text=True)
-            with os.fdopen(handle, "w") as file:
-                file.write(text)
-        except OSError:
-            return None
-        return path
-
-    def _recorded(self, entry: Entry, recording: Recording) -> events.Recorded:
-        graph = entry.graph
-        return events.Recorded(
-            name=self.name,
-            graph=(lambda: str(graph.code)) if graph is not None else (lambda: ""),
-            guards=lambda: "\n".join(entry.guards.lines()),
-            seconds=entry.seconds,
-            probes=recording.probes,
-            bytecode=lambda: entry.replay_source,
-            ops=recording.operations,
-            symbolic=entry.symbolic,
-            specialised=entry.specialised,
-        )
+        announce.warn(f"{InternalError(where, error, path)}; {self.name} runs as plain Python")

@@ -15,6 +15,7 @@ import pytest
 from stator import events
 from stator.errors import break_reason
 from stator.options import options
+from stator.replay.words import Miss
 from stator.report.logs import LOGS, SPECIALISED, parse, set_logs
 
 
@@ -64,11 +65,11 @@ def test_what_is_symbolic_and_what_is_not(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_hot_events_have_no_reader_by_default() -> None:
-    hot = (events.CacheHit, events.FrameWatched, events.RanPlain)
-    assert [events.listening(kind) for kind in hot] == [False] * 3
+    hot = (events.CacheHit, events.BackwardRan, events.FrameWatched, events.RanPlain)
+    assert [events.listening(kind) for kind in hot] == [False] * 4
     with options.patch(verbose=True):
-        assert [events.listening(kind) for kind in hot] == [True] * 3
-    assert [events.listening(kind) for kind in hot] == [False] * 3
+        assert [events.listening(kind) for kind in hot] == [True] * 4
+    assert [events.listening(kind) for kind in hot] == [False] * 4
 
 
 def test_graph_code_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -82,12 +83,20 @@ def test_graph_code_alone(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_a_graph_break_is_one_line_with_function_reason_and_place(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_graph_break_tells_function_reason_place_line_and_hint(caplog: pytest.LogCaptureFixture) -> None:
     set_logs(graph_breaks=True)
-    events.emit(events.GraphBreak(break_reason("call-print", never.__code__)))
-    line = never.__code__.co_firstlineno
-    text = f"Graph break in never: call to print (side effect) at {__file__}:{line} [call-print]"
-    assert lines(caplog) == [("stator.graph_breaks", text)]
+    reason = break_reason("call-print", never.__code__)
+    events.emit(events.GraphBreak(reason))
+    assert lines(caplog) == [
+        (
+            "stator.graph_breaks",
+            "Graph break in never: call to print (side effect)  [call-print]\n"
+            f'  File "{__file__}", line {never.__code__.co_firstlineno}, in never\n'
+            "    def never() -> NoReturn:\n"
+            "    ^^^^^^^^^^^^^^^^^^^^^^^^\n"
+            f"  hint: {reason.hint}",
+        )
+    ]
 
 
 def test_recompiles_name_the_guard_but_first_calls_are_none(caplog: pytest.LogCaptureFixture) -> None:
@@ -95,6 +104,15 @@ def test_recompiles_name_the_guard_but_first_calls_are_none(caplog: pytest.LogCa
     events.emit(events.CacheMiss("mse"))
     events.emit(events.CacheMiss("mse", "x.shape[0]: expected 2, found 3"))
     assert lines(caplog) == [("stator.recompiles", "Recompiling mse: x.shape[0]: expected 2, found 3")]
+
+
+def test_recompiles_show_the_line_that_needs_the_guard(caplog: pytest.LogCaptureFixture) -> None:
+    set_logs(recompiles=True)
+    line = never.__code__.co_firstlineno
+    events.emit(events.CacheMiss("mse", Miss("n", "2", "3", f"{__file__}:{line}")))
+    place = f"{os.path.relpath(__file__)}:{line}"
+    text = f"Recompiling mse: n: expected 2, found 3\n    needed by {place}: def never() -> NoReturn:"
+    assert lines(caplog) == [("stator.recompiles", text)]
 
 
 def test_a_later_choice_replaces_an_earlier_one(caplog: pytest.LogCaptureFixture) -> None:
@@ -134,15 +152,19 @@ def test_verbose_shows_hits_misses_frames_and_blocks(caplog: pytest.LogCaptureFi
         events.emit(events.FrameWatched(never.__code__))
         events.emit(recorded())
         events.emit(events.CacheHit("mse"))
+        events.emit(events.CacheHit("mse", 2, 0.0015))
+        events.emit(events.BackwardRan("mse, graph 2", 0.00012))
         events.emit(events.RanPlain("gen", "it is a generator function"))
     heads = [message.split("\n")[0] for _, message in lines(caplog)]
     assert heads == [
         "[Cache Miss] mse: no recording yet",
-        f"CONVERT_FRAME never {__file__}:{never.__code__.co_firstlineno}",
+        f"CONVERT_FRAME never {os.path.relpath(__file__)}:{never.__code__.co_firstlineno}",
         "FX Graph:",
         "Guards:",
         "Bytecode:",
         "[Cache Hit] mse",
+        "[Cache Hit] mse: graph 2 ran in 1.5 ms",
+        "[Backward] mse, graph 2: ran in 0.120 ms",
         "[Plain] gen: it is a generator function",
     ]
 

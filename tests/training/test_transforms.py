@@ -176,9 +176,7 @@ def test_per_sample_gradients():
         def sample_loss(params, row):
             return functional_call(module, params, (row,)).square().sum()
 
-        return World(
-            fn=lambda x: vmap(grad(sample_loss), in_dims=(None, 0))(params, x), module=module, params=params
-        )
+        return World(fn=lambda x: vmap(grad(sample_loss), in_dims=(None, 0))(params, x), module=module, params=params)
 
     check(world, FOUR, expect=ONE, graphs=1, breaks=[])
 
@@ -243,7 +241,9 @@ def test_a_function_that_breaks_the_graph():
         print(row.shape)
         return row * 2
 
-    seen = check(of(lambda x: vmap(inside)(x.sin()).exp()), [lambda w, s=s: w.fn(rand(s, 3, 4)) for s in range(6)], expect=None)
+    seen = check(
+        of(lambda x: vmap(inside)(x.sin()).exp()), [lambda w, s=s: w.fn(rand(s, 3, 4)) for s in range(6)], expect=None
+    )
     assert seen.outcomes[-1] == "hit"
 
 

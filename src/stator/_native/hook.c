@@ -413,7 +413,6 @@ sentinel(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
     SavedError error = error_save(); /* with throwflag the exception to be thrown in is set */
     CodeInfo *info = codeinfo_find(code);
     PyObject *original = NULL;
-    SavedError error = error_save(); /* with throwflag the exception to be thrown in is set */
     int copy = info != NULL && info->kind == CODE_INSTRUMENTED;
     if (copy) { /* a generator of the program's, resumed inside the leaf */
         original = weakref_get(info->original);

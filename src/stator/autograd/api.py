@@ -176,6 +176,7 @@ class _Flat:
     """A function of nested arguments as one of flat ones. The shape of its result is known once it has run."""
 
     def __init__(self, fn: Callable[..., Any], spec: pytree.TreeSpec) -> None:
+        self.__name__ = str(getattr(fn, "__name__", type(fn).__name__))  # for reports
         self._fn = fn
         self._spec = spec
         self.result: pytree.TreeSpec | None = None

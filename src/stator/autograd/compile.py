@@ -19,6 +19,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.graph import _BoxedCodeGen
 
 from .. import events
+from .describe import derived
 from .joint import PassRun, optimise
 from .partition import PartitionFn, min_cut_partition
 from .record import Decompositions
@@ -35,6 +36,7 @@ class Graphs:
     """A function's graphs, not compiled yet."""
 
     joint: Joint
+    label: str  # how reports call the function
     forward: fx.GraphModule
     backward: fx.GraphModule | None  # None: nothing to differentiate
     passes: list[PassRun]
@@ -55,14 +57,17 @@ def derive(
 ) -> Graphs:
     """Forward and backward graphs of a function."""
     start = time.perf_counter()
-    joint = trace(function, inputs, decompositions=decompositions, stand_ins=stand_ins)
-    traced = time.perf_counter()
-    passes = optimise(joint.module, joint.plan.results)
+    label = _label(function)
+    with events.stage("deriving the backward of", label):
+        joint = trace(function, inputs, decompositions=decompositions, stand_ins=stand_ins)
+        traced = time.perf_counter()
+        passes = optimise(joint.module, joint.plan.results)
     optimised = time.perf_counter()
     forward, backward = joint.module, None
     if joint.has_backward:
         inputs_of_joint = [*joint.primals, *joint.tangents]
-        forward, backward = partition_fn(joint.module, inputs_of_joint, num_fwd_outputs=joint.plan.results)
+        with events.stage("cutting forward from backward of", label, lambda: len(joint.module.graph.nodes)):
+            forward, backward = partition_fn(joint.module, inputs_of_joint, num_fwd_outputs=joint.plan.results)
     end = time.perf_counter()
     if events.listening(events.BackwardDerived):
         steps = (
@@ -70,9 +75,8 @@ def derive(
             *map(str, passes),
             f"cut: {(end - optimised) * 1e3:.1f} ms",
         )
-        texts = _printer(joint.module), _printer(forward), _printer(backward)
-        events.emit(events.BackwardDerived(end - start, *texts, steps))
-    return Graphs(joint, forward, backward, passes)
+        events.emit(derived(label, joint, forward, backward, inputs, end - start, steps))
+    return Graphs(joint, label, forward, backward, passes)
 
 
 def compile_function(
@@ -104,7 +108,7 @@ def compile_function(
     if backward is not None:
         assert len(_examples(backward)) == len(saved) + len(joint.tangents)
         compiled_backward = boxed((bw_compiler or fw_compiler)(backward, _examples(backward)))
-    return wrap(joint, compiled, compiled_backward, original, inputs, tensors)
+    return wrap(joint, graphs.label, compiled, compiled_backward, original, inputs, tensors)
 
 
 def _with_symbols(function: Function | fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -196,5 +200,7 @@ def _examples(module: fx.GraphModule) -> list[Any]:
     return [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
 
 
-def _printer(module: fx.GraphModule | None) -> Callable[[], str]:
-    return lambda: "" if module is None else module.print_readable(print_output=False)
+def _label(function: Function | fx.GraphModule) -> str:
+    if isinstance(function, fx.GraphModule):
+        return str(function.meta.get("label", "graph"))
+    return str(getattr(function, "__name__", "function"))

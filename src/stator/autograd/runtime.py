@@ -11,6 +11,7 @@ original function.
 from __future__ import annotations
 
 import contextlib
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import events
 from .functional import View
 from .symbols import Later, filled, is_symbolic
 from .trace import Constant, Given, Joint, Output, Plan, Result, Seen
@@ -60,6 +62,7 @@ class TangentFacts:
 
 def wrap(
     joint: Joint,
+    label: str,
     forward: Boxed,
     backward: Boxed | None,
     original: Original,
@@ -79,7 +82,7 @@ def wrap(
         def run(*primals: Any) -> Sequence[Any]:
             return plain(list(primals))
     else:
-        run = _node(joint, forward, backward, original, inputs, tensors)
+        run = _node(joint, forward, _told(label, backward), original, inputs, tensors)
     finish = _finisher(joint)
     if plan.inputs != list(range(len(inputs))):
         return lambda *given: finish(given, run(*[given[index] for index in plan.inputs]))
@@ -136,6 +139,20 @@ def _node(
     # Past the wrapper in Python, which is there for function transforms; a compiled graph is not run under one.
     apply: Callable[..., Any] = super(torch.autograd.Function, Graph).apply
     return apply
+
+
+def _told(label: str, backward: Boxed) -> Boxed:
+    """The backward of a graph, which says how long it took if somebody wants to know."""
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        if not events.listening(events.BackwardRan):
+            return backward(args)
+        start = time.perf_counter()
+        gradients = backward(args)
+        events.emit(events.BackwardRan(label, time.perf_counter() - start))
+        return gradients
+
+    return run
 
 
 def _tangent_facts(tangent: Tensor, device: torch.device | None, later: Later) -> TangentFacts:

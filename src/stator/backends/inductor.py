@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,6 +54,15 @@ def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backw
     output.meta["user_visible_output_idxs"] = [i for i, node in enumerate(returned) if node is not None]
     mode = next((value.fake_mode for value in example_inputs if hasattr(value, "fake_mode")), None)
     # The context is where the generator finds the `ShapeEnv`, and leaves the guards of what it has in its cache.
-    with V.set_fake_mode(mode), tracing(TracingContext(mode)):
+    part = "backward" if is_backward else "forward"
+    start = time.perf_counter()
+    with (
+        events.stage("generating code for the", part, lambda: len(module.graph.nodes)),
+        V.set_fake_mode(mode),
+        tracing(TracingContext(mode)),
+    ):
         generated: Any = compile_fx_inner(module, list(example_inputs), is_backward=is_backward)
+    if events.listening(events.CodeGenerated):
+        code = str(getattr(generated, "source_code", None) or "")
+        events.emit(events.CodeGenerated("inductor", part, time.perf_counter() - start, lambda: code))
     return generated  # type: ignore[no-any-return]  # typed loosely there; takes a list and clears it

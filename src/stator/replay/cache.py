@@ -28,6 +28,7 @@ class Entry:
     early: tuple[int, ...] = ()  # if a number in the graph fails, nothing but these was written
     leave: _native.Leave | None = None  # after a replay that ends at a break
     graph: Any = None  # the captured graph module
+    number: int = 0  # of the graph, among those of the function; 0: there is none
     replay_source: str = ""
     break_reason: BreakReason | None = None
     symbolic: tuple[str, ...] = ()  # sizes and numbers that may be others than in the recorded call
@@ -98,7 +99,9 @@ class Cache:
         if entry.replay is not None:
             settle(entry.replay)
         if engine is not None:
-            self.shelf.arm(entry, engine, None if entry.restores or entry.early else entry.replay, entry.leave, entry.count)
+            self.shelf.arm(
+                entry, engine, None if entry.restores or entry.early else entry.replay, entry.leave, entry.count
+            )
         entry.armed = True
 
     def continuation(self, way: Way) -> Cache:

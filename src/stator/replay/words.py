@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +25,16 @@ class Miss(NamedTuple):
     def __str__(self) -> str:
         where = f" (needed by {self.place})" if self.place else ""
         return f"{self.guard}: expected {self.expected}, found {self.found}{where}"
+
+
+def first_read(code: CodeType, name: str) -> str:
+    """The line where a function first reads one of its variables."""
+    line = code.co_firstlineno
+    for instruction in dis.get_instructions(code):
+        line = instruction.starts_line or line
+        if instruction.argval == name and instruction.opname.startswith("LOAD_"):
+            return f"{code.co_filename}:{line}"
+    return ""
 
 
 def absent(origin: Origin, error: Exception) -> Miss:
@@ -75,7 +87,11 @@ def _dims(found: Any) -> str:
     """Sizes in words; what may be any is left open."""
     if not isinstance(found, tuple):
         return str(found)
-    return f"({', '.join('_' if size is None else str(size) for size in found)}{',' * (len(found) == 1)})"
+    return f"({_sizes(found)}{',' * (len(found) == 1)})"
+
+
+def _sizes(found: tuple[Any, ...]) -> str:
+    return ", ".join("_" if size is None else str(size) for size in found)
 
 
 def _short(value: Any) -> str:
@@ -93,7 +109,7 @@ def assertion(check: Check, origin: Origin) -> str:
         Fact.EQUAL: lambda: f"{name} == {_short(e)}",
         Fact.IS: lambda: f"{name} is {getattr(e, '__qualname__', None) or _short(e)}",
         Fact.TENSOR: lambda: (
-            f"{name}: {e.type.__name__} {e.dtype} {list(e.size)} stride {list(e.stride)} {e.device}"
+            f"{name}: {e.type.__name__} {e.dtype} [{_sizes(e.size)}] stride [{_sizes(e.stride)}] {e.device}"
             f"{' requires_grad' if e.requires_grad else ''}"
         ),
         Fact.LEN: lambda: f"len({name}) == {e}",

@@ -17,7 +17,9 @@ from ..facts import VALUE_TYPES, plain_value
 from ..recording import Check, Edge, Fact, Origin
 from .constants import KINDS, constant_fact
 
-_KEYED_FACTS = frozenset({Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fact.OTHER, Fact.HAS_KEYED, Fact.LACKS_KEYED})
+_KEYED_FACTS = frozenset(
+    {Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fact.OTHER, Fact.HAS_KEYED, Fact.LACKS_KEYED}
+)
 
 
 @dataclass(eq=False, slots=True)

@@ -68,6 +68,7 @@ class Recorder(Handlers):
         self.name = name
         self.failure: BaseException | None = None
         self.segments: list[Segment] = []
+        self.frames: list[types.CodeType] = []  # that were run with probes, each function's once
         self._program = program
         self._settings = settings
         self._ask = ask
@@ -208,6 +209,10 @@ class Recorder(Handlers):
             **effects.symbolic_part(self),
         )
 
+    def operations(self) -> int:
+        """How many operations the segment that is being recorded has so far."""
+        return self.tracer.operations
+
     def release(self) -> None:
         """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
         self._let_go()
@@ -331,7 +336,9 @@ class Recorder(Handlers):
 
     def _start_segment(self, there: Arrival) -> None:
         state = self.tracer.state_outside_mode()
-        known, changing, symbols, self._expects = self._ask(self.segments, there.way, (*there.slots, there.functions[0]), state)
+        known, changing, symbols, self._expects = self._ask(
+            self.segments, there.way, (*there.slots, there.functions[0]), state
+        )
         slots = self._make_distinct(there)
         self._hopeless = {id(slots[index]) for index in changing}
         before = self._break.states[-1].values() if self._break is not None else ()
@@ -575,6 +582,7 @@ class Recorder(Handlers):
 
     def enter(self, function: types.FunctionType) -> None:
         """A function's frame starts for the first time in this recording."""
+        self.frames.append(function.__code__)
         if function is self.root:
             return
         origin = self.ledger.find(function)

@@ -155,7 +155,9 @@ class Tracer(_native.Tracer):
             return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self.node_of(known),), {}, name))
         if kind is Treatment.BREAK and way.reason == "tensor-bool" and self._expects_truth(args[0]):
             known = self.lookup(args[0])
-            return Step(Treatment.SCALAR, name, [], False, ("call_function", expect_truth, (self.node_of(known),), {}, name))
+            return Step(
+                Treatment.SCALAR, name, [], False, ("call_function", expect_truth, (self.node_of(known),), {}, name)
+            )
         if kind is Treatment.GRAD:
             return self._before_grad(*args)
         if kind is Treatment.BREAK:
@@ -460,9 +462,7 @@ class Tracer(_native.Tracer):
         node: fx.Node = self.node("call_function", target, args, {}, name)
         return node
 
-    def module_leaf(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
-    ) -> fx.Node:
+    def module_leaf(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
         """Record a call of a part that is a module of its own."""
         self.last_effect = self._recorder.watcher.events
         self.operations += 1
@@ -484,12 +484,16 @@ class Tracer(_native.Tracer):
         inputs = [self.known[id(tensor)].node for _, tensor, _ in self.inputs]
         groups = shared_storages(tensor for _, tensor, _ in self.inputs)
         aliases = [tuple(inputs[place] for place in group) for group in groups]
-        early = None if self.regions.any else move_early(self._nodes.operations, symbols.failing, symbols.numbers, aliases)
+        early = (
+            None if self.regions.any else move_early(self._nodes.operations, symbols.failing, symbols.numbers, aliases)
+        )
         if early is None:
             self.risky = True
             return []
         written = set(self.written_inputs())
-        return [o.index for (o, _, _), node in zip(self.inputs, inputs, strict=True) if node in early and o.index in written]
+        return [
+            o.index for (o, _, _), node in zip(self.inputs, inputs, strict=True) if node in early and o.index in written
+        ]
 
     def example_inputs(self) -> list[Any]:
         """The inputs as the graph got them: the real ones, unless the run changed what a backend would look at.

@@ -1,0 +1,318 @@
+"""Guards and replays as files that run by themselves.
+
+Enters: a recording. Leaves: Python text. Objects of the program are not there when it runs: what the guards know of
+them is enough to make others that pass, and a guard on something deeper is listed, not checked.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..facts import STATE_NAMES
+from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_place
+from ..relations import render
+from ..scripts import WIDTH, Values, broken, function, importable, number, script
+from . import emit
+from .emit import write_replay
+from .words import assertion
+
+# ------------------------------------------------------------------------------------------------ stand-ins
+
+
+def _facts(origin: Origin) -> dict[Fact, Any]:
+    return {check.fact: check.expected for check in origin.checks}
+
+
+class _StandIns:
+    """Values of which the guards of a recording hold, as expressions."""
+
+    def __init__(self, recording: Recording, values: Values) -> None:
+        self._values = values
+        self._examples = dict(zip(recording.inputs, recording.example_inputs, strict=False))
+        self._items: dict[int, dict[Any, Origin]] = {}  # of containers, by the container's index
+        for origin in recording.origins:
+            if origin.edge is Edge.ITEM and origin.parent is not None:
+                self._items.setdefault(origin.parent.index, {})[origin.key] = origin
+
+    def of(self, origin: Origin) -> str:
+        """A value for this origin; a `Thing` if no other is known to fit."""
+        facts = _facts(origin)
+        if origin.index in self._examples:
+            return self._values.expression(self._examples[origin.index])
+        if Fact.TENSOR in facts:
+            return _tensor(facts[Fact.TENSOR])
+        for fact in (Fact.EQUAL, Fact.IS):
+            if fact in facts:
+                return self._values.expression(facts[fact])
+        kind = facts.get(Fact.TYPE)
+        if kind is dict:
+            keys = facts.get(Fact.KEYS) or self._items.get(origin.index, ())
+            return "{" + ", ".join(f"{self._values.expression(key)}: {self._item(origin, key)}" for key in keys) + "}"
+        if kind in (list, tuple):
+            items = "".join(f"{self._item(origin, index)}, " for index in range(facts.get(Fact.LEN, 0)))
+            return f"[{items}]" if kind is list else f"({items})"
+        if kind in (int, float, str, set):
+            return {int: "2", float: "0.5", str: "''", set: "set()"}[kind]
+        return f"Thing({describe(origin)!r})"
+
+    def _item(self, origin: Origin, key: Any) -> str:
+        found = self._items.get(origin.index, {}).get(key)
+        return "None" if found is None else self.of(found)
+
+
+def _tensor(facts: TensorFacts) -> str:
+    size = [2 if length is None else number(length) for length in facts.size]
+    stride = [_contiguous(size, position) if step is None else step for position, step in enumerate(facts.stride)]
+    grad = ", grad=True" if facts.requires_grad else ""
+    leaf = "" if facts.is_leaf else ", leaf=False"
+    whole = "" if facts.dtype.is_floating_point else ", low=0, high=0"
+    device = "" if facts.device.type == "cpu" else f", {str(facts.device)!r}"
+    return f"tensor({size}, {stride}, {facts.dtype}{device}{whole}{grad}{leaf})"
+
+
+def _contiguous(size: list[int], position: int) -> int:
+    step = 1
+    for length in size[position + 1 :]:
+        step *= length
+    return step
+
+
+# --------------------------------------------------------------------------------------------------- the replay
+
+_NAMES = {
+    "new": "object.__new__",
+    "deque": "collections.deque",
+    "ordered": "collections.OrderedDict",
+    "default": "collections.defaultdict",
+    "partial": "functools.partial",
+    "method": "types.MethodType",
+    "cell": "types.CellType",
+    "set_grad_mode": "torch._C._set_grad_enabled",
+}
+_HELPERS = {"traceback_of": ("_raiser", "traceback_of"), "refill": ("dict_of", "refill")}
+
+
+def replay_script(title: str, recording: Recording, wanted: list[int]) -> str:
+    """The replay of a recording, with the graph as it was captured, on inputs like the recorded ones."""
+    values = Values()
+    text, names = write_replay(recording, wanted)
+    text, _, leave = text.partition("def leave(")
+    imports, graph = "", ""
+    if recording.graph is not None:
+        imports, graph = function("graph", recording.graph, values)
+    head = [line for name, value in names.items() for line in _definition(name, value, text, values)]
+    given = [values.expression(value) for value in recording.example_inputs]
+    stand_ins = _StandIns(recording, values)
+    given += [stand_ins.of(recording.origins[index]) for index in wanted[len(given) :]]
+    rest = "\n".join(f"# {line}" for line in f"def leave({leave}".rstrip().splitlines()) if leave else ""
+    behind = _BEHIND if recording.exit is not None else ""
+    parts = [
+        "\n".join(["torch.manual_seed(0)", *values.lines, *head]),
+        graph,
+        "\n".join(line for long in text.splitlines() for line in broken(long)),
+        rest,
+        f'if __name__ == "__main__":\n{behind}    with torch.set_grad_enabled({recording.state[0]}):\n'
+        + "\n".join(broken(f"        result = replay([{', '.join(given)}])"))
+        + "\n    show(result)",
+    ]
+    needed = "\n".join(f"import {name}" for name in ("collections", "functools") if f"{name}." in "".join(parts))
+    return script(title, "\n\n\n".join(filter(None, parts)), "\n".join(filter(None, [needed, imports])))
+
+
+_BEHIND = "    # The segment ends at a break: the result is the state with which the program goes on behind it.\n"
+
+
+def _definition(name: str, value: Any, text: str, values: Values) -> list[str]:
+    """The lines that give a name in the replay its meaning."""
+    if not re.search(rf"\b{name}\b", text) or name == "graph":
+        return []
+    if name in _NAMES:
+        return [f"{name} = {_NAMES[name]}"]
+    if value is getattr(emit, name, None):
+        sources = [inspect.getsource(inspect.unwrap(getattr(emit, part))) for part in _HELPERS.get(name, (name,))]
+        return [line for source in sources for line in _without_annotations(source)]
+    written = values.expression(value)
+    lines, values.lines = values.lines, []
+    return [*lines, *broken(f"{name} = {written}")]
+
+
+def _without_annotations(source: str) -> list[str]:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            for argument in node.args.args:
+                argument.annotation = None
+    text = ast.unparse(tree)
+    return ["", *re.sub(r"(?m)^(\s*)(\w+): [^=]+ = ", r"\1\2 = ", text).splitlines(), ""]
+
+
+# --------------------------------------------------------------------------------------------------- the guards
+
+_STATE = {
+    "grad mode": "torch.is_grad_enabled()",
+    "inference mode": "torch.is_inference_mode_enabled()",
+    "default dtype": "torch.get_default_dtype()",
+    "number of torch function modes": "torch._C._len_torch_function_stack()",
+}
+_HELPER = '''
+def looks(value, dtype, size, stride, device, grad):
+    """Is this a tensor as the graph expects it? What may be any is None."""
+
+    def fits(found, wanted):
+        return len(found) == len(wanted) and all(w is None or f == w for f, w in zip(found, wanted))
+
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype is dtype
+        and fits(value.shape, size)
+        and fits(value.stride(), stride)
+        and str(value.device) == device
+        and value.requires_grad is grad
+    )
+'''
+_CHECKING = """
+if __name__ == "__main__":
+    failed = 0
+    for holds, words, place in guards(*example()):
+        failed += holds is False
+        said = "-     " if holds is None else "holds " if holds else "FAILS "
+        print(said + words + ("  # " + place if place else ""))
+    print("'-': needs an object of the program, which is not here")
+    raise SystemExit(failed)
+"""
+
+
+def guards_script(title: str, recording: Recording, names: Sequence[str]) -> str:
+    """What was assumed, as a function of the arguments that says what holds; run on arguments that were made up."""
+    values = Values()
+    slots = [name if name.isidentifier() else f"slot_{index}" for index, name in enumerate(names)]
+    asked = _Asked(slots, recording.origins)
+    rows = [asked.state(name, value) for name, value in zip(STATE_NAMES, recording.state, strict=True)]
+    rows += [asked.check(origin, check) for origin in recording.origins for check in origin.checks]
+    rows += [asked.relation(relation, recording.origins) for relation in recording.relations]
+    roots = {origin.key[0]: origin for origin in recording.origins if origin.edge is Edge.LOCAL}
+    stand_ins = _StandIns(recording, values)
+    given = [stand_ins.of(roots[index]) if index in roots else "None" for index in range(len(slots))]
+    body = "\n".join(line for row in rows for line in broken(f"    yield {row}"))
+    parts = [
+        _HELPER.strip(),
+        f"def guards({', '.join(slots)}):\n    # (does it hold, what, which line of the program needs it)\n{body}",
+        "def example():\n    torch.manual_seed(0)\n"
+        + "".join(f"    {line}\n" for line in _set_up(recording.state))
+        + "".join(f"    {line}\n" for line in values.lines)
+        + "\n".join(broken(f"    return [{', '.join(given)}]")),
+        _CHECKING.strip(),
+    ]
+    return script(title, "\n\n\n".join(parts))
+
+
+def _set_up(state: Sequence[Any]) -> list[str]:
+    """The lines that bring torch's state to where it was."""
+    by_name = dict(zip(STATE_NAMES, state, strict=True))
+    return [
+        f"torch.set_default_dtype({by_name['default dtype']})",
+        f"torch.set_grad_enabled({by_name['grad mode']})",
+        *(["torch.inference_mode().__enter__()"] if by_name["inference mode"] else []),
+    ]
+
+
+class _Asked:
+    """Guards as Python expressions; None for those that need an object of the program."""
+
+    def __init__(self, slots: Sequence[str], origins: Sequence[Origin]) -> None:
+        self._slots = slots
+        self._found: dict[int, str | None] = {}
+        for origin in origins:
+            self._found[origin.index] = self._reach(origin)
+
+    def _reach(self, origin: Origin) -> str | None:
+        """How the value of an origin is written, if it can be there."""
+        if origin.edge is Edge.LOCAL:
+            index = origin.key[0]
+            return self._slots[index] if index < len(self._slots) and _can_be_made(origin) else None
+        if origin.edge is Edge.CONST:
+            path = importable(origin.key)
+            return f"importlib.import_module({path!r})" if inspect.ismodule(origin.key) and path else None
+        parent = self._found.get(origin.parent.index) if origin.parent is not None else None
+        if origin.edge is Edge.ITEM and parent is not None and type(origin.key) in (int, str):
+            return f"{parent}[{origin.key!r}]" if _can_be_made(origin) else None
+        return None
+
+    def check(self, origin: Origin, check: Check) -> str:
+        value = self._found[origin.index]
+        write = _PYTHON.get(check.fact)
+        holds = write(value, check.expected) if value is not None and write is not None else None
+        return _row(holds, assertion(check, origin), check.place)
+
+    def relation(self, relation: Any, origins: Sequence[Origin]) -> str:
+        words = render(relation.expression, list(origins))
+        return _row(words if self._is_python(words) else None, words, relation.place)
+
+    def _is_python(self, words: str) -> bool:
+        try:
+            tree = ast.parse(words, mode="eval")
+        except SyntaxError:
+            return False
+        names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        attributes = [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        known = set(self._found.values())
+        return all(name in known for name in names) and all(name == "shape" for name in attributes)
+
+    @staticmethod
+    def state(name: str, value: Any) -> str:
+        asked = _STATE.get(name)
+        return _row(f"{asked} == {value}" if asked else None, f"torch's {name} == {value}", None)
+
+
+def _can_be_made(origin: Origin) -> bool:
+    facts = _facts(origin)
+    plain = facts.get(Fact.TYPE) in (int, float, str, list, tuple, dict, torch.Tensor, torch.nn.Parameter)
+    return Fact.TENSOR in facts or Fact.EQUAL in facts or plain
+
+
+def _row(holds: str | None, words: str, place: Any) -> str:
+    words = words if len(words) <= WIDTH else words[: WIDTH - 3] + "..."
+    return f"({holds}, {words!r}, {render_place(place)!r})"
+
+
+def _written(value: Any) -> str | None:
+    values = Values()
+    text = values.expression(value)
+    return None if "Thing(" in text or values.lines else text
+
+
+def _compare(sign: str) -> Callable[[str, Any], str | None]:
+    def write(value: str, expected: Any) -> str | None:
+        text = _written(expected)
+        return None if text is None else f"{value} {sign} {text}"
+
+    return write
+
+
+def _type(value: str, expected: type) -> str | None:
+    text = _written(expected)
+    return None if text is None else f"type({value}) is {text}"
+
+
+def _looks(value: str, e: TensorFacts) -> str:
+    size, stride = [list(part) for part in (e.size, e.stride)]
+    return f"looks({value}, {e.dtype}, {size}, {stride}, {str(e.device)!r}, {e.requires_grad})"
+
+
+_PYTHON: dict[Fact, Callable[[str, Any], str | None]] = {
+    Fact.TYPE: _type,
+    Fact.EQUAL: _compare("=="),
+    Fact.TENSOR: _looks,
+    Fact.LEN: lambda value, expected: f"len({value}) == {expected}",
+    Fact.KEYS: lambda value, expected: (
+        None if _written(tuple(expected)) is None else f"tuple({value}) == {_written(tuple(expected))}"
+    ),
+    Fact.LACKS: lambda value, expected: None if _written(expected) is None else f"{_written(expected)} not in {value}",
+}
