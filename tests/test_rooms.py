@@ -17,6 +17,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "stator"
 
 # Plain data that every room may use.
 GROUND = {"options", "errors", "events", "recording", "facts", "relations", "scripts"}
+GROUND |= {"numbers_in_graphs", "leaves_in_graphs"}
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
 BELOW_PIPELINE = GROUND | STAGES | {"_native"}
 BELOW_API = BELOW_PIPELINE | {"announce", "pipeline", "dispatch", "modules", "report"}
@@ -28,6 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"errors"},
     "recording": {"errors", "_native"},  # origins are made in C
     "facts": {"recording"},
+    "numbers_in_graphs": set(),
+    "leaves_in_graphs": set(),
     "relations": {"recording", "facts"},
     "scripts": set(),
     # stages: their own room and the ground; C is mechanism for all of them

@@ -103,8 +103,7 @@ def path_of(origin: Origin) -> tuple[Any, ...]:
     at: Origin | None = origin
     while at is not None:
         key = at.key[0] if at.edge is Edge.LOCAL else id(at.key) if at.edge is Edge.CONST else at.key
-        key = path_of(key) if at.edge is Edge.KEYED else key
-        steps.append((at.edge, key))
+        steps.append((at.edge, path_of(at.key) if at.edge is Edge.KEYED else key))
         at = at.parent
     return tuple(reversed(steps))
 

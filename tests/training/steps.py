@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
-
 from harness import Call, World, rand
+from torch import nn
 
 SHAPES = ((3, 4), (4,), (2, 2))
 

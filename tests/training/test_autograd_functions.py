@@ -1,4 +1,5 @@
-"""`torch.autograd.Function`: one node of the graph, whose forward and backward are run as Python, and whose forward is watched."""
+"""`torch.autograd.Function`: one node of the graph. Forward and backward run as Python; what the forward reads is
+guarded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stator.compile(optimizer.step)`: one graph for the first step, which makes the optimizer's state, and one for all others."""
+"""`stator.compile(optimizer.step)`: a graph for the first step, which makes the state, and one for all others."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from harness import World, check, rand
+from steps import give_grads, parameters, step, stepping
 from torch import nn, optim
 from torch.utils.hooks import RemovableHandle
 
 import stator
-
-from harness import World, check, rand
-from steps import give_grads, parameters, step, stepping
 
 FIRST_AND_REST = "miss miss hit hit hit hit"
 ONE = "miss hit hit hit hit hit"

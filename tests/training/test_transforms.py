@@ -241,9 +241,8 @@ def test_a_function_that_breaks_the_graph():
         print(row.shape)
         return row * 2
 
-    seen = check(
-        of(lambda x: vmap(inside)(x.sin()).exp()), [lambda w, s=s: w.fn(rand(s, 3, 4)) for s in range(6)], expect=None
-    )
+    calls = [lambda w, s=s: w.fn(rand(s, 3, 4)) for s in range(6)]
+    seen = check(of(lambda x: vmap(inside)(x.sin()).exp()), calls, expect=None)
     assert seen.outcomes[-1] == "hit"
 
 

@@ -75,9 +75,9 @@ def say(check: Check, origin: Origin, value: Any) -> tuple[str, str, str]:
     if check.fact is Fact.VALUE:
         return name, _short(expected[1]), _short(value)
     if check.fact in (Fact.HAS_KEYED, Fact.LACKS_KEYED):
-        present = check.fact is Fact.HAS_KEYED
+        wanted, got = ("present", "absent") if check.fact is Fact.HAS_KEYED else ("absent", "present")
         name, key = map(describe, expected)
-        return f"{key} in {name}", "present" if present else "absent", "absent" if present else "present"
+        return f"{key} in {name}", wanted, got
     if check.fact is Fact.UNHOOKED:
         return f"hooks of {name}", "none", "some"
     return name, _short(expected), _short(value)

@@ -220,7 +220,7 @@ class Interiors:
         return positional, {name: argument(value, operands) for name, value in kwargs.items()}, operands
 
     def _refuse_changes(self, cls: Any, where: str) -> None:
-        """Its forward is run again in every call, before the effects: it must find what it found, and change nothing."""
+        """Its forward runs in every call, before the effects: it must find what it found, and change nothing."""
         if self._recorder.ledger.changes:
             raise Drop("autograd-function", f"{cls.__qualname__}, {where}")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,12 +23,11 @@ from torch import fx
 
 from .. import _native
 from ..facts import has_own_hash
-from ..numbers_in_graphs import FAILING, expect, root
 from ..recording import Edge, Fact, Origin, Place, Specialised, describe, path_of, render_place
 from ..relations import Relation, terms_of
 from .breaks import Drop
-from .optimizers import is_optimizer
 from .steering import marks_of
+from .taken import ARITHMETIC, DIVISIONS, Taken, plain_number
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -45,19 +45,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "/": operator.truediv,
-    "**": operator.pow,
-    "neg": operator.neg,
-}
 _READ_TOO_LATE = ("__defaults__", "__kwdefaults__")  # a frame that starts has its arguments already
-FAILING_MODULE = expect.__module__
-_DIVISIONS = frozenset({"//", "%", "/"})
 _FACTS_OF_SIZES = frozenset(
     "shape size stride numel nelement nbytes __len__ is_contiguous is_same_size dim_order".split()
 )
@@ -96,7 +84,7 @@ class Marked(NamedTuple):
     size: Any
 
 
-class Symbols:
+class Symbols(Taken):
     """The symbolic numbers of one segment."""
 
     def __init__(self, recorder: Recorder, changing: Changing | None) -> None:
@@ -114,8 +102,7 @@ class Symbols:
         self.specialised: list[Specialised] = []
         self._closed = False
         self.abandoned: str | None = None  # why all numbers are plain again
-        self.failing: list[fx.Node] = []  # numbers that cannot be computed for all values that they depend on
-        self.numbers: set[fx.Node] = set()  # of an optimizer, taken or computed from tensors: no sizes depend on them
+        self.failing, self.numbers = [], set()
         self.shapes: Any = None
         if changing is None:
             self.abandoned = "nothing but numbers from tensors can change"
@@ -237,9 +224,13 @@ class Symbols:
             return _native.MISSING if base is None else base.__getitem__(parent, origin.key)
         if origin.edge is Edge.SLOT:
             return origin.key.__get__(parent)
+        if origin.edge is Edge.CALL and type(parent) is weakref.ReferenceType:
+            found = parent()
+            return _native.MISSING if found is None else found
         if origin.edge is Edge.KEYED:
             key = self._value_of(origin.key)
-            return dict.get(parent, key, _native.MISSING) if has_own_hash(key) else _native.MISSING
+            usable = isinstance(parent, dict) and has_own_hash(key)
+            return dict.get(parent, key, _native.MISSING) if usable else _native.MISSING
         return _native.MISSING
 
     # -- sizes of tensors
@@ -344,7 +335,7 @@ class Symbols:
             if isinstance(result, tuple):
                 items = [self._part(node, kind, dim, found[dim], value) for dim, value in enumerate(result)]
                 return torch.Size(items) if isinstance(result, torch.Size) else tuple(items)
-            dim = _plain(args[0]) % len(found)
+            dim = plain_number(args[0]) % len(found)
             return self._part(node, kind, dim, found[dim], result)
         self._judge(name, nodes, args)
         return result
@@ -413,7 +404,7 @@ class Symbols:
             elif symbol.data:
                 self.run(symbol.node, symbol.number)
             elif symbol.origin is None:
-                self.shapes.set(symbol.node, self.shapes.number(_plain(symbol.number), symbol.term))
+                self.shapes.set(symbol.node, self.shapes.number(plain_number(symbol.number), symbol.term))
         return symbol.node
 
     def _node(self, kind: str, target: Any, args: tuple[Any, ...]) -> fx.Node:
@@ -421,33 +412,6 @@ class Symbols:
         return self._recorder.tracer.number_node(kind, target, args, name)
 
     # -- what the program does with them
-
-    def computed(self, number: Any, node: fx.Node) -> Any:
-        """A number that an operation takes from a tensor's contents; None if it cannot be a symbol."""
-        if type(number) is float and self._in_optimizer:
-            self._constant_size(node, number)
-            self.numbers.add(node)
-        elif self.abandoned is None:
-            self.run(node, number)
-            if self.abandoned is not None:
-                return None
-        else:
-            return None
-        symbol = self._enter(number, None, lambda: node)
-        symbol.node, symbol.data = node, True
-        self._recorder.stands_for(symbol.number, number)
-        return symbol.number
-
-    @property
-    def _in_optimizer(self) -> bool:
-        """Is the program in code of `torch.optim`? Its numbers are floats, and no sizes."""
-        place = self._place
-        return place is not None and is_optimizer(place.code.co_filename)
-
-    def _constant_size(self, node: fx.Node, number: float) -> None:
-        """A number of which no size depends."""
-        if self.shapes is not None:
-            self.shapes.set(node, number)
 
     def operate(self, name: str, *operands: Any) -> Any:
         """An operation on symbolic numbers is about to be made: its result, or NotImplemented if it is a plain one."""
@@ -472,21 +436,21 @@ class Symbols:
                 return self._compare(name, *operands)
             if name == "bool":
                 return self._compare("!=", operands[0], 0)
-            if name in _ARITHMETIC:
+            if name in ARITHMETIC:
                 return self._combine(name, operands, found)
             if name == "pos":
                 return operands[0]
         return self._specialise_operands(found)
 
     def _combine(self, name: str, operands: tuple[Any, ...], found: list[Symbol | None]) -> Any:
-        function = _ARITHMETIC[name]
+        function = ARITHMETIC[name]
         if any(symbol is not None and symbol.data for symbol in found):
-            return self._compute(name, operands, found)
-        if name in _DIVISIONS and found[1] is not None:
+            return self.compute(name, operands, found)
+        if name in DIVISIONS and found[1] is not None:
             self._compare("!=", operands[1], 0)
         if name == "**" and found[0] is not None and type(operands[1]) is float:
             self._compare(">=", operands[0], 0)  # else the result may be complex
-        plain = [_plain(operand) for operand in operands]
+        plain = [plain_number(operand) for operand in operands]
         try:
             value = function(*plain)
         except (ArithmeticError, ValueError):
@@ -516,63 +480,6 @@ class Symbols:
         made.term = term
         return made.number
 
-    def _compute(self, name: str, operands: tuple[Any, ...], found: list[Symbol | None]) -> Any:
-        """Arithmetic with numbers that only the graph knows, where it cannot fail for any of them."""
-        function, plain = _ARITHMETIC[name], [_plain(operand) for operand in operands]
-        if name == "**" or (name in _DIVISIONS and (found[1] is not None or plain[1] == 0)):
-            if not self._in_optimizer or not all(type(number) in (int, float) for number in plain):
-                return self._specialise_operands(found)
-            function = FAILING[name]
-        value = _ARITHMETIC[name](*plain)
-        if self._in_optimizer and type(value) is not float:
-            return self._specialise_operands(found)
-        return self._data(function, operands, value)
-
-    def _data(self, function: Callable[..., Any], operands: tuple[Any, ...], value: Any) -> Any:
-        """A number that only the graph knows, computed from others."""
-        found = [self.find(operand) for operand in operands]
-        plain = [_plain(operand) for operand in operands]
-
-        def make() -> fx.Node:
-            args = tuple(p if s is None else self.node_of(s) for s, p in zip(found, plain, strict=True))
-            return self._node("call_function", function, args)
-
-        made = self._enter(value, None, make)
-        made.data = True
-        if self._in_optimizer:
-            made.node = make()  # where it is computed is where it may fail
-            self.numbers.add(made.node)
-            self._constant_size(made.node, value)
-            if function.__module__ == FAILING_MODULE:
-                self.failing.append(made.node)
-        self._recorder.stands_for(made.number, value)
-        return made.number
-
-    def computes(self, function: str, numbers: tuple[Any, ...]) -> bool:
-        """Can this function of numbers be a node?"""
-        data = any(symbol is not None and symbol.data for symbol in map(self.find, numbers))
-        real = all(type(number) in (float, _native.Float) for number in numbers)
-        return data and real and self._in_optimizer and (function != "root" or numbers[0] >= 0)
-
-    def smaller(self, *numbers: Any) -> Any:
-        """`min(a, b)`."""
-        return self._data(min, numbers, min(map(_plain, numbers)))
-
-    def larger(self, *numbers: Any) -> Any:
-        """`max(a, b)`."""
-        return self._data(max, numbers, max(map(_plain, numbers)))
-
-    def root(self, number: Any) -> Any:
-        """`math.sqrt(n)`."""
-        return self._data(root, (number,), math.sqrt(_plain(number)))
-
-    def _expect(self, name: str, a: Any, b: Any, outcome: bool) -> None:
-        """The program goes by a number that only the graph knows: the graph sees to it that it comes out so again."""
-        args = tuple(_plain(x) if s is None else self.node_of(s) for x, s in ((a, self.find(a)), (b, self.find(b))))
-        node = self._node("call_function", expect, (args[0], name, args[1], outcome))
-        self.numbers.add(node)
-        self.failing.append(node)
-
     def _specialise_operands(self, found: Iterable[Symbol | None]) -> Any:
         for symbol in found:
             if symbol is not None:
@@ -589,20 +496,20 @@ class Symbols:
 
     def _compare(self, name: str, a: Any, b: Any) -> Any:
         compare = _COMPARISONS[name]
-        value = compare(_plain(a), _plain(b))
+        value = compare(plain_number(a), plain_number(b))
         first, second = self.find(a), self.find(b)
         if any(symbol is not None and symbol.data for symbol in (first, second)):
-            if not self._in_optimizer or not self._recorder.may_expect():
+            if not self.in_optimizer or not self._recorder.may_expect():
                 raise Drop("tensor-item", "tensor.item()")
-            self._expect(name, a, b, value)
+            self.expect(name, a, b, value)
             return value
-        parts = [_plain(x) if s is None else s.algebra for x, s in ((a, first), (b, second))]
+        parts = [plain_number(x) if s is None else s.algebra for x, s in ((a, first), (b, second))]
         if all(isinstance(part, (int, torch.SymInt)) for part in parts):
             with self.shapes.noting():
                 assert bool(compare(*parts)) is value
             return value
         try:
-            terms = [_plain(x) if s is None else self._term(s) for x, s in ((a, first), (b, second))]
+            terms = [plain_number(x) if s is None else self._term(s) for x, s in ((a, first), (b, second))]
         except NotImplementedError:
             self._specialise_operands((first, second))
             return value
@@ -624,7 +531,7 @@ class Symbols:
             return
         if symbol.data:
             raise Drop("tensor-item", "tensor.item()")
-        value = _plain(number)
+        value = plain_number(number)
         if symbol.algebra is not None:
             with self.shapes.noting():
                 bool(symbol.algebra == value)
@@ -724,9 +631,3 @@ _TYPES = (_native.Int, _native.Float)
 
 def _fixed(size: Any) -> int | None:
     return size if type(size) is int else None
-
-
-def _plain(number: Any) -> Any:
-    if type(number) is _native.Int:
-        return int(number)
-    return float(number) if type(number) is _native.Float else number

@@ -1,4 +1,4 @@
-"""Which functions of torch are leaves whose inside is watched (`interiors.py`), and which transforms break the graph."""
+"""Which functions of torch are leaves whose inside is watched (`interiors.py`), and which break the graph."""
 
 from __future__ import annotations
 

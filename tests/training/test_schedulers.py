@@ -1,0 +1,143 @@
+"""Learning rates that a scheduler sets, outside of the compiled step and inside. None makes a recording per step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from harness import World, check, rand
+from steps import give_grads, parameters
+from torch import optim
+from torch.optim import lr_scheduler as lrs
+
+import stator
+
+STEPS = 14
+
+
+def _sequence(optimizer: Any) -> Any:
+    warmup, rest = lrs.LinearLR(optimizer, total_iters=3), lrs.ExponentialLR(optimizer, 0.9)
+    return lrs.SequentialLR(optimizer, [warmup, rest], milestones=[3])
+
+
+SCHEDULERS: dict[str, Any] = {
+    "StepLR": lambda o: lrs.StepLR(o, 2, 0.5),
+    "MultiStepLR": lambda o: lrs.MultiStepLR(o, [2, 5], 0.5),
+    "ConstantLR": lambda o: lrs.ConstantLR(o, 0.5, 3),
+    "LinearLR": lambda o: lrs.LinearLR(o, total_iters=6),
+    "ExponentialLR": lambda o: lrs.ExponentialLR(o, 0.9),
+    "PolynomialLR": lambda o: lrs.PolynomialLR(o, 9, 2.0),
+    "CosineAnnealingLR": lambda o: lrs.CosineAnnealingLR(o, 9),
+    "CosineAnnealingWarmRestarts": lambda o: lrs.CosineAnnealingWarmRestarts(o, 3),
+    "CyclicLR": lambda o: lrs.CyclicLR(o, 0.01, 0.1, step_size_up=3, cycle_momentum=False),
+    "OneCycleLR": lambda o: lrs.OneCycleLR(o, 0.2, total_steps=STEPS + 1),
+    "LambdaLR": lambda o: lrs.LambdaLR(o, lambda epoch: 0.95**epoch),
+    "MultiplicativeLR": lambda o: lrs.MultiplicativeLR(o, lambda epoch: 0.95),
+    "SequentialLR": _sequence,
+    "ChainedScheduler": lambda o: lrs.ChainedScheduler([lrs.ConstantLR(o, 0.5, 3), lrs.ExponentialLR(o, 0.9)]),
+}
+OPTIMIZERS: dict[str, Any] = {
+    "SGD": lambda params: optim.SGD(params, lr=0.1, momentum=0.9),
+    "Adam": lambda params: optim.Adam(params, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_outside_of_the_compiled_step(name, optimizer):
+    def world() -> World:
+        params = parameters()
+        made = OPTIMIZERS[optimizer](params)
+        scheduler = SCHEDULERS[name](made)
+        rates = lambda: [g["lr"] for g in made.param_groups]  # noqa: E731
+        return World(fn=made.step, params=params, rates=rates, after=scheduler.step)
+
+    def step(seed):
+        def call(w: World) -> Any:
+            give_grads(w.params, seed)
+            w.fn()
+            w.after()
+            return w.rates()
+
+        return call
+
+    seen = run(world, [step(seed) for seed in range(STEPS)])
+    # the first step, another rate, the second step's state, momentum that changes along with the rate
+    assert len(seen.graphs) <= 5, seen.outcomes
+    assert seen.outcomes[-6:] == ["hit"] * 6
+
+
+def run(world: Any, calls: Any) -> Any:
+    """Functions that torch made for a scheduler hold on to what differs between two worlds: they are not compared."""
+
+    def bare() -> World:
+        w = world()
+        hidden = {name: vars(w).pop(name) for name in ("rates", "after")}
+        return _Hiding(w, hidden)
+
+    return check(bare, calls, expect=None)
+
+
+class _Hiding(World):
+    """A world with parts that are no part of its description."""
+
+    def __init__(self, world: World, hidden: dict[str, Any]) -> None:
+        super().__init__(**vars(world))
+        _HIDDEN[id(self)] = hidden
+
+    def __getattr__(self, name: str) -> Any:
+        return _HIDDEN[id(self)][name]
+
+
+_HIDDEN: dict[int, dict[str, Any]] = {}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_inside_of_the_compiled_function(name):
+    def world() -> World:
+        params = parameters()
+        optimizer = optim.SGD(params, lr=0.1)
+        scheduler = SCHEDULERS[name](optimizer)
+
+        def fn(x):
+            for parameter in params:
+                parameter.grad = parameter.detach() * x
+            optimizer.step()
+            scheduler.step()
+
+        rates = lambda: [g["lr"] for g in optimizer.param_groups]  # noqa: E731
+        return World(fn=fn, params=params, rates=rates, after=None)
+
+    def step(seed):
+        def call(w: World) -> Any:
+            w.fn(rand(seed, 1))
+            return w.rates()
+
+        return call
+
+    with stator.options.patch(cache_size_limit=32):
+        run(world, [step(seed) for seed in range(STEPS)])
+
+
+def test_a_plateau():
+    def world() -> World:
+        params = parameters()
+        optimizer = optim.SGD(params, lr=0.1)
+        scheduler = lrs.ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
+        rates = lambda: [g["lr"] for g in optimizer.param_groups]  # noqa: E731
+        return World(fn=optimizer.step, params=params, rates=rates, after=scheduler.step)
+
+    losses = [1.0, 0.9, 0.95, 0.96, 0.97, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 0.1]
+
+    def step(seed, loss):
+        def call(w: World) -> Any:
+            give_grads(w.params, seed)
+            w.fn()
+            w.after(torch.tensor(loss))
+            return w.rates()
+
+        return call
+
+    seen = run(world, [step(seed, loss) for seed, loss in enumerate(losses)])
+    assert len(seen.graphs) == 2 and seen.outcomes.count("miss") == 2
