@@ -40,8 +40,8 @@ class Applied(NamedTuple):
 
     def call(self, func: Callable[..., Any], slots: tuple[Any, ...], call: Callable[..., Any] | None = None) -> Any:
         """Apply it to another `func`. `slots`: its arguments, as a frame has them, without `func`."""
-        function: types.FunctionType = self.function
-        code = function.__code__
+        function: Any = self.function
+        code: types.CodeType = function.__code__
         if self.in_closure:
             cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
             closure = tuple(types.CellType(func) if name == "func" else cell for name, cell in cells)

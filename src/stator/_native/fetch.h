@@ -116,6 +116,25 @@ dict_find(Walk *w, PyObject *dict, PyObject *key, Py_hash_t hash, Py_ssize_t *hi
     return NULL;
 }
 
+/* The entry whose key is this very object, which may be gone: its address is compared with those of living keys. */
+static PyObject *
+dict_find_object(PyObject *dict, const PyObject *key, Py_ssize_t *hint)
+{
+    PyObject *k, *value;
+    Py_ssize_t pos = *hint;
+    if (PyDict_Next(dict, &pos, &k, &value) && k == key) {
+        return value;
+    }
+    pos = 0;
+    for (Py_ssize_t start = 0; PyDict_Next(dict, &pos, &k, &value); start = pos) {
+        if (k == key) {
+            *hint = start;
+            return value;
+        }
+    }
+    return NULL;
+}
+
 /* The next key of a dict or set. */
 static int
 next_key(PyObject *container, Py_ssize_t *pos, PyObject **key)

@@ -161,6 +161,7 @@ edge_from(Node *n)
         return n->number >= 0 && n->number < PART_COUNT ? 0 : refuse("a function has no such part");
     case EDGE_LOCAL:
     case EDGE_INDEX:
+    case EDGE_KEYED:
         return n->number >= 0 ? 0 : refuse("an index is not negative");
     case EDGE_CONST:
     case EDGE_NAMESPACE:
@@ -192,6 +193,9 @@ node_from(Guards *g, int index, PyObject *row, Py_ssize_t nodes, Py_ssize_t chec
     n->version = (unsigned char)version;
     n->is_entry = edge == EDGE_KEY || edge == EDGE_MRO || edge == EDGE_SUPER;
     n->key = Py_NewRef(key);
+    if (edge == EDGE_KEYED && n->number >= index) {
+        return refuse("keys come before what they are keys of");
+    }
     return edge_from(n) < 0 ? -1 : checks_from(g, n, rows, checks);
 }
 

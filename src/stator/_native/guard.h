@@ -36,7 +36,8 @@ int state_setup(PyObject *module);
     X(CELL)      /* contents of a cell */                                                                            \
     X(MRO)       /* entry `key` of a class */                                                                        \
     X(SUPER)     /* entry key[1] of a class, behind class key[0] */                                                  \
-    X(CALL)      /* key(), of a C function that runs no Python code */
+    X(CALL)      /* key(), of a C function that runs no Python code */                                               \
+    X(KEYED)     /* item of a dict: its key is the value of the earlier node `number`, a very object */
 
 #define FUNCTION_PARTS(X) X(CODE) X(DEFAULTS) X(KWDEFAULTS) X(CLOSURE) X(GLOBALS) X(NAME) X(QUALNAME) X(ANNOTATIONS)
 

@@ -420,7 +420,7 @@ static PyTypeObject ModeType = {
 int
 operation_setup(PyObject *module)
 {
-    static const char *const texts[NAMES] = {"_before",  "_after", "_raised",       "_failed",     "register",
+    static const char *const texts[NAMES] = {"_before",  "_after", "_raised",       "_failed",     "_register",
                                              "_returned", "tracer", "call_function", "call_method", "inplace", "out"};
     for (int i = 0; i < NAMES; i++) {
         if ((names[i] = PyUnicode_InternFromString(texts[i])) == NULL) {

@@ -264,7 +264,13 @@ note_change(Guards *g, Node *n, PyObject *value, Py_ssize_t made)
 static inline int
 node_fetch(Guards *g, Walk *w, Node *n, const Node *parent)
 {
-    PyObject *value = fetch(w, n, parent == NULL ? NULL : parent->value);
+    PyObject *owner = parent == NULL ? NULL : parent->value, *value;
+    if (n->edge == EDGE_KEYED) {
+        value = PyDict_Check(owner) ? dict_find_object(owner, g->nodes[n->number].value, &n->hint) : NULL;
+    }
+    else {
+        value = fetch(w, n, owner);
+    }
     if (value == NULL || w->unsure) {
         g->failed_origin = n->origin;
         g->failed_check = -1;

@@ -24,6 +24,7 @@ from ..recording import Check, Edge, Fact, Origin
 from ..relations import Relation, terms_of
 from ..relations import holds as relation_holds
 from . import layout, state
+from .guards import same_tensor
 from .reference import fetch, holds, specials_unchanged
 
 _C: Any = torch._C
@@ -127,7 +128,7 @@ _STEPS: dict[Edge, Callable[[Origin, type | None], Step]] = {
     Edge.SUPER: lambda o, p: (n.EDGE_SUPER, o.key, 0) if type(o.key) is tuple and type(o.key[1]) is str else None,
     Edge.SLOT: _slot,
     Edge.CALL: _call,
-    Edge.KEYED: lambda o, p: None,
+    Edge.KEYED: lambda o, p: (n.EDGE_KEYED, None, 0) if p is not None and issubclass(p, dict) else None,
 }
 
 
@@ -235,6 +236,7 @@ class _Compiler:
         self.origins = origins
         self.nodes: dict[int, _Node] = {}  # by origin
         self.roots: list[_Node] = []
+        self.late: list[tuple[_Node, _Node, _Node]] = []  # behind all others: (node, what it hangs on, its key)
         self.relations: list[tuple[int, int, bool, int, int]] = []  # by origins
         self.always: list[tuple[Origin, list[tuple[int, Check]]]] = []  # what Python does in every call
         self.doubtful: list[tuple[Origin, list[tuple[int, Check]]]] = []  # and when C code is in doubt
@@ -254,7 +256,7 @@ class _Compiler:
             if not node.children and not any(row[1] == n.OWN for row in node.rows):
                 node.version = n.VERSION_NONE  # nothing to be saved by it
         self.roots.sort(key=lambda node: (node.step[0], node.size()))
-        for root in self.roots:
+        for root in (*self.roots, *(node for node, _, _ in self.late)):
             self._number(root)
 
     def _place(self, origin: Origin) -> bool:
@@ -269,7 +271,12 @@ class _Compiler:
             node = self.nodes[origin.index] = self._namespace(self.nodes[parent.index])
             node.origin = origin.index
             return True
+        if origin.edge is Edge.KEYED and origin.key.index not in self.nodes:
+            return False
         node = self.nodes[origin.index] = _Node(step, origin.index, _version(known_type(origin)))
+        if parent is not None and origin.edge is Edge.KEYED:
+            self.late.append((node, self.nodes[parent.index], self.nodes[origin.key.index]))
+            return True
         (self.roots if parent is None else self.nodes[parent.index].children).append(node)
         return True
 
@@ -319,6 +326,9 @@ class _Compiler:
 
     def rows(self) -> list[tuple[Any, ...]]:
         parents = {id(child): node.number for node in self.order for child in node.children}
+        for node, parent, key in self.late:
+            parents[id(node)] = parent.number
+            node.step = (*node.step[:2], key.number)
         return [
             (
                 *(node.step[0], parents.get(id(node), -1), node.step[1], node.step[2]),
@@ -477,7 +487,7 @@ class _Asking:
 def _holds(check: Check, value: Any, known: Any) -> bool:
     if type(check.expected) is list:
         return n.type_version(value) == check.expected[0] or specials_unchanged(value, check.expected)
-    return holds(check, value, known)
+    return same_tensor(value, check.expected) if check.fact is Fact.TENSOR else holds(check, value, known)
 
 
 def _first_failing(origin: Origin, checks: list[tuple[int, Check]], known: Any) -> int | None:

@@ -230,7 +230,7 @@ class Interiors:
         args, kwargs, operands = ready
         outer.refresh(operands, False)
         node = outer.module_leaf(CustomFunction(cls), args, kwargs, cls.__name__)
-        outer.register(result, node, operands)
+        outer._register(result, node, operands)
 
 
 class _Call:

@@ -229,8 +229,8 @@ class Symbols(Taken):
             return _native.MISSING if found is None else found
         if origin.edge is Edge.KEYED:
             key = self._value_of(origin.key)
-            usable = isinstance(parent, dict) and has_own_hash(key)
-            return dict.get(parent, key, _native.MISSING) if usable else _native.MISSING
+            if isinstance(parent, dict) and has_own_hash(key):
+                return dict.get(parent, key, _native.MISSING)
         return _native.MISSING
 
     # -- sizes of tensors

@@ -215,7 +215,7 @@ class Tracer(_native.Tracer):
                 node = self.node(*step.node)
                 if self._symbols is not None:
                     self._sized(node, result)
-                self.register(result, node, step.tensors)
+                self._register(result, node, step.tensors)
             elif self._symbols is not None:
                 self._returned(*step.node[:4])
         return result
@@ -409,7 +409,7 @@ class Tracer(_native.Tracer):
         node: fx.Node = known.node
         return node
 
-    def register(
+    def _register(
         self, result: Any, node: fx.Node, operands: list[tuple[Any, Known]], path: tuple[int, ...] = ()
     ) -> None:
         if is_tensor(result):
@@ -419,7 +419,7 @@ class Tracer(_native.Tracer):
                 self.enter(result, node, path, operands)
         elif isinstance(result, (tuple, list)):
             for index, item in enumerate(result):
-                self.register(item, node, operands, (*path, index))
+                self._register(item, node, operands, (*path, index))
         elif result is not None and not path:
             raise Drop("tensor-scalar", f"result of type {type(result).__name__}")
 
