@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -125,6 +125,11 @@ _NOT_SPECIAL = frozenset(
 def is_open(cls: type) -> bool:
     """Can the class dict change (was it made by a class statement)?"""
     return cls.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP
+
+
+def keeps_class(cls: type) -> bool:
+    """Does an instance stay one? `__class__` can be assigned where both classes are open, and on modules."""
+    return not is_open(cls) and not issubclass(cls, ModuleType)
 
 
 def special_methods(cls: type) -> dict[str, Any]:

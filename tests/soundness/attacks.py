@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from harness import Checked, World, check, rand
 
 Change = Callable[[World], Any]
+WARM = 8  # calls after which guards are checked by their digest
 
 
 def after(change: Change, seed: int) -> Callable[[World], Any]:
@@ -30,18 +31,25 @@ def nothing(w: World) -> None:
 
 
 def attack(world: Callable[[], World], *changes: Change, replayed: bool = True, **how: Any) -> Checked:
-    """Three calls, and two more after each of the changes; all as the plain program's.
+    """Calls, and two more after each of the changes; all as the plain program's.
 
-    `replayed`: the third call is a hit, so that the changes are made behind a recording that is in use. False
-    where it needs another recording in each call, or has to run plain.
+    The changes are made twice: after one call, when Python checks the guards, and after so many that C code checks
+    them by their digest. `replayed`: by then calls are hits. False where a program needs another recording in each
+    call, or has to run plain.
     """
-    calls = [after(nothing, seed) for seed in (1, 2, 3)]
-    for seed, change in enumerate(changes, start=2):
-        calls += [after(change, 2 * seed), after(nothing, 2 * seed + 1)]
-    done = check(world, calls, expect=None, **how)
+    run(world, changes, 1, how)
+    done = run(world, changes, WARM if replayed else 3, how)
     breaks = [why.id for why in done.world.fn.stator.break_reasons]
     assert not replayed or done.outcomes[2] == "hit", f"outcomes {done.outcomes}, breaks {breaks}"
     return done
+
+
+def run(world: Callable[[], World], changes: Sequence[Change], before: int, how: dict[str, Any]) -> Checked:
+    calls = [after(nothing, seed) for seed in range(before)]
+    for seed, change in enumerate(changes, start=10):
+        calls += [after(change, 2 * seed), after(nothing, 2 * seed + 1)]
+    calls += [after(nothing, 9), after(nothing, 8)] if len(calls) < 3 else []
+    return check(world, calls, expect=None, **how)
 
 
 def function_in(namespace: dict[str, Any], source: str, name: str = "fn") -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .. import _native as n
-from ..facts import is_open, shared_storages
+from ..facts import is_open, keeps_class, shared_storages
 from ..recording import Check, Edge, Fact, Origin
 from ..relations import Relation, terms_of
 from ..relations import holds as relation_holds
@@ -136,9 +136,7 @@ _STEPS: dict[Edge, Callable[[Origin, type | None], Step]] = {
 
 
 def _type(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
-    # `__class__` can be assigned where both classes are open, and on modules.
-    fixed = not is_open(check.expected) and not issubclass(check.expected, types.ModuleType)
-    return n.FACT_TYPE, n.FIXED if fixed else n.LIVE, check.expected
+    return n.FACT_TYPE, n.FIXED if keeps_class(check.expected) else n.LIVE, check.expected
 
 
 def _tensor(check: Check, cls: type | None) -> tuple[int, int, Any] | None:

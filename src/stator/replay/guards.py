@@ -19,6 +19,7 @@ from .. import _native
 from ..facts import (
     STATE_NAMES,
     fits_numbers,
+    keeps_class,
     shared_storages,
     torch_state,
 )
@@ -61,9 +62,11 @@ def _known_type(origin: Origin) -> type | None:
 
 def _needed(origin: Origin) -> list[Check]:
     """The checks of an origin that no other one implies."""
-    if not {Fact.TENSOR, Fact.IS, Fact.EQUAL} & {check.fact for check in origin.checks}:
+    facts = {check.fact for check in origin.checks}
+    if not {Fact.TENSOR, Fact.IS, Fact.EQUAL} & facts:
         return origin.checks
-    return [check for check in origin.checks if check.fact is not Fact.TYPE]
+    valued = Fact.TENSOR in facts or Fact.EQUAL in facts
+    return [c for c in origin.checks if c.fact is not Fact.TYPE or not (valued or keeps_class(c.expected))]
 
 
 def _quick_check(origin: Origin, check: Check) -> tuple[_Quick, Any, Any]:
