@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from .._native import mro_lookup
 from ..facts import container_kind, is_open, keys_of, shared_storages
-from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Recipe, Recording
+from ..recording import Blueprint, Constant, Effect, Exit, Fact, Fresh, Output, Outside, Recipe, Recording
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose
 from .identity import Identity
-from .ledger import Change
+from .ledger import Change, Ledger
 from .tensors import is_tensor
 
 if TYPE_CHECKING:
@@ -303,11 +303,24 @@ def _dict_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
         expose(rebuild.ledger, change.origin, now)  # all of it is going to be written: it must be what it was
         pairs = [(rebuild.recipe(key), rebuild.recipe(dict.__getitem__(now, key))) for key in order]
         return [Effect("refill dict", target, None, pairs)]
-    # What was deleted and set again has moved to the end: it is deleted here too, before it is set.
-    deleted = [key for key in written if key in initial and (key not in now or key in change.removed)]
+    # What was deleted and set again has moved to the end: it is deleted here too, before it is set. What was written
+    # without a look at it may be there or not: then it is deleted, or set, in either case.
+    gone = [key for key in written if key not in now or key in change.removed]
+    deleted = [key for key in gone if key in initial or key in change.removed]
     effects = [Effect("delete item", target, key, None) for key in deleted]
-    changed = [key for key in order if key in written]
+    changed = _in_order(change, order, written, rebuild.ledger)
     return effects + [Effect("set item", target, key, rebuild.recipe(dict.__getitem__(now, key))) for key in changed]
+
+
+def _in_order(change: Change, order: list[Any], written: dict[Any, None], ledger: Ledger) -> list[Any]:
+    """The keys to set, so that new ones come to lie in the order that the program gave them."""
+    moved = [key for key in order if key in written and key in change.removed]
+    stayed = [key for key in change.written if key in change.target and key not in change.removed]
+    if change.whole or (moved and stayed):
+        for key in () if change.whole else stayed:
+            ledger.require(change.origin, Fact.HAS if key in change.initial else Fact.LACKS, key)
+        return [key for key in order if key in written]
+    return moved or stayed
 
 
 def _list_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
