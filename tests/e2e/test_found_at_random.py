@@ -169,3 +169,76 @@ def test_a_bool_and_a_global_number_take_turns():
         return World(fn=fn)
 
     check_calls(world, (2,), (2,), (2,), (True,), (True,), (True,), (False,), (True,))
+
+
+def check_tables(fn, *tables):
+    """Call `w.fn(x, table)` with a new table each time, and compare what becomes of it."""
+
+    def call(seed, table):
+        def run(w):
+            w.table = dict(table)
+            return w.fn(rand(seed), w.table)
+
+        return run
+
+    check(lambda: World(fn=fn), [call(seed, table) for seed, table in enumerate(tables)], expect=None)
+
+
+def test_a_key_that_is_written_and_taken_out_again():
+    """Whether it was there before was not looked at: afterwards it is not, in either case."""
+
+    def fn(x, table):
+        table["a"] = x
+        return table.pop("a", None) + 1
+
+    there, not_there = {"a": 1, "b": 2}, {"b": 2}
+    check_tables(fn, there, not_there, there, not_there)
+    check_tables(fn, not_there, there, not_there, there)
+
+
+def test_a_key_that_is_taken_out_behind_a_write_to_a_tensor():
+    """A replay that fails after its graph has written cannot be made good."""
+
+    def fn(x, table):
+        table["a"] = x
+        x.add_(1)
+        del table["a"]
+        return x * 2
+
+    check_tables(fn, {"a": 1}, {}, {"a": 1}, {})
+
+
+def test_new_keys_lie_in_the_order_in_which_they_were_written():
+    def written(x, table):
+        table["q"] = 1
+        table["p"] = 2
+        return x + 1
+
+    def moved(x, table):
+        table["q"] = 1
+        table["p"] = 2
+        table.pop("q")
+        table["q"] = 3
+        return x + 1
+
+    def attributes(x, table):
+        box = table["box"]
+        box.second = 1
+        box.first = 2
+        return x + 1
+
+    tables = [{}, {"p": 0}, {"q": 0}, {"p": 0, "q": 0}, {"q": 0, "p": 0}]
+    for fn in (written, moved):
+        for first in range(len(tables)):
+            check_tables(fn, *tables[first:], *tables[:first])
+
+    def call(w, names):
+        box = Box(1)
+        for name in names:
+            setattr(box, name, 0)
+        w.fn(rand(1), {"box": box})
+        return list(vars(box).items())
+
+    for names in (["first"], []):
+        calls = [lambda w, n=n: call(w, n) for n in (names, [], ["second"], ["first", "second"], ["first"])]
+        check(lambda: World(fn=attributes), calls, expect=None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
+import functools
 import os
 import sys
 import time
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from compare import Finding, Outcome, run
 from programs import program
 from shrink import shrunk
-from workers import outcome_of, outcomes
+from workers import in_a_child, outcome_of, outcomes
 
 FIRST = """
 import torch
@@ -135,18 +136,27 @@ def in_words(outcome: Outcome) -> str:
 
 def written(text: str, finding: Finding, folder: str, number: int, seconds: float) -> str:
     """The finding, made small, in a file of its own."""
+    deadly = finding.kind in ("crash", "hang")
     raised = outcome_of(text).raised
 
     def fails(smaller: str) -> bool:
-        other = outcome_of(smaller)
+        try:
+            other = outcome_of(smaller) if deadly else run(smaller)
+        except Exception:  # of the text: it makes no program any more
+            return False
         return other.finding is not None and other.finding.kind == finding.kind and other.raised <= raised
 
-    small = ast.unparse(ast.parse(text))
-    if fails(small):
-        small = shrunk(small, fails, seconds, say=lambda line: None)
-        note = outcome_of(small).finding
+    whole = ast.unparse(ast.parse(text))
+    if outcome_of(whole).finding is None:
+        small, note = (
+            whole,
+            Finding(finding.kind, finding.call, f"not alone: after the programs before it\n{finding.text}"),
+        )
     else:
-        note = Finding(finding.kind, finding.call, f"not alone: only after the programs before it\n{finding.text}")
+        # All in one process where that does not kill it: to fork one for each attempt takes longer than the attempt.
+        shrink = functools.partial(shrunk, whole, fails, seconds, say=lambda line: None)
+        small = shrink() if deadly else in_a_child(shrink) or whole
+        note = outcome_of(small).finding
     path = Path(folder) / f"seed_{number}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     why = "".join(f"# {line}\n" for line in (note or finding).text.splitlines())

@@ -6,11 +6,9 @@ What holds in between: every text that is tried is a program; the smallest that 
 from __future__ import annotations
 
 import ast
-import copy
 import time
 from collections.abc import Callable, Iterator
-
-Edit = Callable[[], None]
+from typing import Any
 
 
 def shrunk(text: str, fails: Callable[[str], bool], seconds: float = 300.0, say: Callable[[str], None] = print) -> str:
@@ -28,16 +26,17 @@ def shrunk(text: str, fails: Callable[[str], bool], seconds: float = 300.0, say:
 
 
 def reduced(
-    best: str, stage: Callable[[ast.Module], Iterator[ast.Module]], fails: Callable[[str], bool], deadline: float
+    best: str, stage: Callable[[ast.Module], Iterator[None]], fails: Callable[[str], bool], deadline: float
 ) -> str:
     """Go through the stage's smaller programs; after a success, through those of the new one, from that place on."""
     place = 0
     while time.monotonic() < deadline:
-        for number, smaller in enumerate(stage(ast.parse(best))):
+        tree = ast.parse(best)
+        for number, _ in enumerate(stage(tree)):
             if number < place:
                 continue
             place = number
-            text = attempt(smaller)
+            text = attempt(tree)
             if text is not None and len(text) < len(best) and fails(text):
                 best = text
                 break
@@ -50,113 +49,101 @@ def reduced(
 
 def attempt(tree: ast.Module) -> str | None:
     try:
-        text = ast.unparse(ast.fix_missing_locations(tree))
+        text = ast.unparse(tree)
         compile(text, "<smaller>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError):
         return None
     return text
 
 
-# ---- stages: each yields whole programs, smaller by one edit
+# ---- stages: each makes one edit to the tree after another, says so, and undoes it when it is asked for the next
 
 
-def without_statements(tree: ast.Module) -> Iterator[ast.Module]:
+def without_statements(tree: ast.Module) -> Iterator[None]:
     """Runs of statements left out, long ones first; then blocks instead of the statements around them."""
-    for body, _ in bodies(tree):
-        length = len(body)
-        size = length
+    for body in bodies(tree):
+        whole = list(body)
+        size = len(whole)
         while size >= 1:
-            for start in range(0, length, size):
-                kept = body[start : start + size]
-                body[start : start + size] = [] if len(body) > len(kept) or body is tree.body else [ast.Pass()]
-                yield copy.deepcopy(tree)
-                body[:] = [*body[:start], *kept, *(s for s in body[start:] if not made_up(s))]
+            for start in range(0, len(whole), size):
+                body[:] = whole[:start] + whole[start + size :] or [ast.Pass()]
+                yield
             size //= 2
-    for body, _ in bodies(tree):
-        for place, statement in enumerate(list(body)):
+        body[:] = whole
+    for body in bodies(tree):
+        whole = list(body)
+        for place, statement in enumerate(whole):
             for inner in inner_blocks(statement):
-                body[place : place + 1] = inner
-                yield copy.deepcopy(tree)
-                body[place : place + len(inner)] = [statement]
+                body[:] = [*whole[:place], *inner, *whole[place + 1 :]]
+                yield
+        body[:] = whole
 
 
-def made_up(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Pass) and not hasattr(statement, "lineno")
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
-def bodies(tree: ast.AST) -> list[tuple[list[ast.stmt], ast.AST]]:
-    found = []
-    for node in ast.walk(tree):
-        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-            block = getattr(node, name, None)
-            if isinstance(block, list) and block:
-                found.append((block, node))
-    return found
+def bodies(tree: ast.AST) -> list[list[Any]]:
+    found = [getattr(node, name, None) for node in ast.walk(tree) for name in BLOCKS]
+    return [block for block in found if isinstance(block, list) and block]
 
 
 def inner_blocks(statement: ast.AST) -> Iterator[list[ast.stmt]]:
     if isinstance(statement, (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)):
-        for block, _ in bodies(statement):
-            if block and isinstance(block[0], ast.stmt):
-                yield list(block)
+        yield from (list(block) for block in bodies(statement) if isinstance(block[0], ast.stmt))
 
 
-def without_names(tree: ast.Module) -> Iterator[ast.Module]:
+def without_names(tree: ast.Module) -> Iterator[None]:
     """Parameters, arguments, elements, decorators and declared names left out, one at a time."""
-    for node in ast.walk(tree):
-        for name, value in ast.iter_fields(node):
-            if name in ("body", "orelse", "finalbody", "handlers", "cases") or not isinstance(value, list):
-                continue
-            for place in range(len(value) - 1, -1, -1):
-                kept = value.pop(place)
-                partner = None
-                if isinstance(node, ast.Dict) and name == "keys":
-                    partner = node.values.pop(place)
-                if value or not isinstance(node, (ast.Global, ast.Nonlocal, ast.Import, ast.Assign, ast.Delete)):
-                    yield copy.deepcopy(tree)
-                value.insert(place, kept)
-                if partner is not None:
-                    node.values.insert(place, partner)
     yield from without_parameters(tree)
+    for node in list(ast.walk(tree)):
+        for name, value in ast.iter_fields(node):
+            if name in BLOCKS or not isinstance(value, list):
+                continue
+            whole, values = list(value), list(node.values) if isinstance(node, ast.Dict) else []
+            for place in reversed(range(len(whole))):
+                value[:] = whole[:place] + whole[place + 1 :]
+                if isinstance(node, ast.Dict):
+                    node.values[:] = values[:place] + values[place + 1 :]
+                yield
+            value[:] = whole
+            if isinstance(node, ast.Dict):
+                node.values[:] = values
 
 
-def without_parameters(tree: ast.Module) -> Iterator[ast.Module]:
-    """A parameter of `main` together with the arguments for it."""
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    for function in functions:
-        for place in range(len(function.args.args) - 1, -1, -1):
-            smaller = copy.deepcopy(tree)
-            for node in ast.walk(smaller):
-                if isinstance(node, ast.FunctionDef) and node.name == function.name and not node.args.defaults:
-                    del node.args.args[place]
-                is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-                if is_call and node.func.id == function.name and place < len(node.args):
-                    del node.args[place]
-            yield smaller
+def without_parameters(tree: ast.Module) -> Iterator[None]:
+    """A parameter of a function together with the arguments for it."""
+    for function in [node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.args.defaults]:
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        lists = [function.args.args, *(call.args for call in calls if call.func.id == function.name)]
+        wholes = [list(items) for items in lists]
+        for place in reversed(range(len(function.args.args))):
+            for items, whole in zip(lists, wholes, strict=True):
+                items[:] = whole[:place] + whole[place + 1 :]
+            yield
+        for items, whole in zip(lists, wholes, strict=True):
+            items[:] = whole
 
 
-def simpler_expressions(tree: ast.Module) -> Iterator[ast.Module]:
+def simpler_expressions(tree: ast.Module) -> Iterator[None]:
     """An expression replaced by one of its parts, or by a small constant."""
     for node in list(ast.walk(tree)):
         for name, value in ast.iter_fields(node):
-            places: list[tuple[ast.expr, Callable[[ast.expr], None]]] = []
-            if isinstance(value, ast.expr):
-                places.append((value, lambda new, node=node, name=name: setattr(node, name, new)))
+            if isinstance(value, ast.expr) and not is_simple(value):
+                for new in simpler(value):
+                    setattr(node, name, new)
+                    yield
+                setattr(node, name, value)
             elif isinstance(value, list):
-                for at, item in enumerate(value):
-                    if isinstance(item, ast.expr):
-                        places.append((item, lambda new, value=value, at=at: value.__setitem__(at, new)))
-            for old, put in places:
-                if isinstance(old, (ast.Name, ast.Constant)) and not is_long(old):
-                    continue
-                for new in simpler(old):
-                    put(new)
-                    yield copy.deepcopy(tree)
-                put(old)
+                for at, item in enumerate(list(value)):
+                    if isinstance(item, ast.expr) and not is_simple(item):
+                        for new in simpler(item):
+                            value[at] = new
+                            yield
+                        value[at] = item
 
 
-def is_long(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and len(repr(node.value)) > 3
+def is_simple(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and len(repr(node.value)) <= 3)
 
 
 def simpler(node: ast.expr) -> Iterator[ast.expr]:

@@ -53,6 +53,13 @@ def dict_of(mapping: dict[Any, Any]) -> type:
     return collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
 
 
+def delete(mapping: dict[Any, Any], key: Any) -> None:
+    """The key is not there afterwards; the segment may have written to it without looking whether it was before."""
+    if dict.__contains__(mapping, key):
+        base: Any = dict_of(mapping)
+        base.__delitem__(mapping, key)
+
+
 def refill(mapping: dict[Any, Any], contents: dict[Any, Any]) -> None:
     base: Any = dict_of(mapping)
     base.clear(mapping)
@@ -124,6 +131,7 @@ class _Emitter:
             "method": types.MethodType,
             "cell": types.CellType,
             "make_function": make_function,
+            "delete": delete,
             "dict_of": dict_of,
             "namespace": namespace,
             "refill": refill,
@@ -307,8 +315,8 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
 _APPLY: dict[str, Callable[[_Emitter, str, Effect], str]] = {
     "set item": _Emitter._set_item,
     "set keyed": lambda m, t, e: f"dict_of({t}).__setitem__({t}, {m.items(e.value)})",
-    "delete keyed": lambda m, t, e: f"dict_of({t}).__delitem__({t}, {m.expression(e.value)})",
-    "delete item": lambda m, t, e: f"dict_of({t}).__delitem__({t}, {m.constant(e.key)})",
+    "delete keyed": lambda m, t, e: f"delete({t}, {m.expression(e.value)})",
+    "delete item": lambda m, t, e: f"delete({t}, {m.constant(e.key)})",
     "refill dict": lambda m, t, e: f"refill({t}, {{{m.pairs(e.value)}}})",
     "extend": lambda m, t, e: f"list.extend({t}, ({m.items(e.value)}))",
     "refill list": lambda m, t, e: f"list.__setitem__({t}, slice(None), ({m.items(e.value)}))",

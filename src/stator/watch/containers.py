@@ -193,6 +193,16 @@ def _require_keyed(ledger: Ledger, mapping: Origin, key: Origin, *, present: boo
     ledger.require(later, Fact.HAS_KEYED if present else Fact.LACKS_KEYED, (mapping, key))
 
 
+def require_presence(ledger: Ledger, origin: Origin, initial: dict[Any, Any], key: Any) -> None:
+    """Whether a key was in a dict when the segment began must be so again."""
+    present = dict.__contains__(initial, key)
+    if is_constant(key):
+        ledger.require(origin, Fact.HAS if present else Fact.LACKS, key)
+    elif (known := ledger.find(key)) is not None:
+        ledger.use_identity(key)
+        _require_keyed(ledger, origin, known, present=present)
+
+
 def _contains_keyed(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any) -> None:
     ledger.touch(origin, mapping)
     change = ledger.changed(mapping)

@@ -22,9 +22,9 @@ from ..facts import container_kind, has_own_hash, is_open, keys_of, shared_stora
 from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Read, Recipe, Recording
 from .breaks import Drop
 from .constants import is_constant
-from .containers import expose
+from .containers import expose, require_presence
 from .identity import Identity
-from .ledger import Change
+from .ledger import Change, Ledger
 from .tensors import is_tensor
 
 if TYPE_CHECKING:
@@ -306,27 +306,39 @@ def _dict_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
         expose(rebuild.ledger, change.origin, now)  # all of it is going to be written: it must be what it was
         pairs = [(rebuild.recipe(key), rebuild.recipe(dict.__getitem__(now, key))) for key in order]
         return [Effect("refill dict", target, None, pairs)]
-    # What was deleted and set again has moved to the end: it is deleted here too, before it is set.
-    deleted = [key for key in written if key in initial and (key not in now or key in change.removed)]
+    # What was deleted and set again has moved to the end: it is deleted here too, before it is set. What was written
+    # without a look at it may be there or not: then it is deleted, or set, in either case.
+    gone = [key for key in written if key not in now or key in change.removed]
     effects = [
         Effect("delete item", target, key, None)
         if is_constant(key)
         else Effect("delete keyed", target, None, rebuild.recipe(key))
-        for key in deleted
+        for key in gone
+        if key in initial or key in change.removed
     ]
-    for key in order:
-        if key in written:
-            value = rebuild.recipe(dict.__getitem__(now, key))
-            if is_constant(key):
-                effects.append(Effect("set item", target, key, value))
-            else:
-                effects.append(Effect("set keyed", target, None, [rebuild.recipe(key), value]))
+    for key in _in_order(change, order, written, rebuild.ledger):
+        value = rebuild.recipe(dict.__getitem__(now, key))
+        if is_constant(key):
+            effects.append(Effect("set item", target, key, value))
+        else:
+            effects.append(Effect("set keyed", target, None, [rebuild.recipe(key), value]))
     return effects
 
 
 def _is_key(one: Any, other: Any) -> bool:
     """Are they one key of a dict?"""
     return one is other or (is_constant(one) and is_constant(other) and bool(one == other))
+
+
+def _in_order(change: Change, order: list[Any], written: dict[Any, None], ledger: Ledger) -> list[Any]:
+    """The keys to set, so that new ones come to lie in the order that the program gave them."""
+    moved = [key for key in order if key in written and key in change.removed]
+    stayed = [key for key in change.written if key in change.target and key not in change.removed]
+    if change.whole or (moved and stayed):
+        for key in () if change.whole else stayed:
+            require_presence(ledger, change.origin, change.initial, key)
+        return [key for key in order if key in written]
+    return moved or stayed
 
 
 def _list_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:

@@ -1,8 +1,9 @@
 """What instructions and C callables do with symbolic numbers: pass them on, or read the number itself.
 
 A symbolic number hears of arithmetic, comparisons, hashing and printing (`_native/symbol.c`), if it is asked: of two
-operands the left one is asked first, and C types, `float` and `bool` among them, answer from the other's value. What reads a value
-past these is found here, before it happens. Whatever is not known to pass numbers on counts as reading them.
+operands the left one is asked first, and C types, `float` and `bool` among them, answer from the other's value. What
+reads a value past these is found here, before it happens. Whatever is not known to pass numbers on counts as reading
+them.
 """
 
 from __future__ import annotations
