@@ -54,6 +54,7 @@ class Experience(NamedTuple):
     recorded: bool  # is there a recording that fits what it arrives with?
     changing: frozenset[int]  # slots whose numbers and texts have been seen to change
     symbols: Changing | None = None  # sizes and numbers that have been seen to change, if they may be symbols
+    full: bool = False  # there are as many recordings as there may be, and none of them fits
 
 
 Ask = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], Experience]
@@ -335,7 +336,10 @@ class Recorder(Handlers):
 
     def _start_segment(self, there: Arrival) -> None:
         state = self.tracer.state_outside_mode()
-        known, changing, symbols = self._ask(self.segments, there.way, (*there.slots, there.functions[0]), state)
+        known, changing, symbols, full = self._ask(self.segments, there.way, (*there.slots, there.functions[0]), state)
+        if full:
+            self.lost(False)
+            return
         slots = self._make_distinct(there)
         self._hopeless = {id(slots[index]) for index in changing}
         before = self._break.states[-1].values() if self._break is not None else ()
