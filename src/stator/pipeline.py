@@ -383,7 +383,8 @@ class Program:
         if not recorded and guards:
             program.cache.note_change(guards[0], inputs)
             program._note_symbols(inputs, guards)
-        return program._experience(recorded)
+        full = not recorded and len(guards) >= self.settings.cache_size_limit
+        return program._experience(recorded)._replace(full=full)
 
     def _note_symbols(self, inputs: Slots, guards: Iterable[Guards]) -> None:
         if self.settings.dynamic_shapes:

@@ -256,8 +256,10 @@ def interpreters(wanted: list[Path], modes: Iterable[str]) -> Iterator[Interpret
             yield Interpreter(HERE_IS, here, ROOT / "src", "compile")
 
 
-def run(arguments: argparse.Namespace) -> dict[str, Tally]:
+def run(arguments: argparse.Namespace) -> tuple[dict[str, Tally], bool]:
+    """What was found on each interpreter, and whether the comparison itself failed."""
     tallies: dict[str, Tally] = {}
+    failed = False
     with ThreadPoolExecutor(arguments.jobs) as pool:
         waiting = []
         for where in interpreters(arguments.python, arguments.modes):
@@ -267,9 +269,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Tally]:
                     pool.submit(check, where, module, arguments.rounds or ROUNDS[where.mode], arguments.timeout, tally)
                 )
         for number, future in enumerate(waiting, 1):
-            first, *rest = future.result()
+            first, *rest = future.result() if future.exception() is None else [f"FAILED {future.exception()!r}"]
+            failed |= future.exception() is not None
             print(f"[{number}/{len(waiting)}] {first}", *rest, sep="\n", flush=True)
-    return tallies
+    return tallies, failed
 
 
 def parse(words: list[str] | None) -> argparse.Namespace:
@@ -285,7 +288,7 @@ def parse(words: list[str] | None) -> argparse.Namespace:
 
 def numbers(words: list[str] | None = None) -> tuple[str, bool]:
     """Run it; the line that sums it up, and whether all is well."""
-    tallies = run(parse(words))
+    tallies, failed = run(parse(words))
     for name, tally in tallies.items():
         calls = ", ".join(f"{count} {what}" for what, count in tally.calls.items())
         print(
@@ -294,7 +297,7 @@ def numbers(words: list[str] | None = None) -> tuple[str, bool]:
             f"{f' (calls: {calls})' if calls else ''}"
         )
     same, other = (sum(getattr(tally, part) for tally in tallies.values()) for part in ("identical", "different"))
-    return f"tests identical / different: {same} / {other}", same > 0 and other == 0
+    return f"tests identical / different: {same} / {other}", same > 0 and other == 0 and not failed
 
 
 def main() -> int:

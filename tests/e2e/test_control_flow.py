@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 import torch
 from harness import World, check, check_stateless, rand
 
@@ -312,3 +313,33 @@ def test_printing_happens_every_time(capsys):
 
     check(lambda: World(fn=fn), [lambda w, s=s: w.fn(rand(s)) for s in (1, 2, 3)], expect=None)
     assert capsys.readouterr().out == "shape (4,)\n" * 6
+
+
+@pytest.mark.parametrize("wrong", [None, 3, (1, 2), ("scale", 3)], ids=str)
+def test_match_arguments_that_are_no_names(wrong):
+    class Point:
+        __match_args__ = ("scale", "offset")
+        scale, offset = 2.0, 1.0
+
+    def world():
+        point = Point()
+
+        def fn(x):
+            try:
+                match point:
+                    case Point(scale, offset):
+                        return x * scale + offset
+            except TypeError as error:
+                return x, str(error)
+
+        return World(fn=fn, set=lambda value: setattr(Point, "__match_args__", value))
+
+    def wrongly(w):
+        w.set(wrong)
+        try:
+            return w.fn(rand(3))
+        finally:
+            w.set(("scale", "offset"))
+
+    plainly = [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2))]
+    check(world, [wrongly, *plainly, wrongly, wrongly, *plainly], expect=None)

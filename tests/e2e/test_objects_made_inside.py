@@ -6,8 +6,10 @@ import dataclasses
 import enum
 import types
 import typing
+import weakref
 from collections import namedtuple
 
+import pytest
 import torch
 from harness import World, check, check_stateless, rand
 
@@ -250,3 +252,104 @@ def test_an_exception_object_is_made_and_inspected():
         return x * error.args[1], str(error), repr(error)
 
     check_stateless(fn)
+
+
+# ---- the dict of an object ----------------------------------------------------------------------
+
+
+class Holder:
+    pass
+
+
+def holder_first(x):
+    held = Holder()
+    held.scale = 2.0
+    return held, vars(held), x * 2
+
+
+def dict_first(x):
+    held = Holder()
+    held.scale = 2.0
+    return vars(held), held, x * 2
+
+
+def dict_inside(x):
+    held = Holder()
+    held.own = [held.__dict__]
+    held.scale = 2.0
+    return held, held.own[0], x * 2
+
+
+def dict_alone(x):
+    held = Holder()
+    held.scale = 2.0
+    return vars(held), x * 2
+
+
+def dict_of_a_function(x):
+    def inner():
+        return 1
+
+    inner.scale = 2.0
+    return inner.__dict__, inner, x * 2
+
+
+@pytest.mark.parametrize("fn", [holder_first, dict_first, dict_inside, dict_alone, dict_of_a_function])
+def test_an_object_and_its_dict_are_returned(fn):
+    def call(w, seed):
+        one, *rest, y = w.fn(rand(seed))
+        namespace = one if isinstance(one, dict) else vars(one)
+        namespace["later"] = seed  # is it seen in the others?
+        return one, rest, y
+
+    check(lambda: World(fn=fn), [lambda w, s=s: call(w, s) for s in (1, 2, 3)], expect="miss hit hit")
+
+
+def test_an_object_and_its_dict_on_both_sides_of_a_break():
+    def world():
+        def fn(x):
+            held = Holder()
+            cache = held.__dict__
+            print("here")
+            cache["scale"] = 2.0
+            return x * held.scale, held
+
+        return World(fn=fn)
+
+    check(world, [lambda w, s=s: w.fn(rand(s)) for s in (1, 2, 3)], expect="miss hit hit", breaks=["call-print"])
+
+
+# ---- how long objects live ----------------------------------------------------------------------
+
+
+def given_up(x):
+    held = Holder()
+    held.scale = 2.0
+    ref = weakref.ref(held)
+    print("held")
+    y = x * held.scale
+    held = None
+    print("given up")
+    return y, ref() is None
+
+
+def kept_in_a_variable(x):
+    held = Holder()
+    ref = weakref.ref(held)
+    print("held")
+    alive = ref() is not None  # though nothing reads the variable any more
+    return x * 2, alive
+
+
+def deleted_from_a_list(x):
+    items = [Holder(), Holder()]
+    refs = [weakref.ref(item) for item in items]
+    print("held")
+    del items[0]
+    print("deleted")
+    return x * 2, [ref() is None for ref in refs], len(items)
+
+
+@pytest.mark.parametrize("fn", [given_up, kept_in_a_variable, deleted_from_a_list])
+def test_an_object_lives_as_long_as_in_a_plain_run(fn):
+    check(lambda: World(fn=fn), [lambda w, s=s: w.fn(rand(s)) for s in (1, 2, 3, 4)], expect=None)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import collections.abc
+import functools
 import math
 import operator
 import re
 
+import pytest
 import torch
 from harness import World, check, check_stateless, rand
 from torch import nn
+
+import stator
 
 TEMPLATE, PERCENT, SIZES, NUMBER = "{0.name} {1[k]}", "<%s>", "%d-%d", "{:>4}"
 
@@ -54,6 +58,85 @@ def test_an_f_string_asks_an_object():
         [lambda w: w.fn(rand(1), w.named), lambda w: w.fn(rand(2), w.named), rename],
         expect="miss hit miss",
     )
+
+
+ADDRESSES = {
+    "repr": lambda thing: repr(thing),
+    "str": lambda thing: str(thing),
+    "format": lambda thing: format(thing),
+    "ascii": lambda thing: ascii(thing),
+    "f-string": lambda thing: f"{thing}",
+    "f-string repr": lambda thing: f"{thing!r:>80}",
+    "percent": lambda thing: PERCENT % thing,
+    "percent tuple": lambda thing: "%s %s" % (1, thing),  # noqa: UP031
+    "percent dict": lambda thing: "%(key)s" % {"key": thing},  # noqa: UP031
+    "str.format": lambda thing: "{}".format(thing),  # noqa: UP032
+    "str.format by name": lambda thing: "{a!r}".format(a=thing),  # noqa: UP032
+    "str.format_map": lambda thing: "{a}".format_map({"a": thing}),
+    "in a list": lambda thing: str([1, thing]),
+    "deep": lambda thing: f"{(1, {2: [thing]})}",
+    "dict view": lambda thing: str({1: thing}.values()),
+    "exception": lambda thing: str(ValueError(thing)),
+    "dunder": lambda thing: thing.__repr__() + thing.__str__(),
+    "of object": lambda thing: object.__repr__(thing),
+    "of list": lambda thing: list.__repr__([thing]),
+    "method": lambda thing: repr(thing.__init__),
+    "partial": lambda thing: repr(functools.partial(print, thing)),
+    "map": lambda thing: ",".join(map(repr, [thing, 1])),
+    "sorted": lambda thing: str(sorted([thing, 1], key=str)[0] is thing) + repr(thing),
+}
+
+
+@pytest.mark.parametrize("text_of", ADDRESSES.values(), ids=ADDRESSES)
+def test_the_address_of_an_outside_object_in_a_text(text_of):
+    """The same guards hold for all of these objects; their texts differ."""
+    compiled = stator.compile(lambda x, thing: (x * 2, text_of(thing)), backend="eager")
+    things = [Thing() for _ in range(4)]
+    for seed, thing in enumerate(things):
+        y, text = compiled(rand(seed), thing)
+        assert torch.equal(y, rand(seed) * 2) and text == text_of(thing)
+
+
+@pytest.mark.parametrize("text_of", ADDRESSES.values(), ids=ADDRESSES)
+def test_the_address_of_an_object_made_inside_in_a_text(text_of):
+    def fn(x):
+        thing = Thing()
+        return x * 2, text_of(thing), thing
+
+    compiled = stator.compile(fn, backend="eager")
+    kept = []
+    for seed in range(4):
+        y, text, thing = compiled(rand(seed))
+        kept.append(thing)
+        assert torch.equal(y, rand(seed) * 2) and text == text_of(thing)
+
+
+def test_the_address_of_a_function_made_inside_in_a_text():
+    def fn(x):
+        def inner():
+            return 1
+
+        return x * 2, f"{inner}", "%r" % inner, str([inner]), inner  # noqa: UP031
+
+    compiled = stator.compile(fn, backend="eager")
+    kept = []
+    for seed in range(4):
+        _, *texts, inner = compiled(rand(seed))
+        kept.append(inner)
+        assert texts == [f"{inner}", repr(inner), str([inner])]
+
+
+def test_texts_without_addresses_do_not_break():
+    class Named:
+        def __repr__(self):
+            return "named"
+
+    def fn(x, named, table):
+        texts = f"{named} {table!r} {type(x)} {x.dtype} {x.shape} {None} {len}", repr(named), str(table)
+        return x * 2, texts, PERCENT % named, f"{named} {[named]!r}", str(ValueError("a", 1)), str(slice(1, 2))
+
+    world = lambda: World(fn=fn, named=Named(), table={"a": [1, 2.0, (True, "b")], "c": Named})  # noqa: E731
+    check(world, [lambda w, s=s: w.fn(rand(s), w.named, w.table) for s in (1, 2, 3)], expect="miss hit hit", breaks=[])
 
 
 def test_string_methods():

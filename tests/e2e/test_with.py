@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import threading
 
 import torch
 from harness import World, check, check_stateless, rand
@@ -311,3 +313,38 @@ def test_contexts_of_torch_and_user_interleaved():
         return y, z, log
 
     check(lambda: World(fn=fn), grad_calls(1, 2, 3), expect="miss hit hit")
+
+
+def test_an_exception_leaves_a_block_whose_manager_is_not_of_python():
+    """Only the instruction itself calls its `__exit__` then."""
+
+    def world():
+        def fn(x):
+            lock, entered = threading.Lock(), False
+            with contextlib.suppress(ZeroDivisionError), lock:
+                entered = lock.locked()
+                raise ZeroDivisionError
+            return x * 2, entered, lock.locked()
+
+        return World(fn=fn)
+
+    done = check(world, [lambda w, s=s: w.fn(rand(s)) for s in (1, 2, 3, 4)], expect="miss hit hit hit")
+    assert done.world.fn(rand(5))[1:] == (True, False)
+
+
+def test_a_class_that_inherits_enter_and_exit_from_c():
+    class Text(io.StringIO):
+        pass
+
+    def world():
+        def fn(x, text, fail):
+            with contextlib.suppress(ZeroDivisionError), text as entered:
+                entered.write("inside")
+                if fail:
+                    raise ZeroDivisionError
+            return x * 2, text.closed
+
+        return World(fn=fn)
+
+    calls = [lambda w, s=s: w.fn(rand(s), Text(), s % 2) for s in (1, 2, 3, 4, 5)]
+    check(world, calls, expect=None)

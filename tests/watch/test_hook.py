@@ -906,6 +906,48 @@ def test_deep_recursion_ends_the_recording_not_the_process() -> None:
         sys.setrecursionlimit(before)
 
 
+def test_deep_recursion_in_code_that_is_not_watched_ends_the_recording() -> None:
+    def down(k: int) -> int:
+        return 0 if k == 0 else 1 + down(k - 1)
+
+    def f() -> int:
+        class Blind:
+            result = down(50_000)
+
+        return Blind.result
+
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(60_000)
+    try:
+        notes = Notes()
+        assert notes.run(f) == 50_000
+    finally:
+        sys.setrecursionlimit(before)
+    assert notes.watcher.misled and not notes.failures
+
+
+def test_the_limit_of_recursion_is_no_failure_of_the_recording() -> None:
+    """Handlers run with what is left of it, and may have to give up."""
+
+    def down(items: list[Any]) -> int:
+        try:
+            return len(items) + down([items])
+        except RecursionError:
+            return 0
+
+    told: list[Any] = []
+    former, sys.unraisablehook = sys.unraisablehook, told.append
+    try:
+        for _ in range(3):
+            notes = Notes()
+            notes.watcher.unfiltered = True
+            assert notes.run(down, []) > 100
+            assert all(isinstance(failure, RecursionError) for failure in notes.failures), notes.failures
+    finally:
+        sys.unraisablehook = former
+    assert not told
+
+
 def test_deep_recursion_in_a_thread_that_records_nothing() -> None:
     """Another thread's recording makes its calls take C stack."""
 

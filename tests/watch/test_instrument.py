@@ -280,3 +280,17 @@ def test_a_copy_runs_by_itself() -> None:
 
     copy = FunctionType(instrument(f.__code__), globals())
     assert copy(3) == f(3)
+
+
+def test_a_line_table_that_does_not_fit() -> None:
+    """A program may put in what it likes; CPython reads as far as there is code."""
+
+    def f(x: int) -> int:
+        return x + 1
+
+    for table in (b"", b"\xf8", b"\xf8" * 50, b"\xff" * 50):
+        code = f.__code__.replace(co_linetable=table)
+        copy = instrument(code)
+        wanted = [place[0] for place in code.co_positions()]
+        assert {place[0] for place in copy.co_positions()} <= {*wanted, None}
+        assert FunctionType(copy, {})(2) == 3

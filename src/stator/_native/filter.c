@@ -100,6 +100,39 @@ on_deep(Watcher *w, Probe *p, Operands *ops)
     return call;
 }
 
+/* Of what has a text of its own, and holds nothing else. */
+static inline int
+is_plain_text(PyObject *x)
+{
+    return x == NULL || x == Py_None || PyUnicode_CheckExact(x) || PyLong_CheckExact(x) || PyFloat_CheckExact(x) ||
+           PyBool_Check(x) || PyType_Check(x);
+}
+
+/* The text of a fresh object may show its address. */
+static int
+on_format(Watcher *w, Probe *p, Operands *ops)
+{
+    PyObject **slot = ops->slots;
+    for (int i = 0; i < ops->count; i++, slot += ops->step) {
+        if (!is_plain_text(*slot)) {
+            return 1;
+        }
+    }
+    return on_deep(w, p, ops);
+}
+
+/* `text % value` formats. */
+static int
+on_binary(Watcher *w, Probe *p, Operands *ops)
+{
+    PyObject *left = ops->slots[0];
+    if (left != NULL && (PyUnicode_Check(left) || PyBytes_Check(left)) && p->arg != NULL && PyUnicode_Check(p->arg) &&
+        PyUnicode_CompareWithASCIIString(p->arg, "%") == 0) {
+        return 1;
+    }
+    return on_deep(w, p, ops);
+}
+
 static int
 on_operands(Watcher *w, Probe *p, Operands *ops)
 {
@@ -423,7 +456,7 @@ const Filter filters[KIND_COUNT] = {
     [KIND_SLICE] = on_operands,
     [KIND_CALL] = on_call,
     [KIND_CALL_EX] = on_call_ex,
-    [KIND_BINARY] = on_deep,
+    [KIND_BINARY] = on_binary,
     [KIND_COMPARE] = on_deep,
     [KIND_CONTAINS] = on_deep,
     [KIND_IS] = on_known,
@@ -436,8 +469,8 @@ const Filter filters[KIND_COUNT] = {
     [KIND_HASH] = on_deep,
     [KIND_INSERT] = on_insert,
     [KIND_WITH] = on_operands,
-    [KIND_WITH_EXIT] = on_operands,
-    [KIND_FORMAT] = on_deep,
+    [KIND_WITH_EXIT] = always,
+    [KIND_FORMAT] = on_format,
     [KIND_AWAIT] = on_operands,
     [KIND_STORE_ATTR] = on_store_attr,
     [KIND_DELETE_ATTR] = on_store_attr,

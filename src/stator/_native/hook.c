@@ -450,13 +450,20 @@ sentinel(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
     return copy ? _PyEval_EvalFrameDefault(ts, f, throwflag) : pass_on(ts, f, throwflag);
 }
 
-/* This thread records nothing, yet its Python calls take C stack because another one does. Where that runs out the
- * hook goes, and the other recordings find at their end that it was displaced. */
+/* This thread watches nothing just now, yet its Python calls take C stack. Where that runs out the hook goes: its own
+ * recording is over, and those of other threads find at their end that the hook was displaced. Our own code, which a
+ * handler runs, does not go deep: what called it will notice. */
 static PyObject *
 off(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
 {
-    if ((installs == 0 || stack_low(t, ts)) && hook_installed()) {
-        install(previous);
+    if (installs == 0 || (t->hidden == 0 && stack_low(t, ts))) {
+        if (t->watcher != NULL && !t->watcher->stopped) {
+            t->watcher->misled = 1;
+            watcher_stop(t->watcher);
+        }
+        if (hook_installed()) {
+            install(previous);
+        }
     }
     return pass_on(ts, f, throwflag);
 }

@@ -194,6 +194,7 @@ void watcher_lost(Watcher *w);   /* the same from anywhere: an event could not b
 PyObject *watcher_call(Watcher *w, PyObject *callable, PyObject *const *args, size_t nargs);
 void watcher_restore(Thread *t, int state);
 void watcher_stop(Watcher *w);
+void watcher_let_die(Watcher *w);
 int watcher_can_go_on(Watcher *w); /* 0: it was stopped, for our own code would not run as it is written */
 
 /* ---- pending (pending.c): between a break and the next probe of the same frame ---- */

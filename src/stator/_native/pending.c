@@ -81,6 +81,7 @@ pending_pend(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     if (t->state == STATE_WATCHING) {
         t->state = STATE_PENDING;
     }
+    watcher_let_die(w);
     Py_RETURN_NONE;
 }
 

@@ -140,6 +140,15 @@ watcher_stop(Watcher *w)
     }
 }
 
+/* What the filters remember is of no use any more, and the program may look whether it is gone. */
+void
+watcher_let_die(Watcher *w)
+{
+    pairset_clear(&w->seen);
+    pairset_clear(&w->registered);
+    ptrset_clear(&w->approved);
+}
+
 static int
 slot_count(PyCodeObject *code)
 {
@@ -246,6 +255,7 @@ static PyObject *
 watcher_stop_method(PyObject *self, PyObject *Py_UNUSED(none))
 {
     watcher_stop((Watcher *)self);
+    watcher_let_die((Watcher *)self);
     Py_RETURN_NONE;
 }
 

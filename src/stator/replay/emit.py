@@ -221,6 +221,9 @@ class _Emitter:
     def _namespace(self, name: str, b: Blueprint) -> None:
         self.create.append(f"{name} = {self.constant(b.cls)}()")
 
+    def _instance_dict(self, name: str, b: Blueprint) -> None:
+        self.create.append(f"{name} = namespace({self.expression(b.parts[0])})")
+
     def _cell(self, name: str, b: Blueprint) -> None:
         self.create.append(f"{name} = cell()")
         if b.parts:
@@ -299,6 +302,7 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
     "deque": _Emitter._deque,
     "object": _Emitter._object,
     "namespace": _Emitter._namespace,
+    "instance dict": _Emitter._instance_dict,
     "cell": _Emitter._cell,
     "tuple": _Emitter._tuple,
     "frozenset": _Emitter._frozenset,

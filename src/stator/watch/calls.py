@@ -68,6 +68,8 @@ from .rules import (
     set_attribute,
     set_attribute_plainly,
     shallow,
+    show,
+    show_plainly,
     state,
     type_call,
 )
@@ -120,7 +122,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
         _named(builtins, "abs bytearray bytes complex dict float int pow round chr ord bin hex oct divmod range"),
         "compute from their arguments alone",
     ),
-    (pure, _named(builtins, "str repr format ascii"), "read what they show, all the way down"),
+    (show, _named(builtins, "str repr format ascii"), "read what they show, all the way down"),
     (read_type, [isinstance, issubclass, callable], "look at classes only"),
     (read_length, [len, bool], "a container's length is all they ask for"),
     (nothing, [super, property, staticmethod, classmethod, object, locals], "keep what they get, and read nothing"),
@@ -281,6 +283,8 @@ _ASKED_ALWAYS = frozenset(
         namespace_of,
         read_again,
         cached,
+        show,
+        show_plainly,
     }
     | {
         context_variable,
@@ -307,7 +311,7 @@ def reads_arguments_only(func: Any) -> bool:
     rule = RULES.get(id(func))
     if rule is None and issubclass(type(func), C_DESCRIPTORS):
         rule = method_rule(func)
-    return rule in (pure, shallow, read_type, read_length, nothing, state, dict_get)
+    return rule in (pure, shallow, show, read_type, read_length, nothing, state, dict_get)
 
 
 def rule_for(func: Any) -> Rule | None:

@@ -12,6 +12,7 @@ import gc
 import operator
 import traceback
 import types
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ class Rebuilder:
         self._symbols = recorder.symbols
         self.blueprints: list[Blueprint] = []
         self._made: dict[int, Fresh] = {}
+        self._owners: dict[int, Fresh] = {}  # of instance dicts
         self._alive: list[Any] = []
 
     def recipe(self, value: Any) -> Recipe:
@@ -80,7 +82,10 @@ class Rebuilder:
             self._alive.append(value)
             blueprint = Blueprint("", type(value), [])
             self.blueprints.append(blueprint)
-            self._describe(value, blueprint)
+            if id(value) in self._owners:
+                blueprint.kind, blueprint.parts = "instance dict", [self._owners[id(value)]]
+            else:
+                self._describe(value, blueprint)
         return made
 
     def recipes(self, values: Any) -> list[Recipe]:
@@ -104,6 +109,7 @@ class Rebuilder:
             namespace = object.__getattribute__(value, "__dict__")
         except AttributeError:
             namespace = {}
+        self._own(value, namespace)
         blueprint.attributes = [(name, self.recipe(item)) for name, item in namespace.items()]
         for base in type(value).__mro__:
             if is_open(base):
@@ -114,6 +120,17 @@ class Rebuilder:
                         except AttributeError:
                             continue
                         blueprint.slots.append((entry, self.recipe(item)))
+
+    def _own(self, value: Any, namespace: dict[str, Any]) -> None:
+        """An instance dict is made with its object, whichever of the two is met first."""
+        if type(namespace) is not dict or self.ledger.find(namespace) is not None or id(namespace) in self._owners:
+            raise Drop("rebuild", f"{type(value).__qualname__} with the dict of another object")
+        owner = self._owners[id(namespace)] = self._made[id(value)]
+        self._alive.append(namespace)
+        former = self._made.get(id(namespace))
+        if former is not None:
+            blueprint = self.blueprints[former.index]
+            blueprint.kind, blueprint.parts = "instance dict", [owner]
 
     # one describer per kind of object
 
@@ -183,6 +200,7 @@ class Rebuilder:
             self.recipe(value.__closure__),
             self.recipe(value.__annotations__),
         ]
+        self._own(value, value.__dict__)
         blueprint.attributes = [(name, self.recipe(item)) for name, item in value.__dict__.items()]
 
     def _exception(self, value: BaseException, blueprint: Blueprint) -> None:
@@ -413,9 +431,12 @@ def conclude_at(recorder: Recorder, here: Break) -> Recording:
     """The recording of a run that is about to break."""
     rebuild = Rebuilder(recorder)
     recorder.tracer.close()
+    passed_on = {id(value) for state in here.states for value in state.values()}
     for value in recorder.held():
         if has_finalizer(type(value)):
             raise Drop("rebuild", f"{type(value).__qualname__} has a finalizer")
+        if id(value) not in passed_on and _is_looked_for(value):
+            raise Drop("rebuild", f"{type(value).__qualname__} has weak references, and nothing else reads it")
     owners = [recorder.known_function(frame.function) for frame in here.frames]
     functions = [rebuild.recipe(function) if function.__closure__ else NOTHING for function in owners]
     states = [{name: rebuild.recipe(value) for name, value in state.items()} for state in here.states]
@@ -435,6 +456,13 @@ def _read(here: Break) -> Read | None:
     if method is not torch.Tensor.item or type(tensor) is not torch.Tensor or tensor.device.type != "cpu":
         return None
     return Read(method, torch.Tensor, here.moves)
+
+
+def _is_looked_for(value: Any) -> bool:
+    """Can the program see that it dies? (Classes are in the tables of their bases; of tensors we have references.)"""
+    if is_tensor(value) or isinstance(value, type):
+        return False
+    return weakref.getweakrefcount(value) > 0
 
 
 def symbolic_part(recorder: Recorder) -> dict[str, Any]:

@@ -38,7 +38,9 @@ from .containers import (
 )
 from .identity import Identity
 from .ledger import Ledger
+from .rules import C_DESCRIPTORS
 from .tensors import is_tensor
+from .texts import asks_for_repr, shows_address
 from .world import break_for, break_for_type, name_of
 
 _WATCHED_CALLABLES = (types.FunctionType, type, operator.itemgetter)
@@ -186,6 +188,21 @@ class Handlers:
         self.consult(value)
         expose_deep(self.ledger, value, self.consult)
 
+    def show(self, value: Any, method: str) -> None:
+        """C code makes a text of this value, by one of its methods."""
+        self.consult_deep(value)
+        if shows_address(value, method):
+            raise Drop("identity", "repr")
+
+    def show_in(self, template: Any, values: Any) -> None:
+        """`template % values`"""
+        method = "__repr__" if asks_for_repr(template) else "__str__"
+        shown = values if issubclass(type(values), tuple) else [values]
+        for value in shown:
+            self.show(value, method)
+            for part in dict.values(value) if issubclass(type(value), dict) else ():
+                self.show(part, method)
+
     @staticmethod
     def _inert(value: Any) -> bool:
         return issubclass(type(value), _INERT) or is_constant(value) or is_tensor(value)
@@ -307,6 +324,8 @@ class Handlers:
     def on_binary(self, probe: Any, left: Any, right: Any) -> None:
         self.ledger.place = probe
         self.consult_deep(right)
+        if probe.arg == "%" and issubclass(type(left), (str, bytes)):
+            self.show_in(left, right)
         origin = self.ledger.find(left)
         if origin is None or not probe.arg.endswith("="):
             self.consult_deep(left)
@@ -384,11 +403,19 @@ class Handlers:
         if not is_open(type(manager)):
             raise Drop(break_for_type(type(manager), "unknown-callable"), f"with {type(manager).__qualname__}")
         self.touch(manager)
+        enter = _native.mro_lookup(type(manager), "__enter__")
+        if issubclass(type(enter), C_DESCRIPTORS):  # of the C class that it inherits from
+            self.call(None, enter, (manager,), ())
+
+    def on_with_exit(self, probe: Any, exit: Any) -> None:
+        """An exception leaves the body of a `with`; `exit` is called with it."""
+        self.ledger.place = probe
+        self.call(None, exit, (), ())
 
     def on_format(self, probe: Any, *operands: Any) -> None:
         self.ledger.place = probe
         for value in operands:
-            self.consult_deep(value)
+            self.show(value, "__repr__" if probe.arg in ("r", "a") else "__format__")
 
     def on_match_class(self, probe: Any, subject: Any, cls: Any, names: tuple[str, ...]) -> None:
         self.ledger.place = probe
@@ -397,8 +424,9 @@ class Handlers:
             self.attributes.read(cls, "__match_args__")
             matched = getattr(cls, "__match_args__", ())
             if issubclass(type(subject), cls):
-                for name in (*matched, *names):
-                    self.attributes.read(subject, name)
+                for name in (*(matched if isinstance(matched, tuple) else ()), *names):
+                    if isinstance(name, str):  # else the instruction raises TypeError
+                        self.attributes.read(subject, name)
         self.touch(cls)
 
     def on_raise(self, probe: Any, *operands: Any) -> None:
@@ -603,6 +631,7 @@ HANDLERS = {
     _native.INSERT: "on_insert",
     _native.HASH: "on_hash",
     _native.WITH: "on_with",
+    _native.WITH_EXIT: "on_with_exit",
     _native.FORMAT: "on_format",
     _native.AWAIT: "on_await",
     _native.STORE_ATTR: "on_store_attribute",

@@ -388,7 +388,9 @@ def _move_line_table(table: bytes, moved: list[int]) -> bytes:
     unit = 0
     for head, rest in _ENTRY.findall(table):
         form = head[0] >> 3 & 0xF
-        end = unit + (head[0] & 7) + 1
+        end = min(unit + (head[0] & 7) + 1, len(moved) - 1)  # a table made by hand may say more than there is
+        if end == unit:
+            break
         length = moved[end] - moved[unit]
         unit = end
         parts.append(bytes((0x80 | form << 3 | min(length, 8) - 1,)) + rest)

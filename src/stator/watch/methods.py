@@ -26,6 +26,7 @@ from .rules import (
     get_attribute,
     get_attribute_plainly,
     get_item,
+    makes_texts,
     nothing,
     pure,
     pure_of_class,
@@ -33,6 +34,7 @@ from .rules import (
     read_type,
     set_attribute_plainly,
     shallow,
+    show_plainly,
     takes,
 )
 
@@ -132,6 +134,8 @@ def _sort(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     for arg in args[1:]:
         r.consult_callable(arg)
     r.consult_deep(args[0])
+    if makes_texts(args):
+        r.show(args[0], "__repr__")
     _change(r, func, args, kwnames)
 
 
@@ -231,6 +235,9 @@ def method_rule(func: Any) -> Rule | None:
         return set_attribute_plainly if name == "__setattr__" else delete_attribute_plainly
     if cls is str and name in ("format", "format_map"):
         return format_text
+    shows = name in ("__repr__", "__str__", "__format__")
+    if shows and (cls is object or issubclass(cls, BaseException) or container_kind(cls) is not None):
+        return show_plainly
     if cls in _IMMUTABLE_TYPES or cls is bytearray:  # an outside bytearray ends the recording when consulted
         return pure
     kind = container_kind(cls)
@@ -245,10 +252,7 @@ def method_rule(func: Any) -> Rule | None:
         return advance if name in ("__next__", "send", "throw", "close") else pure
     if cls is contextvars.ContextVar and name == "get":
         return context_variable
-    if cls in (types.FunctionType, types.MethodType, property, staticmethod, classmethod) and name in (
-        "__get__",
-        "__repr__",
-    ):
+    if cls in (types.FunctionType, types.MethodType, property, staticmethod, classmethod) and name == "__get__":
         return nothing
     if cls in (types.MappingProxyType, types.GenericAlias, types.UnionType):
         return pure

@@ -7,6 +7,7 @@ change; nothing here alters the course of the program.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 import weakref
@@ -54,6 +55,7 @@ class Experience(NamedTuple):
     changing: frozenset[int]  # slots whose numbers and texts have been seen to change
     symbols: Changing | None = None  # sizes and numbers that have been seen to change, if they may be symbols
     expects: bool = True  # may it go by how comparisons of numbers in the graph come out?
+    full: bool = False  # there are as many recordings as there may be, and none of them fits
 
 
 Ask = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], Experience]
@@ -240,7 +242,7 @@ class Recorder(Handlers):
         if drop.untrusted:
             self._give_up(drop, reason)
             self._give_back(loose=True, inside=drop.inside)
-            self.watcher.stop()
+            self._stop()
             return
         try:
             self._suspend(reason, inside=drop.inside)
@@ -251,11 +253,11 @@ class Recorder(Handlers):
             if drop.again:
                 self._wait(None, why.calls)
             else:
-                self.watcher.stop()
+                self._stop()
         except (Drop, RecursionError) as why:
             self._give_up(drop, replace(reason, rest=_words(why)))
             self._give_back(loose=True, inside=drop.inside)
-            self.watcher.stop()
+            self._stop()
 
     def _break_earlier(self, drop: Drop, probe: _native.Probe | None) -> bool:
         """A break inside of what C code has called: the next recording is to break before that call."""
@@ -288,6 +290,18 @@ class Recorder(Handlers):
         self._break, self._waiting, self._over = broken, True, False
         self.tracer.active = False
         self.watcher.pend(calls)
+        self._let_die()
+
+    def _stop(self) -> None:
+        """Nothing more is recorded of this run."""
+        self.watcher.stop()
+        self._let_die()
+
+    def _let_die(self) -> None:
+        """The program may look whether what it has given up is gone."""
+        self.slots, self.slot_values = (), []
+        with contextlib.suppress(RuntimeError):  # in use: then it is closed with the next segment
+            self.ledger.close()
 
     def _suspend(self, reason: BreakReason | None, *, inside: bool) -> None:
         """End the segment before the instruction at which it breaks; the next one is to start behind it."""
@@ -336,9 +350,12 @@ class Recorder(Handlers):
 
     def _start_segment(self, there: Arrival) -> None:
         state = self.tracer.state_outside_mode()
-        known, changing, symbols, self._expects = self._ask(
+        known, changing, symbols, self._expects, full = self._ask(
             self.segments, there.way, (*there.slots, there.functions[0]), state
         )
+        if full:
+            self.lost(False)
+            return
         slots = self._make_distinct(there)
         self._hopeless = {id(slots[index]) for index in changing}
         before = self._break.states[-1].values() if self._break is not None else ()
@@ -357,6 +374,7 @@ class Recorder(Handlers):
         for index, (calls, place) in enumerate(there.places):
             if noted[index] is not slots[index]:
                 self.watcher.put(calls, place, noted[index])
+        self._break = None
         for inner in there.functions[1:]:
             origin = self.ledger.find(inner)
             assert origin is not None
@@ -553,7 +571,7 @@ class Recorder(Handlers):
     def lost(self, raised: bool) -> None:
         """The program left the frame of the break by another way: by an exception, as a rule."""
         self._over = True
-        self.watcher.stop()
+        self._stop()
 
     def _reason(self, drop: Drop) -> BreakReason:
         probe = self.watcher.last_probe

@@ -26,6 +26,7 @@ from .breaks import Drop
 from .constants import is_constant
 from .containers import expose, measure
 from .identity import Identity
+from .texts import asks_for_repr
 
 if TYPE_CHECKING:
     from .handlers import Handlers
@@ -89,15 +90,48 @@ def calls_back(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
     for arg in args:
         r.consult_callable(arg)
         r.consult_deep(arg)
+        if makes_texts(args):
+            r.show(arg, "__repr__")
+
+
+_TEXTS = {str: "__str__", repr: "__repr__", ascii: "__repr__", format: "__format__"}
+
+
+def makes_texts(args: Args) -> bool:
+    """Is one of these called by C code, with what it finds in the others?"""
+    return any(arg is text for arg in args for text in _TEXTS)
+
+
+def show(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`str`, `repr`, `ascii`, `format`."""
+    for arg in args:
+        r.show(arg, _TEXTS[func])
+
+
+@takes(1)
+def show_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`object.__repr__` and its kin, of containers and exceptions too: what the class says is passed by."""
+    value = args[0]
+    if func is object.__repr__ and not is_constant(value):
+        raise Drop("identity", "object.__repr__")
+    parts = value.args if issubclass(type(value), BaseException) else () if func.__objclass__ is object else value
+    for part in (*parts, *(dict.values(value) if issubclass(type(value), dict) else ())):
+        r.show(part, "__repr__")
+    if func.__objclass__ is object:
+        r.show(value, "__repr__" if func.__name__ == "__str__" else "__str__")
+    pure(r, func, args, kwnames)
 
 
 @takes(1)
 def format_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`str.format`: a field may reach into its argument."""
     pure(r, func, args, kwnames)
+    method = "__repr__" if asks_for_repr(args[0]) else "__format__"
     if not isinstance(args[0], str) or func.__name__ == "format_map":
         if any(c in str(args[0]) for c in ".["):
             raise Drop("unknown-callable", "str.format_map with attributes or items")
+        for value in dict.values(args[1]) if len(args) > 1 and issubclass(type(args[1]), dict) else ():
+            r.show(value, method)
         return
     positional = args[1 : len(args) - len(kwnames)]
     named = dict(zip(kwnames, args[len(args) - len(kwnames) :], strict=True))
@@ -109,13 +143,14 @@ def format_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) ->
             if found is None:
                 index = first if isinstance(first, int) else next(automatic)
                 found = positional[index] if index < len(positional) else None
-            _walk_field(r, found, path)
+            r.show(_walk_field(r, found, path), method)
         elif field is not None:
-            next(automatic)
+            index = next(automatic)
+            r.show(positional[index] if index < len(positional) else None, method)
 
 
-def _walk_field(r: Handlers, value: Any, path: Iterable[tuple[bool, Any]]) -> None:
-    """What `{0.name[key]}` reads."""
+def _walk_field(r: Handlers, value: Any, path: Iterable[tuple[bool, Any]]) -> Any:
+    """What `{0.name[key]}` reads, and comes to."""
     for is_attribute, key in path:
         if not is_attribute:
             if container_kind(type(value)) is None:
@@ -127,6 +162,7 @@ def _walk_field(r: Handlers, value: Any, path: Iterable[tuple[bool, Any]]) -> No
             raise Drop("unknown-callable", "str.format with attributes of a class")
         value = value.__dict__.get(key)
         r.consult_deep(value)
+    return value
 
 
 def nothing(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:

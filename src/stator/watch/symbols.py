@@ -195,7 +195,7 @@ class Symbols(Taken):
             return lambda number: _native.swap_item(parent, key, number)
         if origin.edge is Edge.ATTR and key == "cell_contents":
             return lambda number: setattr(parent, key, number)
-        if origin.edge is Edge.SLOT:
+        if origin.edge is Edge.SLOT and "__slots__" in vars(key.__objclass__):  # else of a C class: perhaps read-only
             return lambda number: key.__set__(parent, number)
         return None
 

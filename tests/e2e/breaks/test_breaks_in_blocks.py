@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import types
 import warnings
 
 import pytest
@@ -654,3 +655,24 @@ def test_entering_and_leaving_are_disabled_and_replayed():
         return y * five
 
     check(lambda: World(fn=fn), calls(), expect="miss hit hit hit", graphs=3)
+
+
+def test_a_loop_whose_every_round_would_be_another_recording(capsys):
+    """No more of them are made than there may be; the rest of the run is plain."""
+    modules = [types.ModuleType(f"module{number}") for number in range(200)]
+    for number, module in enumerate(modules):
+        module.value = number
+
+    def fn(x):
+        total = 0
+        for module in modules:
+            print(end="")
+            total = total + module.value
+        return x * total
+
+    compiled = stator.compile(fn, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the limit is reached
+        for seed in (1, 2, 3):
+            assert torch.equal(compiled(rand(seed)), rand(seed) * 19900)
+    assert 1 < len(compiled.stator.entries) <= 4 * stator.options.cache_size_limit

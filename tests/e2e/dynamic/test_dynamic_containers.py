@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gc
 import math
+import os
 import typing
 from collections import OrderedDict, defaultdict
 
@@ -400,3 +401,13 @@ def test_a_number_in_what_was_moved_before_it_is_read():
 
         calls = [lambda w, n=n: call(w, n) for n in NUMBERS]
         check(lambda fn=fn: World(fn=fn, box=Box(first={}, d={})), calls, expect=None)
+
+
+def test_a_number_in_an_object_of_c_that_cannot_be_written():
+    def world():
+        return World(fn=lambda x, status: x * status.st_size)
+
+    def call(w, size):
+        return w.fn(rand(size), os.stat_result((1, 2, 3, 4, 5, 6, size, 8, 9, 10)))
+
+    check(world, [lambda w, s=s: call(w, s) for s in NUMBERS], expect=None)
