@@ -113,7 +113,10 @@ def _node(
         @staticmethod
         def forward(ctx: Any, *primals: Any) -> Any:
             ctx.again = again.note(primals)
-            produced = forward(list(primals))
+            produced = [*forward(list(primals))]
+            for position in range(results):
+                if produced[position]._is_view():
+                    produced[position] = _no_view(produced[position])
             ctx.save_for_backward(*produced[results:end_of_tensors])
             ctx.numbers = produced[end_of_tensors:]
             ctx.sizes = sizes(*primals) if sizes else ()
@@ -153,6 +156,17 @@ def _told(label: str, backward: Boxed) -> Boxed:
         return gradients
 
     return run
+
+
+def _no_view(tensor: Tensor) -> Tensor:
+    """The same memory, as a tensor of its own: autograd lets nobody write to a view that was made inside of a node.
+
+    What it was a view of has stayed in the graph, and other results do not share its memory.
+    """
+    if tensor.is_conj() or tensor.is_neg():
+        return tensor.resolve_conj().resolve_neg()
+    own = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return own.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def _tangent_facts(tangent: Tensor, device: torch.device | None, later: Later) -> TangentFacts:

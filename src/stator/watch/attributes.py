@@ -96,6 +96,10 @@ class _Plan(enum.IntEnum):
     REGISTERED = 2  # absent, and then `nn.Module.__getattr__` looks among the module's parts (see `read_registered`)
 
 
+# What is read of their instances follows from which one it is, and that is guarded.
+_NEVER_CHANGE = (types.CodeType, torch.dtype, torch.layout, torch.memory_format)
+
+
 class Attributes:
     def __init__(self, ledger: Ledger, classes: Classes) -> None:
         self._ledger = ledger
@@ -258,7 +262,7 @@ class Attributes:
             self.instance_dict(origin, owner)
         elif issubclass(cls, _TensorBase):
             return  # the tensor mode sees it
-        elif cls is types.CodeType or cls is torch.dtype:
+        elif cls in _NEVER_CHANGE:
             return  # a constant, and so is all that it keeps
         elif issubclass(cls, BaseException) and name in ("__traceback__", "__context__", "__cause__", "args"):
             raise Drop("unguardable", f"{name} of an outside exception")

@@ -58,6 +58,7 @@ from .rules import (
     namespace_of,
     no_mode,
     nothing,
+    numpy_of_numbers,
     own_globals,
     pure,
     random_state,
@@ -261,6 +262,7 @@ _BY_TYPE: dict[type, Rule] = {
     operator.attrgetter: call_attrgetter,
     operator.methodcaller: call_methodcaller,
     **dict.fromkeys(SCRIPTED, scripted),
+    **({sys.modules["numpy"].ufunc: numpy_of_numbers} if "numpy" in sys.modules else {}),
 }
 
 
@@ -297,6 +299,7 @@ _ASKED_ALWAYS = frozenset(
         optimizers.ask_for_compiler,
         optimizers.group_tensors,
         scripted,
+        numpy_of_numbers,
     }
 )
 

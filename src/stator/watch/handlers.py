@@ -38,6 +38,7 @@ from .containers import (
 )
 from .identity import Identity
 from .ledger import Ledger
+from .methods import ITERATOR_TYPES
 from .rules import C_DESCRIPTORS
 from .tensors import is_tensor
 from .texts import asks_for_repr, shows_address
@@ -79,6 +80,21 @@ def _is_plain_class(cls: type) -> bool:
 _OPEN_BASES = (*VALUE_TYPES, BaseException, types.ModuleType, types.SimpleNamespace, type, torch._C.TensorBase)
 
 
+def spread(func: Any) -> types.FunctionType:
+    """What to call with an iterator's items in place of `func`: it is watched, and calls `func` with a tuple."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return func(*args, **kwargs)
+
+    call.__code__ = SPREAD
+    return call  # type: ignore[return-value]
+
+
+SPREAD: types.CodeType = next(c for c in spread.__code__.co_consts if isinstance(c, types.CodeType)).replace(
+    co_filename="<stator call>"  # frames of this package's files are not watched
+)
+
+
 class Handlers:
     """What a recorder knows of the run so far, and a method per kind of probe."""
 
@@ -94,6 +110,10 @@ class Handlers:
 
     def drop(self, drop: Drop) -> None:
         """The recording is over; the run goes on."""
+        raise NotImplementedError
+
+    def failed_inside(self, error: BaseException) -> None:
+        """The recording cannot go on while an instruction is at work."""
         raise NotImplementedError
 
     def instead(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
@@ -550,6 +570,8 @@ class Handlers:
         if type(args) not in (tuple, list, torch.Size) or type(kwargs) not in (dict, type(None)):
             if issubclass(type(func), types.FunctionType):
                 return None
+            if self.ledger.find(args) is None and type(args) in ITERATOR_TYPES and type(kwargs) in (dict, type(None)):
+                return spread(func)
             raise Drop("unguardable", f"call with *{type(args).__name__}")
         names = tuple(kwargs) if kwargs else ()
         return self.call(probe, func, (*args, *(kwargs.values() if kwargs else ())), names)

@@ -173,7 +173,7 @@ _BY_METHOD: dict[tuple[str, str], Rule] = {
 }
 _IMMUTABLE_TYPES = (str, bytes, int, float, complex, bool, tuple, frozenset, range, slice, type(None), torch.Size)
 _ITERABLES: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), "", b"", range(0), collections.deque())
-_ITERATOR_TYPES = tuple(
+ITERATOR_TYPES = tuple(
     {type(iter(iterable)) for iterable in _ITERABLES}
     | {type(reversed([])), type(reversed({})), enumerate, zip, map, filter, reversed}
     | {cls for cls in vars(itertools).values() if isinstance(cls, type)}
@@ -210,6 +210,9 @@ def _reduce(r: Handlers, args: Args) -> None:
     """`object.__reduce_ex__`, as `copy` uses it: hands out the instance dict and `copyreg.__newobj__`."""
     value = args[0]
     if is_constant(value):
+        return
+    if type(value) in (set, frozenset, collections.deque):
+        r.consult_deep(value)  # its items, in a list
         return
     reduce = r.classes.entry(type(value), "__reduce__")
     if not is_open(type(value)) or reduce is not object.__reduce__ or args[1:] != (4,):
@@ -248,7 +251,7 @@ def method_rule(func: Any) -> Rule | None:
         return object_method
     if cls is type and name in ("__instancecheck__", "__subclasscheck__", "mro", "__repr__", "__or__", "__call__"):
         return read_type
-    if cls in _ITERATOR_TYPES:
+    if cls in ITERATOR_TYPES:
         return advance if name in ("__next__", "send", "throw", "close") else pure
     if cls is contextvars.ContextVar and name == "get":
         return context_variable

@@ -8,10 +8,12 @@ is done for all at once, which takes a third of the time.
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.graph import _register_custom_builtin
 from torch.fx.immutable_collections import immutable_dict
 
 from ..recording import Origin, describe_key
@@ -20,6 +22,8 @@ _UNNAMED_STEPS = ("__dict__", "_modules", "_parameters", "_buffers")
 _NOT_A_NAME = re.compile(r"\W+")
 OWN_FOLDERS: tuple[str, ...] = (torch.__path__[0], __file__.rsplit("watch", 1)[0])
 NOTHING: Any = immutable_dict()
+if "numpy" in sys.modules:  # torch loads it; its numbers print as `np.float64(0.5)`
+    _register_custom_builtin("np", "import numpy as np", sys.modules["numpy"])
 _set = object.__setattr__  # past `Node.__setattr__`, which looks after nodes that stand in a graph
 
 

@@ -24,7 +24,6 @@ import torch.utils.weak
 from .. import _native
 from . import checkpoints, module_calls, steering, transforms, world
 
-_handle_fromlist: Any = importlib._bootstrap._handle_fromlist  # type: ignore[attr-defined]
 _ABSTRACT = collections.abc.Sized.__subclasshook__.__func__.__code__.co_filename  # type: ignore[attr-defined]
 _STATOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -57,6 +56,9 @@ _SKIPPED = _codes(
     torch.Tensor.__hash__,  # the identity, which `Recorder.hashed` notes
 )
 _SKIPPED[_wrapper_of_tensor_operators()] = None  # calls handle_torch_function
+# Of an import statement: `Handlers.on_import` notes what they read.
+_bootstrap: Any = importlib._bootstrap
+_IMPORTING = _codes(_bootstrap._handle_fromlist, _bootstrap.ModuleSpec.parent.fget)
 _WEAK_FILES = (
     weakref.__file__,
     _weakrefset.__file__,
@@ -128,7 +130,7 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
         return _native.SKIP, None, trusted
     if code.co_name == "__subclasshook__" and filename == _ABSTRACT:  # called by C code, reads the class only
         return _native.OURS, None, trusted
-    if code is _handle_fromlist.__code__:  # `on_import` notes what it reads
+    if code in _IMPORTING:
         return _native.OURS, None, trusted
     if code is copyreg._slotnames.__code__:  # type: ignore[attr-defined]  # called by C code, reads the class only
         return _native.OURS, None, trusted

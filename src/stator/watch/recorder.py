@@ -29,7 +29,7 @@ from .breaks import Drop
 from .calls import INTERCEPTED
 from .classes import Classes
 from .exits import Arrival, Break, NotResumable, arrive, break_here
-from .handlers import HANDLERS, Handlers
+from .handlers import HANDLERS, SPREAD, Handlers
 from .ledger import Ledger
 from .module_calls import GETATTR, ModuleCalls
 from .symbols import Changing, Symbols
@@ -605,7 +605,7 @@ class Recorder(Handlers):
             return
         origin = self.ledger.find(function)
         if origin is None:
-            if self.watcher.fresh(function):
+            if self.watcher.fresh(function) or function.__code__ is SPREAD:
                 return
             origin = self.classes.place_of_special(function)
         if origin is not None:

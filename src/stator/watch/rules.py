@@ -366,6 +366,24 @@ def exception_info(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...])
     r.ledger.read(r.ledger.constant(func), Edge.CALL, (), (None, None, None))
 
 
+def numpy_of_numbers(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`np.sqrt(8)`: a function of numpy's that is given numbers computes a number. Arrays are no business of ours."""
+    numpy = sys.modules["numpy"]
+    if kwnames or not all(issubclass(type(arg), (int, float, numpy.generic)) for arg in args):
+        raise Drop("numpy", f"numpy.{func.__name__}")
+
+    def compute(*args: Any) -> Any:
+        try:
+            with numpy.errstate(all="raise"):
+                return func(*args)
+        except FloatingPointError:  # a warning, or whatever the program has asked numpy to do
+            r.failed_inside(Drop("numpy", f"numpy.{func.__name__}"))
+            return func(*args)
+
+    pure(r, func, args, kwnames)
+    return compute
+
+
 def scripted(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """A function compiled by TorchScript: the tensor mode does not see it, unless it is shown to it."""
     origin = r.ledger.find(func)

@@ -38,7 +38,7 @@ _TENSOR_ATTRIBUTES = frozenset("T mT H mH real imag data".split())
 _FACTS = frozenset(
     "size dim stride numel nelement is_contiguous is_floating_point is_complex element_size get_device "
     "type __len__ ndimension is_inference result_type promote_types can_cast is_signed is_same_size is_conj is_neg "
-    "_is_zerotensor has_names dense_dim sparse_dim device dim_order".split()
+    "_is_zerotensor has_names dense_dim sparse_dim device dim_order _has_compatible_shallow_copy_type".split()
 )
 _BREAKS = {
     "item": "tensor-item",
@@ -225,7 +225,7 @@ def way_of(func: Any) -> Way:
     )
 
 
-_UNUSUAL = frozenset({"where", "one_hot", "requires_grad_"})
+_UNUSUAL = frozenset({"where", "one_hot", "requires_grad_", "type"})
 _MOST_ARGUMENTS = 60  # those behind count as one
 
 

@@ -150,6 +150,10 @@ class Tracer(_native.Tracer):
         """What is about to run, spelled as a node; its tensors are looked up, outside ones become inputs."""
         way = _way_of(func)
         kind, name = way.kind, way.name
+        if kind is Treatment.FACT and name == "type" and len(args) + len(kwargs) > 1:
+            kind = Treatment.OPERATION  # asked for another type, it converts
+        if kind is Treatment.BREAK and name == "data" and args[0] is args[-1]:
+            kind = Treatment.FACT  # `t.data = t`, as `Module.to` does where there is nothing to do
         if kind is Treatment.BREAK and way.reason == "tensor-item" and self._takes_number(args[0]):
             known = self.lookup(args[0])
             return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self.node_of(known),), {}, name))

@@ -108,7 +108,7 @@ KINDS = {
     "uuid": ("random", "uuid.uuid4", lambda x: uuid.uuid4()),
     "torch.manual_seed": ("rng-state", "torch.manual_seed", lambda x: torch.manual_seed(3)),
     "generator": ("rng-state", "torch.Generator.manual_seed", lambda x: GENERATOR.manual_seed(3)),
-    "np.add": ("numpy", "numpy.add", lambda x: np.add(1, 2)),
+    "np.add": ("numpy", "numpy.add", lambda x: np.add(ARRAY, 2)),
     "np.mean": ("numpy", "numpy.mean", lambda x: np.mean([1.0, 2.0])),
     "np.array": ("numpy", "numpy.array", lambda x: np.array([1.0])),
     "array method": ("numpy", "numpy.ndarray.sum", lambda x: ARRAY.sum()),
