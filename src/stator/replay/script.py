@@ -52,7 +52,7 @@ class _StandIns:
                 return self._values.expression(facts[fact])
         kind = facts.get(Fact.TYPE)
         if kind is dict:
-            keys = facts.get(Fact.KEYS) or self._items.get(origin.index, ())
+            keys: Any = facts.get(Fact.KEYS) or self._items.get(origin.index, ())
             return "{" + ", ".join(f"{self._values.expression(key)}: {self._item(origin, key)}" for key in keys) + "}"
         if kind in (list, tuple):
             items = "".join(f"{self._item(origin, index)}, " for index in range(facts.get(Fact.LEN, 0)))
