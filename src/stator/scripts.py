@@ -405,10 +405,15 @@ def _import_of(alias: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{alias} = {_plain_float(Values(), value)}"
     path = importable(value) or _path_of_type(value)
+    if getattr(value, "__module__", None) == _NUMBERS:  # a script needs stator for nothing else
+        path = f"{_NUMBERS}.{value.__name__}"
     if path is None:
         return f"{alias} = None  # {_name(value)} is of the program"
     module, _, name = path.rpartition(".")
     return f"from {module} import {name}" + (f" as {alias}" if alias != name else "")
+
+
+_NUMBERS = "stator.numbers_in_graphs"
 
 
 def _path_of_type(value: Any) -> str | None:
