@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 import weakref
 
+import torch
 from harness import World, check, rand
 
 
@@ -242,3 +244,21 @@ def test_new_keys_lie_in_the_order_in_which_they_were_written():
     for names in (["first"], []):
         calls = [lambda w, n=n: call(w, n) for n in (names, [], ["second"], ["first", "second"], ["first"])]
         check(lambda: World(fn=attributes), calls, expect=None)
+
+
+def test_a_cached_function_makes_a_tensor_once():
+    """The first call fills the cache while it is recorded; what fills it is no part of the graph."""
+
+    def world():
+        @functools.lru_cache
+        def table(n):
+            return torch.ones(4) * n
+
+        def fn(x, n):
+            kept = table(n)
+            kept.add_(1)
+            return x * kept
+
+        return World(fn=fn, table=table)
+
+    check_calls(world, (1,), (1,), (1,), (2,), (2,), (1,))

@@ -40,7 +40,7 @@ from .identity import Identity
 from .ledger import Ledger
 from .methods import ITERATOR_TYPES
 from .rules import C_DESCRIPTORS
-from .tensors import is_tensor
+from .tensors import Tracer, is_tensor
 from .texts import asks_for_repr, shows_address
 from .world import break_for, break_for_type, name_of
 
@@ -102,6 +102,7 @@ class Handlers:
     ledger: Ledger
     classes: Classes
     attributes: Attributes
+    tracer: Tracer
     root: Any  # the function under watch
     root_code: types.CodeType  # of the frame that its run began with
     handled_outside: bool  # was an exception being handled when the run began?

@@ -265,7 +265,11 @@ def cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None
     """A function behind `functools.lru_cache`: on a hit no frame runs, so the guards ask the cache again."""
     if kwnames or r.is_unsteady(func) or not all(map(is_constant, args)):
         raise Drop("cached-function", r.name_of(func))
-    read_again(r, func, args, kwnames)
+    was, r.tracer.active = r.tracer.active, False  # what is computed now is computed once, and no part of the graph
+    try:
+        read_again(r, func, args, kwnames)
+    finally:
+        r.tracer.active = was
 
 
 def follow_weak_reference(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
