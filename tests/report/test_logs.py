@@ -60,7 +60,7 @@ def test_what_is_symbolic_and_what_is_not(caplog: pytest.LogCaptureFixture) -> N
     events.emit(event)
     assert lines(caplog) == [
         ("stator.recompiles", "Recorded mse for any x.shape[0], n"),
-        ("stator.recompiles", f"Specialised mse: k can only be 3, due to a.py:7. {SPECIALISED}"),
+        ("stator.recompiles", f"Specialised mse: k can only be 3, due to a.py:7\n    {SPECIALISED}"),
     ]
 
 

@@ -74,6 +74,7 @@ def _last_number(folder: str) -> int:
 
 
 def _as_file_name(text: str) -> str:
+    text = text.rpartition("<locals>.")[2]
     return re.sub(r"\W+", "_", text).strip("_")[:_MOST_IN_A_NAME] or "function"
 
 

@@ -70,7 +70,7 @@ def _recorded(event: events.Recorded) -> None:
     if event.symbolic:
         _log("recompiles").info("Recorded %s for any %s", event.name, ", ".join(event.symbolic))
     for text in event.specialised:
-        _log("recompiles").info("Specialised %s: %s. %s", event.name, text, SPECIALISED)
+        _log("recompiles").info("Specialised %s: %s\n    %s", event.name, style.short_path(text), SPECIALISED)
 
 
 def _compiled(event: events.BackendCompiled) -> None:
@@ -91,15 +91,15 @@ def _derived(event: events.BackwardDerived) -> None:
     _block("aot_graphs", "Joint Graph:", about + "".join(f"\n#   {step}" for step in event.steps), event.joint)
     _block("aot_graphs", "Forward Graph:", about, event.forward)
     _block("aot_graphs", "Backward Graph:", about, event.backward)
-    _block("aot_graphs", "Saved for Backward:", about, event.saved)
+    _block("aot_graphs", "Saved for Backward:", about, lambda: style.folded(event.saved()))
 
 
 def _not_derived(event: events.NotDerived) -> None:
-    _log("aot_graphs").info("No backward ahead of time, the graph runs as it was captured: %s", event.why)
+    _log("aot_graphs").info("No backward ahead of time, the graph runs as it was captured:\n    %s", event.why)
 
 
 def _graph_break(event: events.GraphBreak) -> None:
-    _log("graph_breaks").info("Graph break in %s: %s", event.reason.function, event.reason)
+    _log("graph_breaks").info("%s", style.folded(f"Graph break in {event.reason.function}: {event.reason}"))
 
 
 def _miss(event: events.CacheMiss) -> None:

@@ -21,13 +21,23 @@ _TENSOR = re.compile(r": \w+ torch\.\w+ \[")  # a guard on a tensor
 # ------------------------------------------------------------------------------------------------------ places
 
 
-def short_path(path: str) -> str:
-    """A path as short as it is still clear: from here, or from the folder that packages are installed in."""
-    for folder in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib")):
-        if folder and path.startswith(folder + os.sep):
-            return path[len(folder) + 1 :]
-    here = os.getcwd() + os.sep
-    return path.removeprefix(here)
+def short_path(text: str) -> str:
+    """Paths as short as they are still clear: from here, or from the folder that packages are installed in."""
+    for folder in (*map(sysconfig.get_path, ("purelib", "platlib", "stdlib")), os.getcwd()):
+        text = text.replace(folder + os.sep, "") if len(folder) > 1 else text
+    return text
+
+
+def folded(text: str) -> str:
+    """Prose, with each line that is too wide broken into several."""
+    return "\n".join(part for line in text.split("\n") for part in _folded_line(line))
+
+
+def _folded_line(line: str) -> list[str]:
+    if len(line) <= WIDTH:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())] + "    "
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def is_library(path: str) -> bool:
