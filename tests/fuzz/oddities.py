@@ -831,7 +831,7 @@ g_s = '<key>'
 <=F> = <@C>.real
 
 0.3
-<=X> = weakref.ref(<O>)
+<=X> = weakref.ref(g_o)
 LOG.append(<@X>() is None)
 
 0.3
