@@ -127,7 +127,7 @@ class Symbols(Taken):
 
     def slot(self, index: int, name: str, value: Any) -> Any:
         """An argument slot: a symbol if its number is known to change, else None."""
-        if type(value) not in (int, float) or NUMBER not in self._changing.seen.get(((Edge.LOCAL, index),), ()):
+        if not _may_be_symbol(value) or NUMBER not in self._changing.seen.get(((Edge.LOCAL, index),), ()):
             return None
         origin = self._recorder.ledger.local(index, name, None)
         origin.checks.clear()
@@ -141,6 +141,8 @@ class Symbols(Taken):
             self._open(origin, value)
             return False
         if NUMBER not in self._changing.seen.get(path_of(origin), ()) or origin.edge is Edge.LOCAL:
+            return False
+        if not _may_be_symbol(value):
             return False
         put = self._way_to_put(origin)
         if put is None:
@@ -515,6 +517,8 @@ class Symbols(Taken):
             return value
         expression = (name, *terms)
         self._comparisons.append(Relation(expression if value else ("not", expression), self._place))
+        if (name, value) in (("==", False), ("!=", True)):  # a container that asks would have found a NaN by identity
+            self._comparisons += [Relation(("==", term, term), self._place) for term in terms if type(term) is tuple]
         return value
 
     def stand_in(self, number: float | bool) -> Any:
@@ -627,6 +631,11 @@ class Symbols(Taken):
 
 
 _TYPES = (_native.Int, _native.Float)
+
+
+def _may_be_symbol(value: Any) -> bool:
+    """Not a NaN, which containers find by its identity."""
+    return type(value) is int or (type(value) is float and value == value)
 
 
 def _fixed(size: Any) -> int | None:

@@ -71,16 +71,16 @@ def test_what_compares_oddly():
     odd = (1.0, 2.0, NAN, INF, -INF, -0.0, 0.0)
     check_floats(lambda x, f: (x * f, f), "miss miss hit hit hit hit hit", odd)
     check_floats(lambda x, f: (x * f, f), "miss miss hit hit hit", (NAN, 2.0, NAN, INF, -0.0))
-    check_floats(lambda x, f: (x * f, f), "miss miss hit hit hit", (2.0, NAN, INF, -0.0, 3.0))
+    check_floats(lambda x, f: (x * f, f), "miss miss miss hit hit", (2.0, NAN, INF, -0.0, 3.0))  # a NaN is no symbol
     check_floats(lambda x, f: (x * f, f), "miss miss hit hit hit", (2.0, INF, NAN, -0.0, 3.0))
 
 
 def test_comparisons_with_what_compares_oddly():
     numbers = (2.0, 3.0, -0.0, NAN, -1.0, INF)
-    check_floats(lambda x, f: x * 2 if f >= 0 else x * 3, "miss miss hit miss hit hit", numbers)
+    check_floats(lambda x, f: x * 2 if f >= 0 else x * 3, "miss miss hit miss miss hit", numbers)
     check_floats(lambda x, f: x * 2 if not f < 0 else x * 3, "miss miss hit hit miss hit", numbers)
     check_floats(lambda x, f: x * 2 if f == f else x * 3, "miss miss hit miss hit hit", numbers)
-    check_floats(lambda x, f: x * 2 if f else x * 3, "miss miss miss hit hit hit", (2.0, 3.0, 0.0, NAN, -0.0, INF))
+    check_floats(lambda x, f: x * 2 if f else x * 3, "miss miss miss miss hit hit", (2.0, 3.0, 0.0, NAN, -0.0, INF))
 
 
 def test_the_sign_of_zero_is_a_value():
@@ -89,7 +89,7 @@ def test_the_sign_of_zero_is_a_value():
 
 def test_division_by_zero():
     numbers = (2.0, 3.0, 0.0, NAN, -0.0, 1.0)
-    check_floats(lambda x, f: x * (1 / f), "miss miss plain hit plain hit", numbers, raises=ZeroDivisionError)
+    check_floats(lambda x, f: x * (1 / f), "miss miss plain miss plain hit", numbers, raises=ZeroDivisionError)
     check_floats(lambda x, f: x * (7 % f), "miss miss plain hit plain hit", numbers, raises=ZeroDivisionError)
 
 

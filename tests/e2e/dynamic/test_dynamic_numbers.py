@@ -381,3 +381,16 @@ def inspect_result(result):
     kinds = [type(space.n), type(space.parts[0]), type(partial.args[0]), type(cut.start), type(closure())]
     assert kinds == [int] * 5
     return y, space, partial(1), cut, closure()
+
+
+@pytest.mark.parametrize("order", ["2N N34MN", "23N4MN", "N23NM", "2MN3N"])
+def test_a_nan_is_found_by_identity(order):
+    """Containers look at the identity before they compare; a symbol would be another object, or be found unequal."""
+    nan = float("nan")
+    values = {"N": nan, "M": float("nan")}
+
+    def make():
+        return World(fn=lambda x, n, known: x if n in known else -x, known=[nan])
+
+    calls = [lambda w, n=n: w.fn(torch.ones(2), values.get(n, float(n if n.isdigit() else 0)), w.known) for n in order]
+    check(make, calls, expect=None)
