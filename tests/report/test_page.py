@@ -15,6 +15,8 @@ from browser import EXECUTABLE, WHY_NOT, Browser
 from torch import nn
 
 import stator
+from stator.recording import Fact
+from stator.replay.words import KINDS
 from stator.report.page import embedded, render
 
 needs_browser = pytest.mark.skipif(EXECUTABLE is None, reason=WHY_NOT)
@@ -92,6 +94,10 @@ def test_guards_come_with_origin_and_line(net_page: Path) -> None:
     assert told["args[0]: Tensor torch.float32 [3, 8] stride [8, 1] cpu"] == ("tensors", "args[0]")
     assert told["torch's grad mode == True"][0] == "torch's state"
     assert told["args[1] == 2"] == ("values", "args[1]")
+
+
+def test_every_guard_is_of_some_kind() -> None:
+    assert set(KINDS) == set(Fact)
 
 
 def test_recompilations_say_why(net_page: Path) -> None:

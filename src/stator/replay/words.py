@@ -55,6 +55,8 @@ KINDS: dict[Fact, str] = {
     Fact.VALUE: "values",
     Fact.UNHOOKED: "modules",
     Fact.NO_SLOT: "names",
+    Fact.HAS_KEYED: "names",
+    Fact.LACKS_KEYED: "names",
 }
 
 
