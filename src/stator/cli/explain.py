@@ -27,7 +27,8 @@ def run(given: argparse.Namespace) -> int:
         raise Misused(f"there is no folder for {given.html!r}")
     if given.backend:
         look_up(given.backend)
-    calls, chronicle = TopCalls(given.backend), Chronicle()
+    chronicle = Chronicle()
+    calls = TopCalls(given.backend, chronicle.now)  # what we render meanwhile is not the program's time
     with chronicle:
         code = run_script(given.script, given.args, calls)
     lines = list(report(given.script, calls, chronicle))

@@ -96,8 +96,9 @@ class Site:
 class TopCalls:
     """A context manager: inside of it, top calls are compiled."""
 
-    def __init__(self, backend: str | None = None) -> None:
+    def __init__(self, backend: str | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._backend = backend
+        self._clock = clock
         self.sites: dict[tuple[str, int, str], Site] = {}
         self.handles: list[Any] = []  # `compiled.stator` of everything that was compiled
         self._compiled: dict[int, tuple[Any, Any]] = {}  # by identity: module (so that it stays) and compiled module
@@ -159,10 +160,10 @@ class TopCalls:
         turn = handle is None or (times.calls > 2 and times.calls % 2 == 1)
         recordings = 0 if handle is None else handle.recordings
         synchronise()
-        start = time.perf_counter()
+        start = self._clock()
         result = self._inside(functools.partial(plain if turn else compiled, *args, **kwargs))
         synchronise()
-        spent = time.perf_counter() - start
+        spent = self._clock() - start
         if site.calls == 1:
             site.first = spent
         if turn:

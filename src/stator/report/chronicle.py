@@ -62,6 +62,11 @@ class Chronicle:
             self._end()
             self._end = None
 
+    def now(self) -> float:
+        """Seconds since the beginning, without those that went into rendering."""
+        with self._lock:
+            return self._own_time(time.perf_counter())
+
     def _note(self, event: Event) -> None:
         arrived = time.perf_counter()
         seconds = float(getattr(event, "seconds", 0.0))
@@ -72,7 +77,6 @@ class Chronicle:
             self._aside.append((time.perf_counter(), self._aside[-1][1] + time.perf_counter() - arrived))
 
     def _own_time(self, moment: float) -> float:
-        """Seconds since the beginning, without those that went into rendering."""
         aside = next((spent for end, spent in reversed(self._aside) if end <= moment), 0.0)
         return max(moment - self._began - aside, 0.0)
 

@@ -281,7 +281,7 @@ function graphs(chosen = 0, at = -1) {
     ...head,
     h("div", { class: "bar" }, chooser("graphs", chosen), h("button", { type: "button", class: "chip", id: "inputs", "aria-pressed": String(inputsShown), click: () => { inputsShown = !inputsShown; show(); } }, `${count(inputs, "input")}`),
       h("span", { class: "soft" }, count(r.ops, "operation")),
-      h("a", { href: `#code/${chosen}` }, "as Python")),
+      r.code && h("a", { href: `#code/${TEXTS.findIndex(([, , of]) => of === chosen)}` }, "as Python")),
     r.symbolic.length > 0 && h("p", {}, h("span", { class: "tag good" }, "symbolic"), ` ${r.symbolic.join(", ")}`), specialised,
     rows.length ? h("div", { class: "sheet flow" }, svg, rows) : nothing(r.nodes.length ? "No node has that in it." : "This segment computes nothing with tensors."),
   ];

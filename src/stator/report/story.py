@@ -295,7 +295,9 @@ def timeline(noted: Iterable[Noted]) -> list[Data]:
                 stages.append(_stage("backend", f"{name} ({event.backend})", start, end))
             began[thread] = end
         elif isinstance(event, events.BackwardDerived):
-            derived.setdefault(thread, []).append(_stage("forward and backward", "; ".join(event.steps), start, end))
+            derived.setdefault(thread, []).append(
+                _stage("forward and backward", "; ".join((event.label, *event.steps)), start, end)
+            )
         elif isinstance(event, events.CodeGenerated):
             derived.setdefault(thread, []).append(_stage("code generation", event.part, start, end))
     return sorted(stages, key=lambda stage: (stage["start"], -stage["end"]))
