@@ -233,8 +233,8 @@ def test_guards_are_chosen_by_kind_and_graphs_by_number(net_page: Path) -> None:
         browser.evaluate(
             "[...document.querySelectorAll('.chip')].find((c) => c.innerText.startsWith('tensors')).click()"
         )
-        browser.wait("[...document.querySelectorAll('.guard .kind')].every((k) => k.innerText === 'tensors')")
-        assert browser.evaluate("document.querySelectorAll('.guard').length") == 3
+        browser.wait("document.querySelectorAll('.guard').length === 3")  # rows are drawn once they are in sight
+        assert browser.evaluate("[...document.querySelectorAll('.kind')].every((k) => k.innerText === 'tensors')")
         browser.open(net_page, "graphs/1")
         browser.wait("document.querySelector('main select').selectedOptions[0].innerText.startsWith('2. Net')")
         before = browser.evaluate("document.querySelectorAll('.node').length")
