@@ -48,6 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": BELOW_API,
     "report": {"options", "errors", "events", "report"},
     "__init__": BELOW_API | {"api"},
+    "cli": BELOW_API | {"api", "__init__", "cli"},
+    "__main__": {"cli"},
 }
 
 

@@ -108,6 +108,7 @@ def recorded(
         number=entry.number,
         symbolic=entry.symbolic,
         specialised=entry.specialised,
+        entry=entry,
         guards_script=lambda: guards_script(f"{of}: what was assumed.", recording, names),
         replay_script=lambda: "" if entry.replay is None else replay_script(f"{of}: the replay.", recording, wanted),
     )

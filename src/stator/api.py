@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from . import _native, events, pipeline
 from .backends.registry import DEFAULT, look_up
 from .dispatch import Handle, can_dispatch, plain_caller
 from .dispatch import compiled as compiled_callable
-from .errors import break_reason
+from .errors import CannotDerive, break_reason
 from .modules import compile_in_place, compiled_module
 from .options import options as global_options
 from .pipeline import Program
 from .replay.cache import Cache, cache_for
 from .report import dump, progress  # noqa: F401  they read events
+from .report.chronicle import Chronicle
 from .report.explain import Explanation
 from .report.logs import set_logs
 from .watch import steering
@@ -188,18 +191,51 @@ def reset() -> None:
 
 
 def explain(fn: Any, *args: Any, **kwargs: Any) -> Any:
-    """`explain(fn)(*args)` or `explain(fn, *args)`: run once, and say what was captured and where the graph broke."""
+    """`explain(fn)(*args)` or `explain(fn, *args)`: run once, and say what was captured and where the graph broke.
 
-    def as_captured(gm: Any, example_inputs: Any) -> Any:  # a backend of its own: no recording is there already
-        return gm.forward
+    What it gives prints itself, and as a page: `stator.explain(fn)(*args).save_html("report.html")`.
+    """
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
-        compiled = compile(fn, backend=as_captured)
-        compiled(*args, **kwargs)
-        handle: Handle | None = getattr(compiled, "stator", None)
+        return _Explained(fn)(*args, **kwargs)
+
+    return run(*args, **kwargs) if args or kwargs else run
+
+
+class _Explained:
+    """A function that is called in order to explain it; its graphs run as they were captured."""
+
+    def __init__(self, fn: Any) -> None:
+        self._name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+        self._captured: list[tuple[Any, list[Any]]] = []  # graphs to differentiate, with stand-ins for their inputs
+        self._chronicle = Chronicle()
+        self._compiled = compile(fn, backend=self.as_captured)  # a backend of its own: no recording is there already
+
+    def as_captured(self, gm: Any, example_inputs: Any) -> Any:
+        if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in example_inputs):
+            with contextlib.suppress(Exception):  # what has no stand-in is not differentiated ahead of time either
+                self._captured.append((gm, _without_data(gm, example_inputs)))
+        return gm.forward
+
+    def _derive(self) -> None:
+        """Derive the backward of what was captured, if anybody wants to know."""
+        captured, self._captured = self._captured, []
+        with self._chronicle:
+            for gm, inputs in captured:
+                autograd = importlib.import_module(".autograd.compile", __package__)  # takes longer than stator itself
+                try:
+                    with torch.enable_grad():
+                        autograd.derive_without_data(gm, inputs)
+                except CannotDerive as why:
+                    events.emit(events.NotDerived(why))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Explanation:
+        with self._chronicle:
+            self._compiled(*args, **kwargs)
+        handle: Handle | None = getattr(self._compiled, "stator", None)
         if handle is None:
-            reason = break_reason("unwatchable-code", None, what=getattr(fn, "__qualname__", repr(fn)))
-            return Explanation(graphs=[], break_reasons=[reason])
+            reason = break_reason("unwatchable-code", None, what=self._name)
+            return Explanation(graphs=[], break_reasons=[reason], name=self._name)
         entries = handle.entries
         return Explanation(
             graphs=handle.graphs,
@@ -209,9 +245,31 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Any:
             compile_times={entry.name: entry.seconds for entry in entries},
             symbolic=[text for entry in entries for text in entry.symbolic],
             specialised=[text for entry in entries for text in entry.specialised],
+            name=self._name,
+            chronicle=self._chronicle,
+            derive=self._derive,
+            call_again=self,
         )
 
-    return run(*args, **kwargs) if args or kwargs else run
+
+def _without_data(gm: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Tensors that look like the inputs of a graph and hold nothing: symbolic if they are, else meta or fake ones."""
+    symbolic = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
+    chosen = [real if known is None else known for real, known in zip(inputs, symbolic, strict=True)]
+    if all(type(value) is not FakeTensor and value.device.type == "cpu" for value in chosen if torch.is_tensor(value)):
+        return list(map(_on_meta, chosen))
+    mode = next((value.fake_mode for value in chosen if isinstance(value, FakeTensor)), None) or FakeTensorMode()
+    return [mode.from_tensor(v) if torch.is_tensor(v) and not isinstance(v, FakeTensor) else v for v in chosen]
+
+
+def _on_meta(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, torch.nn.Parameter):
+        return torch.nn.Parameter(made, value.requires_grad)
+    made.requires_grad_(value.requires_grad)
+    return made if value.is_leaf else made.view_as(made)
 
 
 class _Stance(contextlib.AbstractContextManager[None]):

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
+from typing import Any, NamedTuple
 
 from stator.errors import BreakReason
 
@@ -29,6 +30,22 @@ def _nothing() -> str:
 @dataclass(frozen=True)
 class Event:
     """A fact. One subclass per kind of fact."""
+
+
+class Kept(NamedTuple):
+    """A value that lives from a forward graph to its backward graph."""
+
+    name: str
+    what: str  # dtype and sizes
+    bytes: int
+    extra: bool  # False: it is alive anyway (a parameter), keeping it costs nothing
+    why: str
+    made: int  # behind so many operations of the forward; 0: it is an input
+    freed: int  # behind so many operations of the backward
+
+
+def _none_kept() -> tuple[Kept, ...]:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -83,6 +100,7 @@ class Recorded(Event):
     ops: int = 0  # operations in the graph
     symbolic: tuple[str, ...] = ()  # sizes and numbers that may be others in later calls
     specialised: tuple[str, ...] = ()  # those which were meant to be, and the line that prevents it
+    entry: Any = None  # the recording itself, as `compiled.stator.entries` has it
 
 
 @dataclass(frozen=True)
@@ -150,6 +168,9 @@ class BackwardDerived(Event):
     label: str = ""  # which graph: `mse, graph 1`
     saved: Text = _nothing  # what the forward keeps for the backward, and why; one value a line
     scripts: tuple[Text, ...] = ()  # joint, forward and, if there is one, backward: each runs by itself
+    kept: Callable[[], tuple[Kept, ...]] = _none_kept  # what lives from forward to backward
+    operations: tuple[int, int] = (0, 0)  # of the forward, of the backward
+    source: Any = None  # the graph, or the function, that was differentiated
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.graph import _BoxedCodeGen
 
@@ -24,7 +24,7 @@ from .joint import PassRun, optimise
 from .partition import PartitionFn, min_cut_partition
 from .record import Decompositions
 from .runtime import Boxed, Original, wrap
-from .standins import FakeStandIns, StandIns
+from .standins import FakeStandIns, MetaStandIns, StandIns
 from .symbols import is_symbolic
 from .trace import Function, Joint, trace
 
@@ -75,8 +75,14 @@ def derive(
             *map(str, passes),
             f"cut: {(end - optimised) * 1e3:.1f} ms",
         )
-        events.emit(derived(label, joint, forward, backward, inputs, end - start, steps))
+        events.emit(derived(label, joint, forward, backward, inputs, end - start, steps, function))
     return Graphs(joint, label, forward, backward, passes)
+
+
+def derive_without_data(module: fx.GraphModule, inputs: Sequence[Any]) -> Graphs:
+    """`derive`, for meta tensors that stand for tensors on the CPU, or for fake ones."""
+    fake = any(isinstance(value, FakeTensor) or is_symbolic(value) for value in inputs)
+    return derive(module, inputs, stand_ins=None if fake else MetaStandIns())
 
 
 def compile_function(

@@ -9,6 +9,7 @@ from torch import fx
 
 from .. import events
 from ..scripts import backward_script, graph_script, typed_graph_code
+from .lifetimes import kept_values, operations
 from .partition import explain_saved
 from .trace import Joint
 
@@ -21,8 +22,9 @@ def derived(
     inputs: Sequence[Any],
     seconds: float,
     steps: tuple[str, ...],
+    source: Any,
 ) -> events.BackwardDerived:
-    """`inputs`: what the function was traced for; real tensors, if there are."""
+    """`inputs`: what the function was traced for; real tensors, if there are. `source`: that function."""
     plan = joint.plan
     primals = [inputs[index] for index in plan.inputs]
 
@@ -50,6 +52,9 @@ def derived(
         label=label,
         saved=saved,
         scripts=tuple(scripts),
+        kept=lambda: kept_values(forward, backward, num_fwd_outputs=plan.results),
+        operations=(len(operations(forward)), len(operations(backward)) if backward is not None else 0),
+        source=source,
     )
 
 

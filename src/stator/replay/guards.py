@@ -28,7 +28,7 @@ from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, descr
 from ..relations import Relation, render, term_value, terms_of
 from ..relations import holds as relation_holds
 from .reference import FETCH, HOLDS, differences, entry_of, fetch, holds, specials_unchanged, surely_holds
-from .words import Miss, absent, assertion, say
+from .words import KINDS, Miss, Told, absent, assertion, say
 
 # -- checking, quickly
 
@@ -338,14 +338,21 @@ class Guards:
                 return Miss("memory shared by inputs", str(self._storages), str(found), "")
         return None
 
-    def lines(self) -> list[str]:
-        """Every guard as one line of text."""
-        text = [f"torch's {name} == {value}" for name, value in zip(STATE_NAMES, self._state, strict=True)]
+    def told(self) -> list[Told]:
+        """Every guard in words, with where its value comes from and the line that made it necessary."""
+        found = [
+            Told("torch's state", f"torch's {name} == {value}", f"torch's {name}", "")
+            for name, value in zip(STATE_NAMES, self._state, strict=True)
+        ]
         for origin in self._origins:
             for check in origin.checks:
                 place = render_place(check.place)
-                text.append(f"{assertion(check, origin)}{'  # ' + place if place else ''}")
+                found.append(Told(KINDS[check.fact], assertion(check, origin), describe(origin), place))
         for relation in self._relations:
-            place = render_place(relation.place)
-            text.append(f"{render(relation.expression, self._origins)}{'  # ' + place if place else ''}")
-        return text
+            text = render(relation.expression, self._origins)
+            found.append(Told("relations", text, "", render_place(relation.place)))
+        return found
+
+    def lines(self) -> list[str]:
+        """Every guard as one line of text."""
+        return [f"{told.text}{'  # ' + told.place if told.place else ''}" for told in self.told()]

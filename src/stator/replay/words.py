@@ -27,6 +27,39 @@ class Miss(NamedTuple):
         return f"{self.guard}: expected {self.expected}, found {self.found}{where}"
 
 
+class Told(NamedTuple):
+    """One guard in words."""
+
+    kind: str
+    text: str
+    origin: str  # how its value is reached; empty: it is about several values
+    place: str  # the line that made it necessary, `file:line`; empty: none
+
+
+# What guards of each fact are about.
+KINDS: dict[Fact, str] = {
+    Fact.TYPE: "types",
+    Fact.EQUAL: "values",
+    Fact.IS: "values",
+    Fact.TENSOR: "tensors",
+    Fact.LEN: "containers",
+    Fact.KEYS: "containers",
+    Fact.HAS: "names",
+    Fact.LACKS: "names",
+    Fact.CODE: "code",
+    Fact.SAME: "identities",
+    Fact.OTHER: "identities",
+    Fact.SPECIALS: "classes",
+    Fact.NO_ENTRY: "classes",
+    Fact.UNSET: "names",
+    Fact.VALUE: "values",
+    Fact.UNHOOKED: "modules",
+    Fact.NO_SLOT: "names",
+    Fact.HAS_KEYED: "names",
+    Fact.LACKS_KEYED: "names",
+}
+
+
 def first_read(code: CodeType, name: str) -> str:
     """The line where a function first reads one of its variables."""
     line = code.co_firstlineno

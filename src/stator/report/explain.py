@@ -6,20 +6,24 @@ object to ask and to print. What holds: the counts are those of the lists beside
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stator.errors import BreakReason, render
+from stator.events import CacheMiss
 
+from .chronicle import Chronicle
 from .logs import SPECIALISED
+from .page import write
 
 OPS = frozenset({"call_function", "call_method", "call_module"})  # the FX nodes which compute
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What one call of a function gave: its graphs and what lies between them."""
+    """What calls of a function gave: graphs and what lies between them."""
 
     graphs: Sequence[Any]  # torch.fx.GraphModule, in the order they were recorded
     break_reasons: Sequence[BreakReason] = ()
@@ -28,6 +32,28 @@ class Explanation:
     compile_times: Mapping[str, float] = field(default_factory=dict)  # seconds by step
     symbolic: Sequence[str] = ()  # sizes and numbers that may be others in later calls
     specialised: Sequence[str] = ()  # those which were meant to be, and the line that prevents it
+    name: str = ""  # of the function
+    chronicle: Chronicle | None = None  # what happened
+    derive: Callable[[], None] | None = None  # derives the backward graphs, for the chronicle
+    call_again: Callable[..., Explanation] | None = None
+
+    def again(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Call the function again, with what it has recorded so far; explains all calls up to this one."""
+        if self.call_again is None:
+            raise ValueError("this explanation comes from no call")
+        return self.call_again(*args, **kwargs)
+
+    def save_html(self, path: str | os.PathLike[str]) -> str:
+        """Write a page about all of this: one file that needs nothing else. Returns its path."""
+        if self.derive is not None:
+            self.derive()
+        return write(path, self.chronicle or Chronicle(), title=self.name or "stator", summary=str(self))
+
+    @property
+    def recompilations(self) -> list[str]:
+        """Why calls were recorded again: the guard that failed, the value expected and the value found."""
+        misses = self.chronicle.of(CacheMiss) if self.chronicle is not None else []
+        return [str(miss.why) for miss in misses if miss.why is not None]
 
     @property
     def graph_count(self) -> int:

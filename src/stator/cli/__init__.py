@@ -1,0 +1,1 @@
+"""`python -m stator`: one file per command. Prints, and exits with codes that scripts can use."""

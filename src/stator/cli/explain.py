@@ -1,0 +1,153 @@
+"""`python -m stator explain SCRIPT`: a script with its modules compiled, and what that gave."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from .. import events
+from ..backends.registry import look_up
+from ..report.chronicle import Chronicle
+from ..report.explain import Explanation
+from ..report.page import write
+from .bench import duration
+from .misuse import Misused
+from .top_calls import Site, TopCalls
+
+
+def run(given: argparse.Namespace) -> int:
+    if not os.path.isfile(given.script):
+        raise Misused(f"there is no file {given.script!r}")
+    if given.html and not os.path.isdir(os.path.dirname(os.path.abspath(given.html))):
+        raise Misused(f"there is no folder for {given.html!r}")
+    if given.backend:
+        look_up(given.backend)
+    chronicle = Chronicle()
+    calls = TopCalls(given.backend, chronicle.now)  # what we render meanwhile is not the program's time
+    with chronicle:
+        code = run_script(given.script, given.args, calls)
+    lines = list(report(given.script, calls, chronicle))
+    print("\n".join(["", *lines]))
+    if given.html:
+        text = "\n".join(lines)
+        print(f"\npage: {write(given.html, chronicle, title=given.script, summary=text, calls=_rows(calls))}")
+    if code == 0 and given.strict and (chronicle.of(events.GraphBreak) or _misses(chronicle)):
+        return 3
+    return code
+
+
+def run_script(path: str, arguments: list[str], calls: TopCalls) -> int:
+    """Run it as `python path arguments…` would; gives its exit code."""
+    former = sys.argv, sys.path[0]
+    sys.argv, sys.path[0] = [path, *arguments], os.path.dirname(os.path.abspath(path))
+    try:
+        with calls:
+            runpy.run_path(path, run_name="__main__")
+    except SystemExit as wish:
+        if wish.code is None or isinstance(wish.code, int):
+            return wish.code or 0
+        print(wish.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        _print_error(error)
+        return 1
+    finally:
+        sys.argv, sys.path[0] = former
+    return 0
+
+
+def _print_error(error: BaseException) -> None:
+    """As Python would, without the frames that are ours."""
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename.startswith((os.path.dirname(__file__), "<frozen runpy>")):
+        at = at.tb_next
+    traceback.print_exception(error.with_traceback(at))
+
+
+# ------------------------------------------------------------------------------------------------------ in words
+
+
+def report(script: str, calls: TopCalls, chronicle: Chronicle) -> Iterator[str]:
+    """What is printed."""
+    graphs = sum(len(handle.graphs) for handle in calls.handles)
+    breaks, misses = chronicle.of(events.GraphBreak), _misses(chronicle)
+    yield (
+        f"{script}: {_count(len(calls.handles), 'module or function', 'modules and functions')} compiled, "
+        f"{_count(graphs, 'graph')}, {_count(len(breaks), 'graph break')}, {_count(len(misses), 'recompilation')}"
+    )
+    if not calls.sites:
+        yield "It called no nn.Module."
+    for site in calls.sites.values():
+        yield ""
+        yield from _site(site)
+    explained = Explanation(graphs=[], break_reasons=[event.reason for event in breaks])
+    yield from str(explained).splitlines()[1:]
+    if misses:
+        yield ""
+        yield "Recompilations:"
+        yield from (f"  {miss.name}: {miss.why}" for miss in misses)
+    for failure in chronicle.of(events.InternalFailure):
+        yield ""
+        yield f"Failure inside stator, in {failure.where}: {failure.exception!r}; report: {failure.report_path}"
+
+
+def _site(site: Site) -> Iterator[str]:
+    yield f"{_shown(site.filename)}:{site.lineno}  {site.name}, {_count(site.calls, 'call')}"
+    if site.too_many:
+        yield "  a new module in almost every call: it runs as plain Python"
+        return
+    found, won = site.medians, site.won
+    if found is None or won is None:
+        yield f"  first call {duration(site.first)}; too few calls with the same shapes to say what was won or lost"
+        return
+    plain, compiled = found
+    yield f"  first call {duration(site.first)}, then plain {duration(plain)}, compiled {duration(compiled)} (medians)"
+    yield f"  {plain / compiled:.2f} times as fast: {_balance(site, won)}"
+    if plain > compiled:
+        yield f"  that is paid back after {int(site.recording / (plain - compiled)) + 1:,} calls"
+
+
+def _balance(site: Site, won: float) -> str:
+    word = "won" if won >= 0 else "lost"
+    return f"{duration(abs(won))} {word} so far, {duration(site.recording)} spent on recording and compiling"
+
+
+def _misses(chronicle: Chronicle) -> list[events.CacheMiss]:
+    return [miss for miss in chronicle.of(events.CacheMiss) if miss.why is not None]
+
+
+def _rows(calls: TopCalls) -> list[dict[str, Any]]:
+    """For the page."""
+    rows = []
+    for site in calls.sites.values():
+        plain, compiled = site.medians or (None, None)
+        note = "a new module in almost every call: not compiled" if site.too_many else ""
+        if plain is not None and compiled is not None and site.won is not None:
+            note = _balance(site, site.won)
+        rows.append(
+            {
+                "place": f"{_shown(site.filename)}:{site.lineno}",
+                "name": site.name,
+                "calls": site.calls,
+                "first": site.first,
+                "plain": plain,
+                "compiled": compiled,
+                "note": note,
+            }
+        )
+    return rows
+
+
+def _shown(path: str) -> str:
+    """Relative to where we are, if it lies there."""
+    here = os.path.join(os.getcwd(), "")
+    return path.removeprefix(here)
+
+
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -1,0 +1,88 @@
+"""What a chronicle notes, and when."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+from stator import events
+from stator.report.chronicle import Chronicle
+from stator.report.story import timeline
+
+
+def test_it_notes_what_happens_inside_of_it_only() -> None:
+    chronicle = Chronicle()
+    with chronicle:
+        events.emit(events.CacheMiss("first"))
+    events.emit(events.CacheMiss("outside"))
+    with chronicle:
+        events.emit(events.CacheMiss("second"))
+    assert [miss.name for miss in chronicle.of(events.CacheMiss)] == ["first", "second"]
+    assert chronicle.of(events.GraphBreak) == []
+
+
+def test_it_does_not_listen_to_what_comes_with_every_call() -> None:
+    with Chronicle():
+        assert not events.listening(events.CacheHit)
+        assert not events.listening(events.FrameWatched)
+
+
+def test_an_exception_ends_it_too() -> None:
+    listened = events.listening(events.CacheMiss)
+    with pytest.raises(ZeroDivisionError), Chronicle():
+        raise ZeroDivisionError
+    assert events.listening(events.CacheMiss) == listened
+
+
+def test_the_time_of_rendering_is_not_told() -> None:
+    def slow() -> str:
+        time.sleep(0.2)
+        return "text"
+
+    with Chronicle() as chronicle:
+        start = time.perf_counter()
+        events.emit(events.BackwardDerived(0.0, slow, slow, slow))
+        events.emit(events.BackendCompiled("f", "b", time.perf_counter() - start))
+    derived, compiled = chronicle.noted
+    assert chronicle.of(events.BackwardDerived)[0].forward() == "text"
+    assert compiled.end - compiled.start < 0.1 and compiled.end - derived.end < 0.1
+
+
+def test_texts_are_those_of_the_moment() -> None:
+    texts = ["before"]
+    with Chronicle() as chronicle:
+        events.emit(events.BackwardDerived(0.0, lambda: texts[0], lambda: texts[0], lambda: texts[0]))
+    texts[0] = "after"
+    (event,) = chronicle.of(events.BackwardDerived)
+    assert {event.joint(), event.forward(), event.backward()} == {"before"}
+
+
+def test_stages_of_a_call_with_a_break() -> None:
+    def two(x: Any) -> Any:
+        y = x.sin()
+        stator.graph_break()
+        return y.cos()
+
+    with Chronicle() as chronicle:
+        compiled = stator.compile(two, backend="aot_eager")
+        for seed in range(3):
+            compiled(torch.full((3,), float(seed), requires_grad=True))
+    stages = timeline(chronicle.noted)
+    assert [stage["stage"] for stage in stages if stage["stage"] != "forward and backward"] == [
+        "watch",
+        "backend",
+        "guards and replay",
+        "backend",
+        "guards and replay",
+    ]
+    assert len(stages) == 7
+    backends = [stage for stage in stages if stage["stage"] == "backend"]
+    for inner in (stage for stage in stages if stage["stage"] == "forward and backward"):
+        assert any(outer["start"] <= inner["start"] and inner["end"] <= outer["end"] for outer in backends)
+    for before, after in itertools.pairwise(stages):
+        assert 0 <= before["start"] <= after["start"]
