@@ -90,7 +90,7 @@ def test_the_sign_of_zero_is_a_value():
 def test_division_by_zero():
     numbers = (2.0, 3.0, 0.0, NAN, -0.0, 1.0)
     check_floats(lambda x, f: x * (1 / f), "miss miss plain miss plain hit", numbers, raises=ZeroDivisionError)
-    check_floats(lambda x, f: x * (7 % f), "miss miss plain hit plain hit", numbers, raises=ZeroDivisionError)
+    check_floats(lambda x, f: x * (7 % f), "miss miss plain miss plain hit", numbers, raises=ZeroDivisionError)
 
 
 @pytest.mark.parametrize("numbers", [(4.0, 9.0, -4.0, 16.0, -1.0), (4, 9, -4, 16, -1)])
