@@ -1277,3 +1277,61 @@ def test_globals_of_a_frame():
         return World(fn=fn)
 
     steps(world, leave, leave, lambda w: set_scale(3), leave)
+
+
+def test_what_is_asked_of_an_object_is_what_the_program_asks():
+    """`isinstance` asks an object for its `__class__`, and an object may notice."""
+
+    class Shy:
+        def __init__(self, log):
+            object.__setattr__(self, "log", log)
+
+        def __getattribute__(self, name):
+            object.__getattribute__(self, "log").append(name)
+            return object.__getattribute__(self, name)
+
+        def __call__(self, value):
+            return value + 1
+
+        def __enter__(self):
+            return 2
+
+        def __exit__(self, *error):
+            return True
+
+        def __iter__(self):
+            return iter((1, 2))
+
+        def __contains__(self, item):
+            return item == 1
+
+    def world():
+        log = []
+        shy = Shy(log)
+
+        def fn(x):
+            print(shy is None)
+            with shy as two:
+                print(two, 1 in shy, sum(shy), shy(3))
+                raise ValueError
+            print([shy, 1][1], bool(shy), {"shy": shy}.keys())
+            return x * two + len(shy.log)
+
+        return World(fn=fn, log=log)
+
+    check(world, [lambda w, s=s: w.fn(rand(s)) for s in (1, 2, 3)], expect=None)
+
+
+def test_a_program_at_the_limit_of_recursion():
+    """What watches it has even less room; nobody is warned of that."""
+
+    def down(items):
+        try:
+            return down([items]) + len(f"{len(items)}")
+        except RecursionError:
+            return 0
+
+    def world():
+        return World(fn=lambda x: (x * 2, down([]) > 10))
+
+    check(world, [lambda w, s=s: w.fn(rand(s)) for s in (1, 2, 3)], expect=None)

@@ -229,7 +229,7 @@ class Attributes:
         place = self._classes.value(cls, name, found)
         if place is not None and found.fget is not None:
             self._ledger.read(place, Edge.ATTR, "fget", found.fget)
-        if found.fget is not None and not isinstance(found.fget, types.FunctionType):
+        if found.fget is not None and not issubclass(type(found.fget), types.FunctionType):
             raise Drop("unknown-callable", f"the getter of {cls.__qualname__}.{name}")
 
     def _read_wrapper(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
@@ -329,7 +329,7 @@ class Attributes:
             return
         found_in_meta = self._classes.entry(meta, name)
         if found_in_meta is not MISSING and self._is_data(found_in_meta):
-            if isinstance(found_in_meta, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            if issubclass(type(found_in_meta), (types.GetSetDescriptorType, types.MemberDescriptorType)):
                 self._read_part_of_class(owner, name)
                 return
             self._read_through(found_in_meta, meta, name, owner, None)
@@ -363,7 +363,7 @@ class Attributes:
         read_key(self._ledger, origin, namespace, name)
         if name not in namespace:
             read_key(self._ledger, origin, namespace, "__getattr__")
-            if not isinstance(namespace.get("__getattr__"), (types.FunctionType, type(None))):
+            if not issubclass(type(namespace.get("__getattr__")), (types.FunctionType, type(None))):
                 raise Drop("unguardable", f"{owner.__name__}.__getattr__ is C code")
 
     def _read_of_super(self, owner: Any, name: str) -> None:
@@ -420,7 +420,7 @@ class Attributes:
             function = getattr(found, part)
             if place is not None and function is not None:
                 self._ledger.read(place, Edge.ATTR, part, function)
-            if function is not None and not isinstance(function, types.FunctionType):
+            if function is not None and not issubclass(type(function), types.FunctionType):
                 raise Drop("unknown-callable", f"the setter of {cls.__qualname__}.{name}")
         elif type(found) is types.MemberDescriptorType:
             if origin is not None:

@@ -38,7 +38,7 @@ NOTHING = Constant(None)
 def has_finalizer(cls: type) -> bool:
     """Does code of the program run when an object dies? A replay keeps what is passed on to the rest of a function for
     longer, does not make what nothing reads any more, and lets go of what it replaces in an order of its own."""
-    return isinstance(mro_lookup(cls, "__del__"), types.FunctionType)
+    return issubclass(type(mro_lookup(cls, "__del__")), types.FunctionType)
 
 
 class Rebuilder:
@@ -231,7 +231,7 @@ class Rebuilder:
 
     def _walker(self, value: Any, blueprint: Blueprint) -> None:
         """An iterator of a dict or a set: made anew when that is as it was, and moved on as far."""
-        walked = next((o for o in gc.get_referents(value) if isinstance(o, (dict, set, frozenset))), None)
+        walked = next((o for o in gc.get_referents(value) if issubclass(type(o), (dict, set, frozenset))), None)
         if walked is None:  # it is at its end
             blueprint.kind, blueprint.parts = "reduced", [Constant(iter), self.recipes(((),)), []]
             return
@@ -241,7 +241,7 @@ class Rebuilder:
             again = list(begin(walked))
         except RuntimeError:
             raise Drop("rebuild", "an iterator of what has changed since") from None
-        if isinstance(walked, (set, frozenset)):
+        if issubclass(type(walked), (set, frozenset)):
             again = list(type(walked)(again)) if type(walked) in (set, frozenset) else []
         passed = len(again) - len(rest)
         if passed < 0 or not all(map(_is_entry, again[passed:], rest)) or value.__length_hint__() != len(rest):
@@ -460,7 +460,7 @@ def _read(here: Break) -> Read | None:
 
 def _is_looked_for(value: Any) -> bool:
     """Can the program see that it dies? (Classes are in the tables of their bases; of tensors we have references.)"""
-    if is_tensor(value) or isinstance(value, type):
+    if is_tensor(value) or issubclass(type(value), type):
         return False
     return weakref.getweakrefcount(value) > 0
 
