@@ -1335,3 +1335,43 @@ def test_a_program_at_the_limit_of_recursion():
         return World(fn=lambda x: (x * 2, down([]) > 10))
 
     check(world, [lambda w, s=s: w.fn(rand(s)) for s in (1, 2, 3)], expect=None)
+
+
+def test_dicts_that_are_not_what_they_seem():
+    """A class, or its metaclass, may have a `__dict__` of its own: nobody but the program asks for it."""
+
+    class Meta(type):
+        @property
+        def __dict__(cls):
+            cls.asked.append("class")
+            return {}
+
+    class Odd(metaclass=Meta):
+        asked = []  # noqa: RUF012
+
+        @property
+        def __dict__(self):
+            self.asked.append("object")
+            return {"scale": 3.0}
+
+        def scaled(self, x):
+            return x * self.scale
+
+    def world():
+        Odd.asked.clear()
+        odd = Odd()
+        odd.scale = 2.0
+
+        def fn(x):
+            fresh = Odd()
+            fresh.scale = 4.0
+            print(len(Odd.asked))
+            return odd.scaled(x), fresh.scaled(x), fresh.__dict__["scale"], len(Odd.asked)
+
+        return World(fn=fn, set=lambda scale: setattr(odd, "scale", scale))
+
+    def changed(w):
+        w.set(5.0)
+        return w.fn(rand(3))
+
+    check(world, [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2)), changed, lambda w: w.fn(rand(4))], expect=None)

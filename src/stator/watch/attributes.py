@@ -73,12 +73,23 @@ def _writes_plainly(setter: Any) -> bool:
     return owner is not None and owner.__module__ in _GENERIC_MODULES
 
 
-def fresh_namespace(owner: Any) -> dict[str, Any]:
+def namespace_of(owner: Any) -> dict[str, Any] | None:
+    """The instance dict; None if there is none. No code of the program runs."""
+    found = _native.mro_lookup(type(owner), "__dict__")
+    if found is _native.MISSING:
+        return None
+    if not issubclass(type(found), (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        raise Drop("unguardable", f"{type(owner).__qualname__}.__dict__ is not the instance dict")
     try:
-        namespace: dict[str, Any] = object.__getattribute__(owner, "__dict__")
+        namespace: dict[str, Any] = found.__get__(owner)
     except AttributeError:
-        return {}
+        return None
     return namespace
+
+
+def fresh_namespace(owner: Any) -> dict[str, Any]:
+    namespace = namespace_of(owner)
+    return {} if namespace is None else namespace
 
 
 def has_method(cls: type, name: str) -> bool:
@@ -146,9 +157,8 @@ class Attributes:
         space = self._spaces.get(origin.index)
         if space is not None:
             return space
-        try:
-            namespace = object.__getattribute__(owner, "__dict__")
-        except AttributeError:
+        namespace = namespace_of(owner)
+        if namespace is None:
             return None
         if type(namespace) is not dict:
             raise Drop("unguardable", f"{type(owner).__name__}.__dict__ is not a dict")

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._native import mro_lookup
-from ..facts import container_kind, has_own_hash, is_open, keys_of, shared_storages
+from ..facts import class_dict, container_kind, has_own_hash, is_open, keys_of, shared_storages
 from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Read, Recipe, Recording
+from .attributes import fresh_namespace
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose, require_presence
@@ -105,15 +106,12 @@ class Rebuilder:
             self._attributes(value, blueprint)
 
     def _attributes(self, value: Any, blueprint: Blueprint) -> None:
-        try:
-            namespace = object.__getattribute__(value, "__dict__")
-        except AttributeError:
-            namespace = {}
+        namespace = fresh_namespace(value)
         self._own(value, namespace)
         blueprint.attributes = [(name, self.recipe(item)) for name, item in namespace.items()]
         for base in type(value).__mro__:
             if is_open(base):
-                for entry in vars(base).values():
+                for entry in class_dict(base).values():
                     if type(entry) is types.MemberDescriptorType:
                         try:
                             item = entry.__get__(value)
@@ -398,7 +396,7 @@ def _slot_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
 
 
 def _class_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
-    namespace = vars(change.target)
+    namespace = class_dict(change.target)
     target = change.origin.index
     return [
         Effect("set attribute", target, name, rebuild.recipe(namespace[name]))
