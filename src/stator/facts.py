@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict, deque
-from collections.abc import Iterable
-from types import FunctionType, ModuleType
+from collections.abc import Callable, Iterable
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -122,6 +122,10 @@ _NOT_SPECIAL = frozenset(
 )
 
 
+# The dict of a class itself: `vars` would run code of a metaclass that has a `__dict__` of its own.
+class_dict: Callable[[type], MappingProxyType[str, Any]] = type.__dict__["__dict__"].__get__
+
+
 def is_open(cls: type) -> bool:
     """Can the class dict change (was it made by a class statement)?"""
     return cls.__flags__ & (_HEAP | _IMMUTABLE) == _HEAP
@@ -137,7 +141,7 @@ def special_methods(cls: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         if is_open(base):
-            for name, value in vars(base).items():
+            for name, value in class_dict(base).items():
                 if name.startswith("__") and name.endswith("__") and name not in _NOT_SPECIAL:
                     found[name] = value
     return found

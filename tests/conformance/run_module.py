@@ -99,7 +99,9 @@ def _words(err: Any) -> str:
 
 
 def call_plainly(results: Results) -> Callable[[Call], Any]:
-    """Through as many functions of this file, for tests that look at their callers."""
+    """Through as many functions of this file, for tests that look at their callers; and with the same modules loaded:
+    torch replaces a function of the standard library."""
+    import stator  # noqa: F401
 
     def call(method: Call) -> Any:
         return method()

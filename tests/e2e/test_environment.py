@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import functools
 import inspect
 import logging
 import os
+import re
 import sys
 import types
 import warnings
+from pathlib import Path
 
 import numpy as np
 import torch
 from harness import World, check, check_change, rand
+
+import stator
 
 # ---- modules and the environment ----------------------------------------------------------------
 
@@ -85,6 +90,18 @@ def test_a_builtin_function_is_replaced_before_a_call():
 
     plainly = [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2))]
     check(world, [replaced, *plainly, replaced, *plainly], expect="plain miss hit plain hit hit", graphs=1)
+
+
+def test_builtins_that_may_be_replaced_are_not_used_by_stator_itself():
+    package = Path(stator.__file__).parent
+    table = re.search(r"LEFT_OUT\[\] = \{(.*?)NULL", (package / "_native" / "builtins.c").read_text(), re.DOTALL)
+    left_out = set(re.findall(r'"(\w+)"', table[1])) - {"_", "print", "open"}
+    assert {"divmod", "input"} <= left_out
+    for path in package.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        assert not left_out & {node.id for node in nodes if isinstance(node, ast.Name)} - own, path
 
 
 def test_environment_variables(monkeypatch):

@@ -12,9 +12,11 @@ static const volatile uint64_t *place; /* of the dict's version; NULL: it has no
 static uint64_t version;
 static int intact;
 
-/* Programs replace these to look on, or to be asked, and none of our code is led astray by it. */
-static const char *const LEFT_OUT[] = {"_", "print", "input", "open", "breakpoint", "__import__", "help", "exit", "quit",
-                                       "copyright", "credits", "license", "__build_class__", "__debug__", NULL};
+/* Programs replace these to look on, or to be asked, and none of our code is led astray by it; or it does not use them. */
+static const char *const LEFT_OUT[] = {
+    "_", "print", "input", "open", "breakpoint", "help", "exit", "quit", "copyright", "credits", "license", "eval",
+    "__import__", "__build_class__", "__debug__", "__loader__", "aiter", "anext", "bin", "divmod", "hex", "memoryview",
+    "oct", "ord", "pow", NULL};
 
 static int
 is_left_out(PyObject *name)

@@ -13,6 +13,7 @@ import torch
 
 from .. import _native
 from ..facts import (
+    class_dict,
     container_kind,
     fits,
     has_own_hash,
@@ -46,8 +47,8 @@ def behind(cls: type, key: tuple[type, str]) -> Any:
     start, name = key
     mro = cls.__mro__
     for base in mro[mro.index(start) + 1 :]:
-        if name in vars(base):
-            return vars(base)[name]
+        if name in class_dict(base):
+            return class_dict(base)[name]
     raise AttributeError(name)
 
 

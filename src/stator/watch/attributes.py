@@ -73,12 +73,23 @@ def _writes_plainly(setter: Any) -> bool:
     return owner is not None and owner.__module__ in _GENERIC_MODULES
 
 
-def fresh_namespace(owner: Any) -> dict[str, Any]:
+def namespace_of(owner: Any) -> dict[str, Any] | None:
+    """The instance dict; None if there is none. No code of the program runs."""
+    found = _native.mro_lookup(type(owner), "__dict__")
+    if found is _native.MISSING:
+        return None
+    if not issubclass(type(found), (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        raise Drop("unguardable", f"{type(owner).__qualname__}.__dict__ is not the instance dict")
     try:
-        namespace: dict[str, Any] = object.__getattribute__(owner, "__dict__")
+        namespace: dict[str, Any] = found.__get__(owner)
     except AttributeError:
-        return {}
+        return None
     return namespace
+
+
+def fresh_namespace(owner: Any) -> dict[str, Any]:
+    namespace = namespace_of(owner)
+    return {} if namespace is None else namespace
 
 
 def has_method(cls: type, name: str) -> bool:
@@ -146,9 +157,8 @@ class Attributes:
         space = self._spaces.get(origin.index)
         if space is not None:
             return space
-        try:
-            namespace = object.__getattribute__(owner, "__dict__")
-        except AttributeError:
+        namespace = namespace_of(owner)
+        if namespace is None:
             return None
         if type(namespace) is not dict:
             raise Drop("unguardable", f"{type(owner).__name__}.__dict__ is not a dict")
@@ -229,7 +239,7 @@ class Attributes:
         place = self._classes.value(cls, name, found)
         if place is not None and found.fget is not None:
             self._ledger.read(place, Edge.ATTR, "fget", found.fget)
-        if found.fget is not None and not isinstance(found.fget, types.FunctionType):
+        if found.fget is not None and not issubclass(type(found.fget), types.FunctionType):
             raise Drop("unknown-callable", f"the getter of {cls.__qualname__}.{name}")
 
     def _read_wrapper(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
@@ -329,7 +339,7 @@ class Attributes:
             return
         found_in_meta = self._classes.entry(meta, name)
         if found_in_meta is not MISSING and self._is_data(found_in_meta):
-            if isinstance(found_in_meta, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            if issubclass(type(found_in_meta), (types.GetSetDescriptorType, types.MemberDescriptorType)):
                 self._read_part_of_class(owner, name)
                 return
             self._read_through(found_in_meta, meta, name, owner, None)
@@ -363,7 +373,7 @@ class Attributes:
         read_key(self._ledger, origin, namespace, name)
         if name not in namespace:
             read_key(self._ledger, origin, namespace, "__getattr__")
-            if not isinstance(namespace.get("__getattr__"), (types.FunctionType, type(None))):
+            if not issubclass(type(namespace.get("__getattr__")), (types.FunctionType, type(None))):
                 raise Drop("unguardable", f"{owner.__name__}.__getattr__ is C code")
 
     def _read_of_super(self, owner: Any, name: str) -> None:
@@ -420,7 +430,7 @@ class Attributes:
             function = getattr(found, part)
             if place is not None and function is not None:
                 self._ledger.read(place, Edge.ATTR, part, function)
-            if function is not None and not isinstance(function, types.FunctionType):
+            if function is not None and not issubclass(type(function), types.FunctionType):
                 raise Drop("unknown-callable", f"the setter of {cls.__qualname__}.{name}")
         elif type(found) is types.MemberDescriptorType:
             if origin is not None:

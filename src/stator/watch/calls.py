@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _native
-from ..facts import is_open
+from ..facts import class_dict, is_open
 from . import logging_calls, optimizers, steering
 from .breaks import Drop
 from .methods import change_first, dict_get, method_rule, object_method
@@ -345,10 +345,10 @@ def bound_parts(func: Any) -> tuple[Any, Any] | None:
     if owner is None or issubclass(type(owner), types.ModuleType) or type(owner).__module__ == "pybind11_builtins":
         return None
     if type(func) is types.MethodWrapperType:
-        return vars(func.__objclass__)[func.__name__], owner
+        return class_dict(func.__objclass__)[func.__name__], owner
     classes = type(owner).__mro__ + (owner.__mro__ if issubclass(type(owner), type) else ())
     for cls in classes:  # the first C descriptor of that name: what stands before it in the MRO was passed by `super`
-        found = vars(cls).get(func.__name__)
+        found = class_dict(cls).get(func.__name__)
         if issubclass(type(found), C_DESCRIPTORS):
             return found, owner
     return None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .. import _native
-from ..facts import is_open, special_methods
+from ..facts import class_dict, is_open, special_methods
 from ..recording import Edge, Fact, Origin
 from .breaks import Drop
 from .constants import constant_fact
@@ -78,7 +78,7 @@ class Classes:
         for base in cls.__mro__:
             if is_open(base):
                 return False
-            if name in vars(base):
+            if name in class_dict(base):
                 return True
         return False
 
@@ -103,7 +103,7 @@ class Classes:
         """What `super(start, …)` finds in the MRO of `cls`."""
         mro = cls.__mro__
         for base in mro[mro.index(start) + 1 :] if start in mro else ():
-            namespace = vars(base)
+            namespace = class_dict(base)
             if name in namespace:
                 found = namespace[name]
                 self.place_behind(cls, start, name, found)

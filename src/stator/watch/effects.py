@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._native import mro_lookup
-from ..facts import container_kind, has_own_hash, is_open, keys_of, shared_storages
+from ..facts import class_dict, container_kind, has_own_hash, is_open, keys_of, shared_storages
 from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Read, Recipe, Recording
+from .attributes import fresh_namespace
 from .breaks import Drop
 from .constants import is_constant
 from .containers import expose, require_presence
@@ -38,7 +39,7 @@ NOTHING = Constant(None)
 def has_finalizer(cls: type) -> bool:
     """Does code of the program run when an object dies? A replay keeps what is passed on to the rest of a function for
     longer, does not make what nothing reads any more, and lets go of what it replaces in an order of its own."""
-    return isinstance(mro_lookup(cls, "__del__"), types.FunctionType)
+    return issubclass(type(mro_lookup(cls, "__del__")), types.FunctionType)
 
 
 class Rebuilder:
@@ -105,15 +106,12 @@ class Rebuilder:
             self._attributes(value, blueprint)
 
     def _attributes(self, value: Any, blueprint: Blueprint) -> None:
-        try:
-            namespace = object.__getattribute__(value, "__dict__")
-        except AttributeError:
-            namespace = {}
+        namespace = fresh_namespace(value)
         self._own(value, namespace)
         blueprint.attributes = [(name, self.recipe(item)) for name, item in namespace.items()]
         for base in type(value).__mro__:
             if is_open(base):
-                for entry in vars(base).values():
+                for entry in class_dict(base).values():
                     if type(entry) is types.MemberDescriptorType:
                         try:
                             item = entry.__get__(value)
@@ -231,7 +229,7 @@ class Rebuilder:
 
     def _walker(self, value: Any, blueprint: Blueprint) -> None:
         """An iterator of a dict or a set: made anew when that is as it was, and moved on as far."""
-        walked = next((o for o in gc.get_referents(value) if isinstance(o, (dict, set, frozenset))), None)
+        walked = next((o for o in gc.get_referents(value) if issubclass(type(o), (dict, set, frozenset))), None)
         if walked is None:  # it is at its end
             blueprint.kind, blueprint.parts = "reduced", [Constant(iter), self.recipes(((),)), []]
             return
@@ -241,7 +239,7 @@ class Rebuilder:
             again = list(begin(walked))
         except RuntimeError:
             raise Drop("rebuild", "an iterator of what has changed since") from None
-        if isinstance(walked, (set, frozenset)):
+        if issubclass(type(walked), (set, frozenset)):
             again = list(type(walked)(again)) if type(walked) in (set, frozenset) else []
         passed = len(again) - len(rest)
         if passed < 0 or not all(map(_is_entry, again[passed:], rest)) or value.__length_hint__() != len(rest):
@@ -398,7 +396,7 @@ def _slot_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
 
 
 def _class_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
-    namespace = vars(change.target)
+    namespace = class_dict(change.target)
     target = change.origin.index
     return [
         Effect("set attribute", target, name, rebuild.recipe(namespace[name]))
@@ -460,7 +458,7 @@ def _read(here: Break) -> Read | None:
 
 def _is_looked_for(value: Any) -> bool:
     """Can the program see that it dies? (Classes are in the tables of their bases; of tensors we have references.)"""
-    if is_tensor(value) or isinstance(value, type):
+    if is_tensor(value) or issubclass(type(value), type):
         return False
     return weakref.getweakrefcount(value) > 0
 

@@ -83,9 +83,13 @@ def _check_untouched(watcher: _native.Watcher) -> None:
 
 def _untouched(operands: list[Any]) -> bool:
     for operand in operands:
-        owner = operand.__self__ if isinstance(operand, BuiltinMethodType) else None
-        changes = issubclass(operand.__objclass__, _CHANGEABLE) if isinstance(operand, _METHODS) else False
-        if changes or isinstance(owner, _CHANGEABLE) or any(hasattr(type(x), "__next__") for x in (operand, owner)):
+        owner = operand.__self__ if issubclass(type(operand), BuiltinMethodType) else None
+        changes = issubclass(operand.__objclass__, _CHANGEABLE) if issubclass(type(operand), _METHODS) else False
+        if (
+            changes
+            or issubclass(type(owner), _CHANGEABLE)
+            or any(hasattr(type(x), "__next__") for x in (operand, owner))
+        ):
             return False
     return True
 

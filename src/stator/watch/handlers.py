@@ -193,7 +193,7 @@ class Handlers:
         if parts is not None:
             self._consult_bound(*parts)
             return
-        if isinstance(_native.mro_lookup(type(value), "__call__"), (types.FunctionType, _native.Compiled)):
+        if issubclass(type(_native.mro_lookup(type(value), "__call__")), (types.FunctionType, _native.Compiled)):
             self.touch(value)
         elif not reads_arguments_only(value):
             raise Drop("unknown-callable", f"{self.name_of(value)}, called by C code")
@@ -441,12 +441,12 @@ class Handlers:
     def on_match_class(self, probe: Any, subject: Any, cls: Any, names: tuple[str, ...]) -> None:
         self.ledger.place = probe
         self.touch(subject)
-        if isinstance(cls, type):
+        if issubclass(type(cls), type):
             self.attributes.read(cls, "__match_args__")
             matched = getattr(cls, "__match_args__", ())
             if issubclass(type(subject), cls):
-                for name in (*(matched if isinstance(matched, tuple) else ()), *names):
-                    if isinstance(name, str):  # else the instruction raises TypeError
+                for name in (*(matched if issubclass(type(matched), tuple) else ()), *names):
+                    if issubclass(type(name), str):  # else the instruction raises TypeError
                         self.attributes.read(subject, name)
         self.touch(cls)
 
@@ -540,7 +540,7 @@ class Handlers:
 
     @staticmethod
     def _has_python_method(value: Any, name: str) -> bool:
-        return isinstance(_native.mro_lookup(type(value), name), types.FunctionType)
+        return issubclass(type(_native.mro_lookup(type(value), name)), types.FunctionType)
 
     def on_store_global(self, probe: Any, namespace: dict[str, Any], *value: Any) -> None:
         self.ledger.place = probe
@@ -617,7 +617,7 @@ class Handlers:
             rule = rule_for(parts[0])
             if rule is not None:
                 return rule(self, parts[0], (parts[1], *args), kwnames)
-        elif isinstance(_native.mro_lookup(type(func), "__call__"), (types.FunctionType, _native.Compiled)):
+        elif issubclass(type(_native.mro_lookup(type(func), "__call__")), (types.FunctionType, _native.Compiled)):
             self.touch(func)
             return None
         raise Drop(break_for(func), self.name_of(func))

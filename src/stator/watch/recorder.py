@@ -419,7 +419,7 @@ class Recorder(Handlers):
         """A symbolic number, or a container of some, is an operand."""
         assert self.symbols is not None
         operands = self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
-        if probe.kind == _native.IS and all(isinstance(operand, (int, float)) for operand in operands):
+        if probe.kind == _native.IS and all(issubclass(type(operand), (int, float)) for operand in operands):
             self._compare_identities(operands)
         elif uses.left_looks_at_right(probe, operands):
             place = len(self.watcher.frames()[0][-1][5]) + probe.depth - probe.span
@@ -513,9 +513,9 @@ class Recorder(Handlers):
         if probe.kind != _native.CALL or not any(map(is_tensor, operands)):
             return False
         func = operands[0] if operands[0] is not _native.MISSING else operands[1]
-        if isinstance(func, types.MethodDescriptorType):
+        if issubclass(type(func), types.MethodDescriptorType):
             return issubclass(torch.Tensor, func.__objclass__) and func.__objclass__ is not object
-        if not isinstance(func, types.BuiltinFunctionType):
+        if not issubclass(type(func), types.BuiltinFunctionType):
             return False
         return is_tensor(func.__self__) or func.__self__ is torch._C._nn or getattr(torch, func.__name__, None) is func
 
@@ -652,6 +652,8 @@ class Recorder(Handlers):
     def _as_drop(self, error: BaseException) -> Drop:
         if isinstance(error, Drop):
             return error
+        if isinstance(error, RecursionError):  # the program's, of which we had our share
+            return Drop("recursion", "a handler", transient=True)
         self.failure = self.failure or error
         return Drop("internal-error", f"{type(error).__name__}: {error}", transient=True)
 

@@ -128,7 +128,7 @@ def format_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) ->
     """`str.format`: a field may reach into its argument."""
     pure(r, func, args, kwnames)
     method = "__repr__" if asks_for_repr(args[0]) else "__format__"
-    if not isinstance(args[0], str) or func.__name__ == "format_map":
+    if not issubclass(type(args[0]), str) or func.__name__ == "format_map":
         if any(c in str(args[0]) for c in ".["):
             raise Drop("unknown-callable", "str.format_map with attributes or items")
         for value in dict.values(args[1]) if len(args) > 1 and issubclass(type(args[1]), dict) else ():
@@ -200,13 +200,13 @@ def type_call(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> N
 
 def get_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`getattr`, `hasattr`, `type.__getattribute__`."""
-    if len(args) > 1 and isinstance(args[1], str):
+    if len(args) > 1 and issubclass(type(args[1]), str):
         r.attributes.read(args[0], args[1])
 
 
 def get_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__getattribute__`."""
-    if len(args) > 1 and isinstance(args[1], str):
+    if len(args) > 1 and issubclass(type(args[1]), str):
         r.attributes.read_plain(args[0], args[1])
 
 
@@ -353,7 +353,7 @@ def answer_overrides(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...
 
 
 def _plain_has_torch_function(*args: Any) -> bool:
-    relevant = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list)) else args
+    relevant = args[0] if len(args) == 1 and issubclass(type(args[0]), (tuple, list)) else args
     return any(_overrides(type(arg)) for arg in relevant)
 
 

@@ -277,11 +277,11 @@ class _Call:
 def _check_call(call: _Call) -> bool:
     first, second = call.operands[0], call.operands[1]
     target = first if o.NULL_ABOVE or first is not n.MISSING else second
-    while isinstance(target, (MethodType, functools.partial)):
-        target = target.__func__ if isinstance(target, MethodType) else target.func
+    while issubclass(type(target), (MethodType, functools.partial)):
+        target = target.__func__ if issubclass(type(target), MethodType) else target.func
     if target is call.function or call.special(target, "__exit__"):
         return True  # the end of a with statement: the call of a bound method puts its self in the method's slot
-    if not isinstance(target, type):
+    if not issubclass(type(target), type):
         return call.special(target, "__call__")
     if n.mro_lookup(type(target), "__call__") is not n.mro_lookup(type, "__call__"):
         return call.special(target, "__call__")
@@ -303,7 +303,7 @@ def _check_attribute(call: _Call) -> bool:
 
 
 def _descriptor(call: _Call, found: object, getter: str, method: str) -> bool:
-    if isinstance(found, property):
+    if issubclass(type(found), property):
         return getattr(found, getter) is call.function
     return found is not n.MISSING and call.special(found, method)
 
@@ -369,7 +369,7 @@ def _check_with(call: _Call) -> bool:
 
 def _check_with_exit(call: _Call) -> bool:
     leave = call.operands[0]
-    return isinstance(leave, MethodType) and leave.__func__ is call.function
+    return issubclass(type(leave), MethodType) and leave.__func__ is call.function
 
 
 def _check_format(call: _Call) -> bool:

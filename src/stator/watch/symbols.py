@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from .. import _native
-from ..facts import has_own_hash
+from ..facts import class_dict, has_own_hash
 from ..recording import Edge, Fact, Origin, Place, Specialised, describe, path_of, render_place
 from ..relations import Relation, terms_of
 from .breaks import Drop
@@ -197,7 +197,9 @@ class Symbols(Taken):
             return lambda number: _native.swap_item(parent, key, number)
         if origin.edge is Edge.ATTR and key == "cell_contents":
             return lambda number: setattr(parent, key, number)
-        if origin.edge is Edge.SLOT and "__slots__" in vars(key.__objclass__):  # else of a C class: perhaps read-only
+        if origin.edge is Edge.SLOT and "__slots__" in class_dict(
+            key.__objclass__
+        ):  # else of a C class: perhaps read-only
             return lambda number: key.__set__(parent, number)
         return None
 

@@ -24,7 +24,7 @@ _NEXT = {"__format__": "__str__", "__str__": "__repr__"}
 
 def asks_for_repr(template: Any) -> bool:
     """Does a template of `%` or `format` ask for the `repr` of what is put in?"""
-    return not isinstance(template, str) or _AS_REPR.search(template) is not None
+    return not issubclass(type(template), str) or _AS_REPR.search(template) is not None
 
 
 def shows_address(value: Any, method: str) -> bool:
@@ -39,7 +39,7 @@ def shows_address(value: Any, method: str) -> bool:
         while method in _NEXT and found is vars(object)[method]:
             method = _NEXT[method]
             found = _native.mro_lookup(type(value), method)
-        if isinstance(found, types.FunctionType):
+        if issubclass(type(found), types.FunctionType):
             continue
         seen.add(id(value))
         parts = _shown_parts(value)
