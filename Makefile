@@ -12,7 +12,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 CODE  := src tests examples benchmarks
 
-.PHONY: help setup demo test lint format bench fuzz sanitize conformance clean
+.PHONY: help setup demo test lint format bench fuzz sanitize conformance models clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make fuzz    random programs, compiled and plain, compared: N=100000 of them from SEED=0 on"
 	@echo "make sanitize  tests of the C core under sanitizers and in Python's development mode; memory over 10,000 recompilations"
 	@echo "make conformance  CPython's own test suite under watch, on every CPython that is found (long)"
+	@echo "make models  a zoo of real models, plain and compiled; writes docs/models.md (long)"
 	@echo "make clean   remove .venv and what was built"
 
 setup: $(READY)
@@ -70,6 +71,9 @@ sanitize: $(READY)
 
 conformance: $(READY)
 	$(BIN)/python tests/conformance
+
+models: $(READY)
+	$(BIN)/python tests/models/table.py --write
 
 clean:
 	rm -rf .venv build dist src/*.egg-info src/stator/*.so .pytest_cache .mypy_cache .ruff_cache

@@ -129,7 +129,7 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         (
             "cached-function",
-            "call to {what} (cached by functools; not asked with constants before anything is written)",
+            "call to {what} (cached by functools; not asked with constants, or called behind a write)",
             f"call the function behind the cache (`__wrapped__`), or {_MOVE_OUT}",
         ),
         (

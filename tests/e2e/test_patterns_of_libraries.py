@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import math
 import sys
+import types
 
 import numpy as np
 import torch
@@ -289,3 +291,52 @@ def test_views_that_a_graph_hands_on_are_written_to_by_the_next_one():
 
 def test_stateless_patterns():
     check_stateless(lambda x: torch.stack([*map(torch.sin, (x, x))]))
+
+
+def test_a_cached_function_is_asked_behind_a_write():
+    def world():
+        state = types.SimpleNamespace(count=0, calls=[], seen=None)
+
+        @functools.lru_cache
+        def is_available():
+            state.calls.append("asked")
+            return 2.0
+
+        @functools.cache
+        def at_least(version, accept_dev):
+            return state.count if accept_dev else version
+
+        def fn(x):
+            state.count += 1
+            state.seen = x * 2
+            return x * is_available() + at_least(3, True) + at_least(4, False)
+
+        return World(fn=fn, state=state, caches=[is_available, at_least])
+
+    def cleared(w):
+        for cache in w.caches:
+            cache.cache_clear()
+        return w.fn(rand(4))
+
+    def filled(w):
+        for cache, args in zip(w.caches, ((), (3, True), (4, False)), strict=False):
+            cache(*args)
+        w.caches[1](4, False)
+        return w.fn(rand(4))
+
+    check(world, [filled, *calls(1, 2, 3)], expect="miss miss hit hit", breaks=[])
+    check(world, [*calls(1, 2), cleared, *calls(5, 6), filled, *calls(7)], expect=None)
+
+
+def test_caches_that_tell_types_apart_or_keep_nothing_break():
+    def world():
+        state = types.SimpleNamespace(count=0)
+        typed, nothing = functools.lru_cache(typed=True)(abs), functools.lru_cache(maxsize=0)(abs)
+
+        def fn(x):
+            state.count += 1
+            return x * typed(-2) + nothing(-3)
+
+        return World(fn=fn, state=state)
+
+    check(world, calls(), expect=None)

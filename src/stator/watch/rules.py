@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _string  # type: ignore[import-not-found]  # what `str.format` itself parses its fields with
 import functools
+import gc
 import itertools
 import operator
 import sys
@@ -262,14 +263,39 @@ def context_variable(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...
 
 
 def cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    """A function behind `functools.lru_cache`: on a hit no frame runs, so the guards ask the cache again."""
-    if kwnames or r.is_unsteady(func) or not all(map(is_constant, args)):
+    """A function behind `functools.lru_cache`: on a hit no frame runs, so the guards ask the cache again. Behind a
+    write they ask for what it holds, and do not make it call the function: that would be too early."""
+    if kwnames or not all(map(is_constant, args)):
+        raise Drop("cached-function", r.name_of(func))
+    unsteady = r.is_unsteady(func)
+    if unsteady and not is_cached(func, args):
         raise Drop("cached-function", r.name_of(func))
     was, r.tracer.active = r.tracer.active, False  # what is computed now is computed once, and no part of the graph
     try:
-        read_again(r, func, args, kwnames)
+        if unsteady:
+            r.ledger.read(r.ledger.constant(cached_result), Edge.CALL, (func, *args), r.paused(func, *args))
+        else:
+            read_again(r, func, args, kwnames)
     finally:
         r.tracer.active = was
+
+
+_NOT_CACHED = object()
+
+
+def cached_result(func: Any, *args: Any) -> Any:
+    """What a cached function gives without calling anything; some object of ours if it would have to."""
+    return func(*args) if is_cached(func, args) else _NOT_CACHED
+
+
+def is_cached(func: Any, args: tuple[Any, ...]) -> bool:
+    """Does the cache of a function, which nothing but the garbage collector is told of, hold a result for these?"""
+    parameters = func.cache_parameters()
+    if parameters["typed"] or parameters["maxsize"] == 0:
+        return False
+    tables = [table for table in gc.get_referents(func) if type(table) is dict and table is not vars(func)]
+    key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else args  # as functools makes it
+    return len(tables) == 1 and key in tables[0]
 
 
 def follow_weak_reference(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:

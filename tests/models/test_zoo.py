@@ -1,0 +1,53 @@
+"""Some models of the zoo, one for each thing that only such a model does; `make models` runs all of them."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+
+import pytest
+import torch
+from measuring import measure
+from zoo import KINDS, ZOO
+
+for _part in KINDS:
+    importlib.import_module(f"zoo_{_part}")
+
+# Each with what is run of it, and what it is there for.
+QUICK = {
+    ("DeBERTa-v2", "training"): "functions compiled by TorchScript",
+    ("ModernBERT", "forward"): "windows of attention",
+    ("Mixtral", "training"): "an operator of the library's own, with a gradient of its own",
+    ("Mamba-2", "generate"): "a cache of states",
+    ("CTRL", "forward"): "numbers of numpy",
+    ("T5", "generate"): "an encoder's cache and a decoder's",
+    ("Swin", "training"): "windows that are shifted",
+    ("Wav2Vec2", "forward"): "weights that are parametrised",
+    ("Moonshine", "forward"): "a configuration that is copied in each call",
+    ("CLIP", "training"): "two towers",
+    ("DETR", "forward"): "a backbone and queries",
+    ("UNet", "training"): "iterators spread into calls",
+    ("Diffusion transformer", "forward"): "a number computed from a size",
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quickly():
+    """The models are so small that threads would wait for each other; and the library is large, and stays."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name, way", QUICK, ids=[f"{name}-{way}" for name, way in QUICK])
+def test_a_model_is_the_plain_model_in_one_graph(name, way):
+    outcome = measure(ZOO[name], way)
+    assert outcome.right, outcome.wrong
+    assert not outcome.close, "equal, but not bit by bit"
+    assert outcome.one_graph, outcome.breaks
+    assert not outcome.given_up
+    assert outcome.recordings <= 3, outcome.misses
