@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 
 import pytest
+import torch
 from measuring import measure
 from zoo import KINDS, ZOO
 
@@ -27,6 +29,18 @@ QUICK = {
     ("UNet", "training"): "iterators spread into calls",
     ("Diffusion transformer", "forward"): "a number computed from a size",
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quickly():
+    """The models are so small that threads would wait for each other; and the library is large, and stays."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("name, way", QUICK, ids=[f"{name}-{way}" for name, way in QUICK])
