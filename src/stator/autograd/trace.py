@@ -119,6 +119,7 @@ class _LineByLine(fx.Interpreter):
         self.extra_traceback = False
         self._recorder = recorder
         self._policies = PoliciesOfNodes()
+        self._computed: list[torch.SymFloat] = []
         self._entered: list[tuple[Any, Any]] = []  # modes that the graph entered and has not left: how to, and what
 
     def run_node(self, n: fx.Node) -> Any:
@@ -133,7 +134,18 @@ class _LineByLine(fx.Interpreter):
         return result
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return super().call_function(symbolic_form(target, args), args, kwargs)
+        result = super().call_function(symbolic_form(target, args), args, kwargs)
+        if isinstance(result, torch.SymFloat):
+            self._check_exact(args)
+            self._computed.append(result)
+        return result
+
+    def _check_exact(self, operands: tuple[Any, ...]) -> None:
+        """Torch simplifies expressions of floats as if they were real numbers, which changes what they round to."""
+        if any(operand is known for operand in operands for known in self._computed):
+            raise CannotDerive("several operations on a number that changes, which torch would reorder")
+        if any(type(operand) in (int, float) and operand == 0 for operand in operands):
+            raise CannotDerive("zero times a number that changes")
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if getattr(self.fetch_attr(target), "runs_python", False):

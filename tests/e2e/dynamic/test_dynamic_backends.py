@@ -215,3 +215,16 @@ def test_threads_share_a_program():
 
     in_threads(3, work)
     assert compiled.stator.recordings <= 4
+
+
+@pytest.mark.parametrize(
+    "compute", [lambda f: (f + 1e16) - 1e16, lambda f: f * 0.0 + f, lambda f: f * 0.0], ids=["sum", "product", "zero"]
+)
+def test_floats_are_computed_in_the_order_of_the_program(compute):
+    def plain(x, f):
+        return x * 2, x * compute(f), torch.tensor(compute(f))
+
+    compiled = stator.compile(plain, backend="aot_eager")
+    for f in (1.5, 2.5, 3.5, float("inf"), 4.5):
+        for got, wanted in zip(compiled(torch.ones(2), f), plain(torch.ones(2), f), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
