@@ -12,7 +12,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 CODE  := src tests examples benchmarks
 
-.PHONY: help setup demo test lint format bench fuzz sanitize conformance models clean
+.PHONY: help setup demo test lint format bench fuzz faults sanitize conformance models clean
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make sanitize  tests of the C core under sanitizers and in Python's development mode; memory over 10,000 recompilations"
 	@echo "make conformance  CPython's own test suite under watch, on every CPython that is found (long)"
 	@echo "make models  a zoo of real models, plain and compiled; writes docs/models.md (long)"
+	@echo "make faults  make stator fail at every call site in turn; the program must not notice"
 	@echo "make clean   remove .venv and what was built"
 
 setup: $(READY)
@@ -64,6 +65,10 @@ N    ?= 100000
 SEED ?= 0
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz/run.py -n $(N) --seed $(SEED)
+
+faults: $(READY)
+	$(BIN)/python tests/faults/inject.py --jobs 2
+	PYTHONPATH=src:tests/watch $(BIN)/python tests/watch/short_of_memory.py
 
 sanitize: $(READY)
 	$(BIN)/python tests/sanitize.py

@@ -19,8 +19,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "stator"
 GROUND = {"options", "errors", "events", "recording", "facts", "relations", "scripts"}
 GROUND |= {"numbers_in_graphs", "leaves_in_graphs"}
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
-BELOW_PIPELINE = GROUND | STAGES | {"_native"}
-BELOW_API = BELOW_PIPELINE | {"announce", "pipeline", "dispatch", "modules", "report"}
+BELOW_BUILD = GROUND | STAGES | {"_native", "announce", "verify"}
+BELOW_PIPELINE = BELOW_BUILD | {"build"}
+BELOW_API = BELOW_PIPELINE | {"pipeline", "dispatch", "modules", "report"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     # ground: no room at all, and each other only downward
@@ -40,9 +41,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fuse": GROUND | {"fuse"},
     "codegen": GROUND | {"codegen", "_native"},
     "backends": GROUND | {"backends", "autograd", "fuse", "codegen"},
+    # beside them: what compares their results with eager's
+    "verify": GROUND | {"verify"},
     # who puts them together
-    "announce": BELOW_PIPELINE,
-    "pipeline": BELOW_PIPELINE | {"announce"},
+    "announce": GROUND | STAGES | {"_native"},
+    "build": BELOW_BUILD,
+    "pipeline": BELOW_PIPELINE,
     "dispatch": BELOW_PIPELINE | {"pipeline"},
     "modules": BELOW_PIPELINE | {"pipeline", "dispatch"},
     "api": BELOW_API,

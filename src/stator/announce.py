@@ -10,6 +10,7 @@ import dis
 import os
 import sys
 import tempfile
+import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,8 @@ from typing import Any
 from torch import fx
 
 from . import _native, events
+from .errors import InternalError
+from .options import View
 from .recording import Recording
 from .replay.cache import Entry
 from .replay.emit import wanted_origins
@@ -48,6 +51,19 @@ def save(text: str, kind: str, folder: str | None) -> str | None:
     except OSError:
         return None
     return path
+
+
+def failure(name: str, where: str, error: BaseException, settings: View, *, quiet: bool = False) -> None:
+    """Tell of a fault in one step of stator (`where`); `quiet`: without a warning, there was one already. With
+    `suppress_errors` off it is raised instead.
+    """
+    text = "".join(traceback.format_exception(error))
+    path = save(f"stator failed in {where} of {name}\n\n{text}", "report", settings.debug_dir)
+    events.emit(events.InternalFailure(where, error, path))
+    if not settings.suppress_errors:
+        raise InternalError(where, error, path) from error
+    if not quiet:
+        warn(f"{InternalError(where, error, path)}; {name} runs as plain Python")
 
 
 @contextlib.contextmanager

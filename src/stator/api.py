@@ -190,6 +190,18 @@ def reset() -> None:
         program.reset()
 
 
+def _start_or_stop_verifying() -> None:
+    """Recordings are made to be verified, or not to be: with the option they are made again."""
+    global _verifying
+    former, _verifying = _verifying, global_options.verify
+    if former is not _verifying:
+        reset()
+
+
+_verifying = global_options.verify
+global_options.on_change(_start_or_stop_verifying)
+
+
 def explain(fn: Any, *args: Any, **kwargs: Any) -> Any:
     """`explain(fn)(*args)` or `explain(fn, *args)`: run once, and say what was captured and where the graph broke.
 

@@ -353,6 +353,17 @@ class GraphBreakError(StatorError):
         return f"the graph breaks, and fullgraph=True forbids that:\n{render(self.why)}"
 
 
+class RecompileError(StatorError, RuntimeError):
+    """No recording fits a call, and the stance `fail_on_recompile` forbids to make another one."""
+
+    def __init__(self, name: str, miss: object) -> None:
+        super().__init__(name, miss)
+        self.name, self.miss = name, miss
+
+    def __str__(self) -> str:
+        return f"{self.name} would have to be recorded again: {self.miss}"
+
+
 class SpecializationError(StatorError):
     """A dimension that was marked as dynamic can have one size only. `what` says which, and due to which line."""
 
@@ -394,6 +405,20 @@ class BackendError(StatorError):
         return f"backend {self.backend!r} failed with {type(cause).__name__}: {cause}{saved}"
 
 
+class VerificationError(StatorError):
+    """With `options.verify`: a compiled graph is not what eager is. `differences` says in what, one line each;
+    `reproduction` is the path of a script that shows it again."""
+
+    def __init__(self, name: str, backend: str, differences: list[str], reproduction: str | None) -> None:
+        super().__init__(name, backend, differences, reproduction)
+        self.name, self.backend, self.differences, self.reproduction = name, backend, differences, reproduction
+
+    def __str__(self) -> str:
+        lines = "".join(f"\n  {line}" for line in self.differences)
+        saved = f"\nTo see it again: python {self.reproduction}" if self.reproduction else ""
+        return f"{self.name}: what backend {self.backend!r} made of a graph differs from eager{lines}{saved}"
+
+
 class CannotDerive(StatorError):
     """A graph whose backward cannot be derived ahead of time; backends then run it as it was captured."""
 
@@ -410,3 +435,13 @@ class InternalError(StatorError):
         what = f" with {type(self.__cause__).__name__}: {self.__cause__}" if self.__cause__ else ""
         saved = f"; a report was saved to {self.report_path}" if self.report_path else ""
         return f"stator failed in {self.where}{what}{saved}"
+
+
+def mark_unwritten(error: BaseException) -> None:
+    """Raised by a graph that writes to its inputs, before it has written anything: it can be run again."""
+    error.__dict__["__stator_unwritten__"] = True
+
+
+def is_unwritten(error: BaseException) -> bool:
+    """Was it marked so?"""
+    return "__stator_unwritten__" in error.__dict__

@@ -158,7 +158,10 @@ class Settings:
         "reports of failures too. None: stages are not kept, reports go to the system's temporary directory.",
     )
     verify: bool = _option(
-        False, _flag, "Run eager beside every compiled call and compare. Slow; for finding a wrong result."
+        False,
+        _flag,
+        "Run the captured graph in eager mode beside every call of a compiled one, on copies, and compare. A "
+        "difference raises, with a script that shows it again. Slow; for finding a wrong result.",
     )
     check_guards: bool = _option(
         False, _flag, "Check guards in Python beside those in C, and raise if they disagree. Slow; for tests of stator."

@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
-import sys
 import time
-import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,16 +23,24 @@ from torch import fx
 from torch.autograd import forward_ad
 
 from . import _native, announce, events
-from .backends.registry import Backend, is_ours
-from .errors import BackendError, BreakReason, GraphBreakError, InternalError, SpecializationError, break_reason
+from .backends.registry import Backend
+from .build import build
+from .errors import (
+    BackendError,
+    BreakReason,
+    GraphBreakError,
+    InternalError,
+    RecompileError,
+    SpecializationError,
+    StatorError,
+    VerificationError,
+    break_reason,
+    is_unwritten,
+)
 from .numbers_in_graphs import Failed, Unexpected
 from .options import View, options
 from .recording import Recording, Way
-from .relations import symbols_in_words
 from .replay.cache import Cache, Entry
-from .replay.emit import emit, wanted_origins
-from .replay.engine import compile_guards
-from .replay.graph import restoring
 from .replay.guards import Guards
 from .replay.words import Miss, first_read
 from .watch import policy
@@ -88,6 +94,17 @@ def _put_back(tensor: torch.Tensor, contents: torch.Tensor) -> None:
         tensor.copy_(contents)
 
 
+class Plain:
+    """A call is not compiled: it runs as plain Python."""
+
+    __slots__ = ()
+
+
+PLAIN = Plain()
+Found = tuple[Entry, Slots] | Plain | None
+Look = Callable[[Slots], Found]
+
+
 class Leaving:
     """A replay of `function` has come to a break: `leave` makes the step, and says where the program goes on."""
 
@@ -113,6 +130,7 @@ class Tally:
     last_miss: Miss | None = None
     graphs: list[fx.GraphModule] = field(default_factory=list)
     break_reasons: list[BreakReason] = field(default_factory=list)
+    complained: bool = False  # a fault of ours was warned of
 
     @property
     def hits(self) -> int:
@@ -139,7 +157,7 @@ class Program:
         self.function = function
         self.name = name
         self.call_plain = call_plain
-        self.backend_name, self._backend = backend
+        self.backend = backend
         self.settings = settings
         self.fullgraph = fullgraph
         self.names = slot_names(function.__code__) if way is None else way.names
@@ -160,6 +178,7 @@ class Program:
         self.tally.last_miss = None
         self.tally.graphs.clear()
         self.tally.break_reasons.clear()
+        self.tally.complained = False
         self._transient = self._raised = 0
         self._warned = False
 
@@ -172,7 +191,7 @@ class Program:
                 types.FunctionType(code, namespace, code.co_name, None, self.function.__closure__),
                 lambda function, slots: function(*slots),
                 name=self.name,
-                backend=(self.backend_name, self._backend),
+                backend=self.backend,
                 settings=self.settings,
                 fullgraph=self.fullgraph,
                 cache=self.cache.continuation(way),
@@ -209,87 +228,159 @@ class Program:
     def _land(self, jump: _native.Jump) -> Any:
         landing = jump.landing
         function, slots = jump.take()
-        if landing.way.raises:  # a handler, or nothing but the way out
-            return function(*slots)
-        program = self.continuation(landing.way)
-        if landing.shelf is not program.cache.shelf:
-            landing.open(program.cache.shelf)
-        return program._call(function, slots)
+        program = None if landing.way.raises else self._program_behind(landing)
+        # No program: a handler, or nothing but the way out; or a fault of ours.
+        return function(*slots) if program is None else program._call(function, slots)
+
+    def _program_behind(self, landing: _native.Landing) -> Program | None:
+        try:
+            program = self.continuation(landing.way)
+            if landing.shelf is not program.cache.shelf:
+                landing.open(program.cache.shelf)
+        except Exception as error:
+            self._internal_failure("going on behind a break", error)
+            return None
+        return program
 
     def _call(self, function: types.FunctionType, slots: Slots) -> Any:
         """The result, or a `Leaving`: where a replay has come to a break."""
-        if _stance == "force_eager" or self._unwatchable is not None:
-            return self._run_plain(function, slots, self._unwatchable)
-        if torch._C._len_torch_function_stack():
-            return self._run_plain(function, slots, "a torch function mode of the program is active")
-        if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
-            return self._run_plain(function, slots, "a function transform of the program is active")
-        inputs = (*slots, function)
+        return self._proceed(self._look, function, slots)
+
+    def _proceed(self, look: Look, function: types.FunctionType, slots: Slots) -> Any:
+        """Look what is to be done about a call, and do it."""
+        try:
+            found = look((*slots, function))
+        except StatorError:  # meant for the user
+            raise
+        except Exception as error:
+            found = self._not_found(error)
+        if isinstance(found, Plain):
+            return self.call_plain(function, slots)
+        if found is not None:
+            return self._replay(*found, function, slots)
+        if not self.cache.recording.acquire(blocking=False):
+            return self.call_plain(function, slots)
+        try:
+            return self._record(function, slots)
+        finally:
+            self.cache.recording.release()
+
+    def _look(self, inputs: Slots) -> Found:
+        """The recording that fits a call, and the values that its replay needs; `Plain`: the call is not compiled;
+        None: it is to be recorded.
+        """
+        why = self._unwatchable or self._why_plain()
+        if why is not None:
+            return self._plain(why)
         for entry in self.cache.entries:
             values = entry.guards.check(inputs)
             if values is not None:
-                self.cache.used(entry)
-                if not entry.armed and not (self.fullgraph and entry.break_reason is not None):
-                    self.cache.arm(entry)
-                return self._replay(entry, values, function, slots)
-        return self._miss(function, slots, inputs)
+                return self._take(entry, values)
+        return self._miss(inputs)
 
-    def _replay(self, entry: Entry, values: Slots, function: types.FunctionType, slots: Slots) -> Any:
+    def _take(self, entry: Entry, values: Slots) -> Found:
+        self.cache.used(entry)
+        if not entry.armed and not (self.fullgraph and entry.break_reason is not None):
+            self.cache.arm(entry)
+        self._refuse_breaks(entry)
+        return self._plain(entry.break_reason) if entry.replay is None else (entry, values)
+
+    def _refuse_breaks(self, entry: Entry) -> None:
         if self.fullgraph and entry.break_reason is not None:
             raise GraphBreakError(entry.break_reason)
-        if entry.replay is None:
-            return self._run_plain(function, slots, entry.break_reason)
-        if self.start is self and entry.leave is None:
-            self.tally.count.value += 1
-        start = time.perf_counter()
-        saved = [values[position].detach().clone() for position in entry.restores or entry.early]
-        try:
-            result = entry.replay(values)
-        except Exception as error:
-            early = isinstance(error, Failed)
-            if entry.restores or early:
-                for position, contents in zip(entry.restores or entry.early, saved, strict=True):
-                    _put_back(values[position], contents)
-            if type(error) is Unexpected:
-                return self._record_again(entry, function, slots)
-            if entry.mutates and not entry.restores and not early:
-                error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
-                raise
-        else:
-            if events.listening(events.CacheHit):
-                events.emit(events.CacheHit(self.name, entry.number, time.perf_counter() - start))
-            return result if entry.leave is None else Leaving(entry.leave, function, result)
-        # The graph failed and what it changed is as before: the function itself raises what eager raises.
-        return self.call_plain(function, slots)
 
-    def _record_again(self, entry: Entry, function: types.FunctionType, slots: Slots) -> Any:
+    @staticmethod
+    def _why_plain() -> str | None:
+        if _stance == "force_eager":
+            return "the stance is force_eager"
+        if torch._C._len_torch_function_stack():
+            return "a torch function mode of the program is active"
+        if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
+            return "a function transform of the program is active"
+        return None
+
+    def _not_found(self, error: Exception) -> Plain:
+        """Looking for a recording has failed. Those that are there are not tried again."""
+        self.cache.clear()
+        self._internal_failure("looking for a recording", error)
+        return PLAIN
+
+    def _replay(self, entry: Entry, values: Slots, function: types.FunctionType, slots: Slots) -> Any:
+        error: Exception
+        saved: list[torch.Tensor] = []
+        kept = entry.restores or entry.early
+        self.tally.count.value += self.start is self and entry.leave is None
+        start = time.perf_counter()
+        try:
+            saved += [values[position].detach().clone() for position in kept]
+            result = entry.replay(values)  # type: ignore[misc]  # those without one are not replayed
+        except Exception as raised:
+            error = raised
+        else:
+            if events.READERS:
+                self._tell_hit(entry, time.perf_counter() - start)
+            return result if entry.leave is None else Leaving(entry.leave, function, result)
+        early = isinstance(error, Failed)
+        if entry.restores or early:
+            for position, contents in zip(kept, saved, strict=False):
+                _put_back(values[position], contents)
+        if type(error) is Unexpected:
+            return self._proceed(lambda inputs: self._look_again(entry, inputs), function, slots)
+        return self._repeat(entry, error, bool(entry.restores) or early, function, slots)
+
+    def _repeat(
+        self, entry: Entry, error: BaseException, restored: bool, function: types.FunctionType, slots: Slots
+    ) -> Any:
+        """A replay raised. What it changed is as before: the function itself raises what eager raises. If it does not
+        raise, the fault is ours, or the backend's.
+        """
+        if isinstance(error, VerificationError):
+            raise error
+        if entry.mutates and not restored and not is_unwritten(error):
+            error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
+            raise error
+        result = self.call_plain(function, slots) if function is self.function else function(*slots)
+        if not isinstance(error, Failed):
+            self._internal_failure("a replay", error)
+        return result
+
+    def _look_again(self, entry: Entry, inputs: Slots) -> Found:
         """A recording went by a number that is another one now. If that happens often, the next ones will not."""
         self.cache.unexpected += 1
         self.cache.remove(entry)
-        return self._miss(function, slots, (*slots, function))
+        return self._miss(inputs)
+
+    def _tell_hit(self, entry: Entry, seconds: float) -> None:
+        try:
+            if events.listening(events.CacheHit):
+                events.emit(events.CacheHit(self.name, entry.number, seconds))
+        except Exception as error:
+            self._internal_failure("telling of a hit", error)
 
     def resume(self, entry: Entry, values: Slots, slots: Slots) -> Any:
         """C code found that an entry's guards hold, and that there is more to do than to call its replay."""
         entry.count.value += 1
+        self._refuse_breaks(entry)
+        if entry.replay is None:
+            self._plain(entry.break_reason)
+            return self.call_plain(self.function, slots)
         outcome = self._replay(entry, values, self.function, slots)
         return self._follow(outcome) if type(outcome) is Leaving else outcome
 
     def replay_failed(self, entry: Entry, error: BaseException, function: types.FunctionType, slots: Slots) -> Any:
         """A replay that C code called raised: one of ours, or of a continuation of ours."""
-        if entry.mutates:
-            error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
-            raise error
-        return self.call_plain(function, slots) if function is self.function else function(*slots)
+        return self._repeat(entry, error, False, function, slots)
 
-    def _run_plain(self, function: types.FunctionType, slots: Slots, why: Any) -> Any:
+    def _plain(self, why: Any) -> Plain:
+        """A call is going to run as plain Python."""
         self.tally.plain += 1
         if events.listening(events.RanPlain):
             events.emit(events.RanPlain(self.name, why))
-        return self.call_plain(function, slots)
+        return PLAIN
 
     # -- a miss
 
-    def _miss(self, function: types.FunctionType, slots: Slots, inputs: Slots) -> Any:
+    def _miss(self, inputs: Slots) -> Found:
         entries = self.cache.entries
         miss = self._why(entries[0], inputs) if entries else None
         if entries:
@@ -299,20 +390,15 @@ class Program:
             self._note_symbols(inputs, [entry.guards for entry in entries])
         events.emit(events.CacheMiss(self.name, miss))
         refused = self._refuse_to_record(miss)
-        if refused is not None:
-            return self._run_plain(function, slots, refused)
-        if not self.cache.recording.acquire(blocking=False):
-            return self._run_plain(function, slots, "another thread is recording")
-        try:
-            return self._record(function, slots)
-        finally:
-            self.cache.recording.release()
+        if refused is None and self.cache.recording.locked():
+            refused = "another thread is recording"
+        return None if refused is None else self._plain(refused)
 
     def _refuse_to_record(self, miss: Miss | None) -> Any:
         """Why a call that no recording fits is not recorded; None if it is."""
         entries = self.cache.entries
         if _stance == "fail_on_recompile" and entries:
-            raise RuntimeError(f"{self.name} would have to be recorded again: {miss}")
+            raise RecompileError(self.name, miss)
         if _stance == "eager_on_recompile" and entries:
             return miss
         if len(entries) >= self.settings.cache_size_limit:
@@ -334,22 +420,42 @@ class Program:
         except Exception as error:
             self._internal_failure("preparing to watch", error)
             return self.call_plain(function, slots)
+        segments: list[Segment] = []
+        misled = False
         try:
             with _collector_paused(), announce.watching(self.name, recorder):
                 result = recorder.run()
                 misled = recorder.watcher.misled
-                segments = self._finish(recorder, result)
-                result = recorder.original(result)
-        except _native.Unwatchable as why:
-            self._unwatchable = self._break("unwatchable-code", str(why))
-            return self._run_plain(function, slots, self._unwatchable)
-        except BaseException:
-            self._note_raise(recorder)
-            raise
+                segments = [] if misled else self._finish(recorder, result)
+        except BaseException as error:
+            if recorder.raised is error:
+                self._note_raise(recorder)
+            if recorder.raised is error or not isinstance(error, Exception):
+                raise
+            recorder.failure = recorder.failure or error
+        if recorder.raised is not None:  # the fault came while that was on its way
+            self._internal_failure("watching", recorder.failure)
+            raise recorder.raised
+        if not recorder.returned:
+            self._not_begun(recorder.failure)
+            return self.call_plain(function, slots)
         if misled:  # our own code could not run, or not as it is written
             self._transient += 1
             self.tally.plain += 1
-            return result
+            self._let_go(recorder)
+        else:
+            self._try_to_keep(recorder, segments, start)
+        return recorder.original(recorder.returned[0])
+
+    def _not_begun(self, why: BaseException | None) -> None:
+        """A run did not even start."""
+        if isinstance(why, _native.Unwatchable):
+            self._unwatchable = self._break("unwatchable-code", str(why))
+            self._plain(self._unwatchable)
+        else:
+            self._internal_failure("watching", why)
+
+    def _try_to_keep(self, recorder: Recorder, segments: list[Segment], start: float) -> None:
         try:
             self._keep(recorder, segments, start)
         except (GraphBreakError, InternalError, SpecializationError):
@@ -358,21 +464,28 @@ class Program:
             if not self.settings.suppress_errors:
                 raise
             announce.warn(f"{error}; {self.name} runs as plain Python")
-            self._stop_trying()
+            self._transient = _TRANSIENT_LIMIT
+            self.tally.plain += 1
         except Exception as error:
             self._internal_failure("making a replay", error)
-        return result
 
     @staticmethod
     def _finish(recorder: Recorder, result: Any) -> list[Segment]:
         """All segments of the run; none, and the failure noted, if that went wrong. The recorder is taken apart."""
+        segments: list[Segment] = []
         try:
-            return [] if recorder.watcher.misled else recorder.finish(result)
+            segments = recorder.finish(result)
         except Exception as error:
-            recorder.failure = recorder.failure or error
-            return []
-        finally:
+            recorder.collapse(error)
+        Program._let_go(recorder)
+        return segments
+
+    @staticmethod
+    def _let_go(recorder: Recorder) -> None:
+        try:
             recorder.release()
+        except Exception as error:
+            recorder.collapse(error)
 
     def _ask(self, segments: list[Segment], way: Way, inputs: Slots, state: tuple[Any, ...]) -> Experience:
         """What a call that arrives at `way` with this would find."""
@@ -420,9 +533,9 @@ class Program:
             self._transient += segment.transient
             self.tally.plain += 1
             return
-        stage = f"compiling with {self.backend_name}"
+        stage = f"compiling with {self.backend[0]}"
         with events.stage(stage, self.name, lambda: recording.operations, self.settings.debug_dir):
-            entry = self.build(recording)
+            entry = self._build(recording)
             entry.seconds = time.perf_counter() - start
             self._transient = self._raised = 0
             self.cache.add(entry)
@@ -431,62 +544,11 @@ class Program:
                 events.emit(announce.recorded(self.name, entry, recording, shown, self.names))
         recording.example_inputs = []
 
-    def build(self, recording: Recording) -> Entry:
-        """From a recording to something that can be called: backend, guards, replay."""
-        wanted = wanted_origins(recording)
-        compiled: Callable[..., Any] | None = None
-        if not recording.plain and recording.graph is not None:
-            compiled = restoring(self._compile(recording), recording.graph)
-            self.tally.graphs.append(recording.graph)
-        self._take_assumptions(recording)
-        restores = tuple(wanted.index(origin) for origin in recording.restores)
-        early = tuple(wanted.index(origin) for origin in recording.early)
-        guards = Guards(recording, wanted, compile_guards)
-        entry = Entry(recording.name, guards, None, recording.mutates, restores, early)
-        entry.break_reason = recording.break_reason
-        entry.symbolic, entry.specialised = symbols_in_words(recording)
-        if recording.plain:
-            return entry
-        entry.graph = recording.graph
-        entry.replay, entry.leave, entry.replay_source = emit(recording, wanted, compiled)
-        entry.number = len(self.tally.graphs) if compiled is not None else 0
+    def _build(self, recording: Recording) -> Entry:
+        entry = build(recording, self.name, self.backend, self.settings, len(self.tally.graphs) + 1)
+        if entry.number:
+            self.tally.graphs.append(entry.graph)
         return entry
-
-    @staticmethod
-    def _take_assumptions(recording: Recording) -> None:
-        """What the backend assumed of sizes is guarded, too."""
-        if recording.more_relations is not None:
-            recording.relations = recording.more_relations()
-        broken = recording.violated() if recording.violated is not None else None
-        recording.more_relations = recording.violated = recording.describe_nodes = None
-        if broken is not None:
-            raise SpecializationError(recording.name, broken)
-
-    def _compile(self, recording: Recording) -> Callable[..., Any]:
-        assert recording.graph is not None
-        number = len(self.tally.graphs) + 1
-        recording.graph.meta["label"] = announce.label(self.name, number)
-        if events.listening(events.GraphCaptured):
-            events.emit(announce.captured(self.name, number, recording))
-        start = time.perf_counter()
-        depth = sys.getrecursionlimit()
-        try:
-            if recording.describe_nodes is not None and not is_ours(self._backend):
-                recording.describe_nodes()
-            with torch.set_grad_enabled(recording.state[0]):  # as it is where the graph will run
-                compiled = self._backend(recording.graph, recording.example_inputs)
-            if not callable(compiled):
-                raise TypeError(f"the backend gave back {compiled!r}, which is not callable")
-        except Exception as error:
-            text = recording.graph.print_readable(print_output=False)
-            saved = announce.save(text, "graph", self.settings.debug_dir)
-            raise BackendError(self.backend_name, error, saved) from error
-        finally:
-            if sys.getrecursionlimit() != depth:  # it is the program's, and some programs read it
-                sys.setrecursionlimit(depth)
-        spent = time.perf_counter() - start
-        events.emit(announce.compiled(self.name, self.backend_name, spent, number, recording.graph, compiled))
-        return compiled
 
     # -- what went otherwise
 
@@ -504,15 +566,19 @@ class Program:
         """The program raised: nothing is kept, unless it keeps raising. A failure here must not hide its exception."""
         self._raised += 1
         self.tally.plain += 1
-        with contextlib.suppress(Exception):
-            try:
-                if self._raised >= _TRANSIENT_LIMIT and recorder.failure is None and not recorder.segments:
-                    recording = recorder.plain_recording()
-                    if recording.break_reason is None:
-                        recording.break_reason = break_reason("raises", self.function.__code__, what=self.name)
-                    self.cache.add(self.build(recording))
-            finally:
-                recorder.release()
+        fault = recorder.failure or recorder.watcher.error
+        try:
+            if self._raised >= _TRANSIENT_LIMIT and fault is None and not recorder.segments:
+                recording = recorder.plain_recording()
+                if recording.break_reason is None:
+                    recording.break_reason = break_reason("raises", self.function.__code__, what=self.name)
+                self.cache.add(self._build(recording))
+            recorder.release()
+        except Exception as error:
+            recorder.collapse(error)
+            fault = fault or error
+        if isinstance(fault, Exception):
+            self._internal_failure("watching", fault)
 
     @staticmethod
     def _why_not(function: types.FunctionType) -> BreakReason | None:
@@ -550,17 +616,10 @@ class Program:
         """This function is never to be watched."""
         self._unwatchable = self.break_at_root = break_reason(reason_id, None, what=self.name)
 
-    def _stop_trying(self) -> None:
-        self._transient = _TRANSIENT_LIMIT
-        self.tally.plain += 1
-
-    def _internal_failure(self, where: str, error: BaseException) -> None:
-        """A fault of ours: the program keeps its result; we keep a report."""
+    def _internal_failure(self, where: str, error: BaseException | None) -> None:
+        """A fault of ours: the program keeps its result; we keep a report, and warn of the first one."""
         self.tally.plain += 1
         self._transient += 1
-        text = "".join(traceback.format_exception(error))
-        path = announce.save(f"stator failed in {where} of {self.name}\n\n{text}", "report", self.settings.debug_dir)
-        events.emit(events.InternalFailure(where, error, path))
-        if not self.settings.suppress_errors:
-            raise InternalError(where, error, path) from error
-        announce.warn(f"{InternalError(where, error, path)}; {self.name} runs as plain Python")
+        fault = error or RuntimeError("no recording")
+        warned, self.tally.complained = self.tally.complained, True
+        announce.failure(self.name, where, fault, self.settings, quiet=warned)

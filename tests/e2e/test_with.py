@@ -348,3 +348,18 @@ def test_a_class_that_inherits_enter_and_exit_from_c():
 
     calls = [lambda w, s=s: w.fn(rand(s), Text(), s % 2) for s in (1, 2, 3, 4, 5)]
     check(world, calls, expect=None)
+
+
+def test_a_recording_that_ends_inside_a_range_of_the_profiler():
+    """Torch's own `__exit__` runs then, after an `__enter__` that was left out."""
+
+    def inner(n):
+        with torch.autograd.profiler.record_function("range"):
+            y = torch.ones(2) * n
+            print(n)  # called by C code, so that the rest of the call is not recorded
+            return y
+
+    def fn(x):
+        return list(map(inner, [1, 2])), x + 1
+
+    check(lambda: World(fn=fn), [lambda w, n=n: w.fn(rand(n)) for n in range(4)], expect=None)

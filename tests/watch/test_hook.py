@@ -292,7 +292,7 @@ def test_stop_when_a_function_is_entered_or_classified() -> None:
 # ---- handlers ----
 
 
-class Oops(BaseException):
+class Oops(Exception):
     pass
 
 
@@ -326,24 +326,54 @@ def test_what_a_handler_raises_goes_to_failed() -> None:
     assert n.code_kind(inner.__code__) is None  # a failed classification is not remembered
 
 
+def watching(failed: Any, raised: type[BaseException]) -> n.Watcher:
+    def bad(*args: Any) -> Any:
+        raise raised("told")
+
+    watcher = n.Watcher(
+        {n.CALL: bad},
+        enter=lambda f: None,
+        classify=lambda c: (n.COPY, None, False),
+        leaf=print,
+        blind=print,
+        foreign=print,
+        failed=failed,
+    )
+    watcher.unfiltered = True
+    return watcher
+
+
 def test_failed_may_fail() -> None:
-    unraisable: list[Any] = []
-    before, sys.unraisablehook = sys.unraisablehook, unraisable.append
-    try:
-        for failed in (None, lambda e: 1 / 0):
-            watcher = n.Watcher(
-                {},
-                enter=lambda f: 1 / 0,
-                classify=lambda c: (n.COPY, None, False),
-                leaf=print,
-                blind=print,
-                foreign=print,
-                failed=failed,
-            )
-            assert watcher.run(programs.recursion, ()) == 144
-    finally:
-        sys.unraisablehook = before
-    assert [u.exc_type for u in unraisable] and {u.exc_type for u in unraisable} == {ZeroDivisionError}
+    """The recording is over; the program goes on, and the error is kept."""
+    for failed, kept in ((None, ValueError), (lambda error: 1 / 0, ZeroDivisionError)):
+        watcher = watching(failed, ValueError)
+        assert watcher.run(programs.recursion, ()) == 144
+        assert type(watcher.error) is kept
+        assert n.current() is None and not n.hook_installed()
+
+
+def test_an_interrupt_in_a_handler_reaches_the_program() -> None:
+    failures: list[BaseException] = []
+    reached: list[str] = []
+
+    def inner(x: str) -> int:
+        return int(x)
+
+    def f(x: str) -> Any:
+        try:
+            inner(x)
+            return [inner(x) for _ in range(3)]
+        except KeyboardInterrupt:
+            reached.append("handler of the program")
+            raise
+        finally:
+            reached.append("finally")
+
+    watcher = watching(failures.append, KeyboardInterrupt)
+    assert outcome(watcher.run, fresh_code(f), ("5",))[1] is KeyboardInterrupt
+    assert reached == ["handler of the program", "finally"]
+    assert failures == [] and isinstance(watcher.error, KeyboardInterrupt)
+    assert n.current() is None and not n.hook_installed()
 
 
 def test_the_exception_being_handled_is_untouched() -> None:

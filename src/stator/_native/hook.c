@@ -273,18 +273,36 @@ static PyObject *
 run_leaf(Thread *t, Watcher *w, PyThreadState *ts, Frame *f, PyObject *payload)
 {
     PyObject *slots = frame_slots(f), *result = NULL;
+    PyObject *interrupt = NULL; /* to be raised when the frame has run: it may be the end of a `with` block */
+    int ran = 0;
     if (slots != NULL) {
         Shield s;
         shield_up(&s, t, w);
+        t->leaf_ran = 0;
         PyObject *args[3] = {payload, (PyObject *)frame_func(f), slots};
         result = PyObject_Vectorcall(w->leaf, args, 3, NULL);
-        if (result == NULL) {
+        ran = t->leaf_ran;
+        if (result == NULL && !ran) { /* a fault of ours, and nothing has happened yet */
+            watcher_failed(w);
+            interrupt = t->interrupt;
+            t->interrupt = NULL;
+        }
+        else if (result == NULL) {
             trim_leaf_error(t);
             error_drop(s.error); /* none was set when the frame started; the leaf's is the program's now */
             s.error = error_save();
         }
         shield_down(&s);
         Py_DECREF(slots);
+    }
+    else {
+        watcher_lost(w);
+    }
+    if (result == NULL && !ran) {
+        result = run_in(STATE_OFF, t, w, ts, f, 0);
+        t->interrupt = interrupt;
+        thread_interrupt(t);
+        return result;
     }
     frame_discard(ts, f);
     return result;
@@ -305,7 +323,8 @@ transparent_noted(Watcher *w, Frame *f)
     }
     PyObject *slots = frame_slots(f);
     if (slots == NULL) {
-        return -1;
+        watcher_lost(w);
+        return 0;
     }
     PyObject *args[2] = {(PyObject *)frame_func(f), slots};
     PyObject *answer = watcher_call(w, w->transparent, args, 2);
@@ -323,9 +342,6 @@ static PyObject *
 run_transparent(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
 {
     int noted = transparent_noted(w, f);
-    if (noted < 0) {
-        return NULL;
-    }
     if (!noted && !w->stopped) {
         return watch_copy(t, w, ts, f);
     }

@@ -131,6 +131,7 @@ typedef struct Watcher {
     PairSet seen, registered; /* registered: (module, name) whose lookup by `__getattr__` is noted */
     PyObject *ledger;         /* a Ledger, or NULL: then there are no shortcuts */
     PyObject *last_probe;
+    PyObject *error; /* what ended the recording without anybody being able to note it; or NULL */
     unsigned long long events, calls;
     struct Thread *thread; /* where it runs now, or NULL */
     int stopped;
@@ -169,6 +170,8 @@ typedef struct Thread {
     int hidden;       /* depth of our own Python code: tracers and profilers do not see it */
     int saw_copy;     /* the hook saw a copy start: it is reached */
     PyObject *leaf_error, *leaf_traceback;
+    int leaf_ran; /* call_leaf has called the program's function */
+    PyObject *interrupt; /* class of what is to be raised in the program when our own code has ended, owned; or NULL */
     char *stack_low; /* do not recurse below this address; NULL: not asked yet */
 } Thread;
 
@@ -189,7 +192,9 @@ typedef struct {
 
 void shield_up(Shield *s, Thread *t, Watcher *w);
 void shield_down(Shield *s);
+void thread_interrupt(Thread *t); /* raise `interrupt` in the program, if there is one */
 void watcher_failed(Watcher *w); /* hand the raised exception to `failed`; only inside a shield */
+void watcher_give_up(Watcher *w); /* end the recording because of the raised exception, and keep that */
 void watcher_lost(Watcher *w);   /* the same from anywhere: an event could not be delivered */
 PyObject *watcher_call(Watcher *w, PyObject *callable, PyObject *const *args, size_t nargs);
 void watcher_restore(Thread *t, int state);

@@ -245,19 +245,35 @@ after(Tracer *t, Step *s, PyObject **place)
     return failed ? -1 : 0;
 }
 
+/* What has to be told could not be: the recording is over. -1: it is no fault of ours, the program gets it. */
+static int
+give_up(Tracer *t)
+{
+    t->active = 0;
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1;
+    }
+    watcher_give_up(t->watcher);
+    return 0;
+}
+
 /* Something of ours raised: the recording cannot go on, the program does. Called outside of a handler: the program
  * must not see our exception as one that is being handled. -1: it is none that may be hidden. */
 static int
 tell_failure(Tracer *t)
 {
     if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        t->active = 0;
         return -1;
     }
     PyObject *exc = error_take();
     PyObject *done = exc == NULL ? NULL : PyObject_CallMethodOneArg((PyObject *)t, names[FAILED], exc);
     Py_XDECREF(exc);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    if (done == NULL) {
+        return give_up(t);
+    }
+    Py_DECREF(done);
+    return 0;
 }
 
 /* The operation raised: told while its exception is being handled, and raised on. */
@@ -276,7 +292,7 @@ tell_raise(Tracer *t, PyObject *func)
     PyObject *done = PyObject_CallMethodObjArgs((PyObject *)t, names[RAISED], func, exc, NULL);
     PyErr_SetHandledException(former);
     Py_XDECREF(former);
-    if (done != NULL) {
+    if (done != NULL || give_up(t) == 0) {
         error_put(Py_NewRef(exc));
     }
     Py_XDECREF(done);

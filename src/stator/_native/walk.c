@@ -439,7 +439,11 @@ ask(Guards *g, PyObject *asked, int in_doubt, PyObject *values)
         outcome = FAILS;
     }
     Py_XDECREF(answer);
-    PyErr_Clear();
+    PyObject *error = error_take();
+    if (error != NULL) {
+        error_send_on(error);
+        Py_DECREF(error);
+    }
     if (outcome == HOLDS && g->walks == walk && kept != NULL) {
         for (int i = 0; i < fresh; i++) { /* `fresh` itself was not touched: nobody walked */
             g->nodes[g->fresh[i]].seen = kept[i];

@@ -26,11 +26,23 @@ shield_up(Shield *s, Thread *t, Watcher *w)
 }
 
 void
+thread_interrupt(Thread *t)
+{
+    PyObject *interrupt = t->interrupt;
+    t->interrupt = NULL;
+    if (interrupt != NULL) {
+        PyThreadState_SetAsyncExc(PyThreadState_Get()->thread_id, interrupt);
+        Py_DECREF(interrupt);
+    }
+}
+
+void
 shield_down(Shield *s)
 {
     if (--s->thread->hidden == 0) {
         Py_CLEAR(s->thread->leaf_error); /* nobody asked for it; it would keep its frames alive */
         Py_CLEAR(s->thread->leaf_traceback);
+        thread_interrupt(s->thread);
     }
     if (s->outer) {
         Py_XSETREF(s->thread->handled, s->handled);
@@ -56,30 +68,50 @@ watcher_restore(Thread *t, int state)
     }
 }
 
+/* The raised exception cannot be handled by our own Python code: the recording is over and not to be trusted. What is no
+ * fault of ours (KeyboardInterrupt, or whatever another thread sends) reaches the program where such things do: between
+ * two of its instructions. */
 void
-watcher_failed(Watcher *w)
+watcher_give_up(Watcher *w)
 {
     PyObject *exc = error_take();
     if (exc == NULL) {
         PyErr_Clear();
         return;
     }
-    if (w->failed == Py_None) {
-        error_put(exc);
-        PyErr_WriteUnraisable((PyObject *)w);
+    Thread *t = &thread_here;
+    if (!is_fault(exc)) {
+        Py_XSETREF(t->interrupt, Py_NewRef((PyObject *)Py_TYPE(exc)));
+        if (t->hidden == 0) {
+            thread_interrupt(t);
+        }
+    }
+    Watcher *now = thread_here.watcher != NULL ? thread_here.watcher : w; /* it may have been handed over meanwhile */
+    if (now->error == NULL) {
+        now->error = Py_NewRef(exc);
+    }
+    Py_DECREF(exc);
+    watcher_stop(now);
+}
+
+void
+watcher_failed(Watcher *w)
+{
+    if (w->failed == Py_None || !PyErr_ExceptionMatches(PyExc_Exception)) {
+        watcher_give_up(w);
         return;
     }
-    PyObject *result = PyObject_CallOneArg(w->failed, exc);
-    Py_DECREF(exc);
-    if (result == NULL) { /* at the program's limit of recursion nothing of ours can run, and it is not to notice */
+    PyObject *exc = error_take();
+    PyObject *result = exc == NULL ? NULL : PyObject_CallOneArg(w->failed, exc);
+    Py_XDECREF(exc);
+    if (result == NULL && PyErr_ExceptionMatches(PyExc_RecursionError)) {
+        /* At the program's limit of recursion nothing of ours can run, and it is not to notice. */
+        PyErr_Clear();
         w->misled = 1;
         watcher_stop(w);
-        if (PyErr_ExceptionMatches(PyExc_RecursionError)) {
-            PyErr_Clear();
-        }
-        else {
-            PyErr_WriteUnraisable(w->failed);
-        }
+    }
+    else if (result == NULL) {
+        watcher_give_up(w);
     }
     Py_XDECREF(result);
 }
@@ -160,10 +192,14 @@ static PyObject *
 root_copy(Watcher *w, PyCodeObject *code)
 {
     PyObject *reason = NULL, *copy = codeinfo_copy(w, code, &reason);
-    if (copy == NULL) {
-        PyErr_SetObject(Unwatchable, reason == NULL ? Py_None : reason);
-        Py_XDECREF(reason);
+    if (copy == NULL && w->error != NULL && !is_fault(w->error)) { /* there is no program yet for it to arrive in */
+        PyThreadState_SetAsyncExc(PyThreadState_Get()->thread_id, NULL);
+        error_put(Py_NewRef(w->error));
     }
+    else if (copy == NULL) {
+        PyErr_SetObject(Unwatchable, reason == NULL ? Py_None : reason);
+    }
+    Py_XDECREF(reason);
     return copy;
 }
 
@@ -190,6 +226,7 @@ run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, PyObject
     }
     w->stopped = 0;
     w->misled = 0;
+    Py_CLEAR(w->error);
     w->thread = t;
     t->watcher = w;
     t->saw_copy = 0;
@@ -297,6 +334,7 @@ static PyObject *
 call_in(Watcher *w, int inside, PyObject *func, PyObject *args, PyObject *kwargs)
 {
     Thread *t = &thread_here;
+    t->leaf_ran = 1;
     if (t->watcher != w || w->stopped) {
         return PyObject_Call(func, args, kwargs);
     }
@@ -346,6 +384,18 @@ static PyObject *
 watcher_call_watched(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     return call_with(self, STATE_WATCHING, args, nargs);
+}
+
+static PyObject *
+watcher_interrupt(PyObject *self, PyObject *exc)
+{
+    if (!PyExceptionInstance_Check(exc)) {
+        PyErr_SetString(PyExc_TypeError, "interrupt(error) takes an exception");
+        return NULL;
+    }
+    error_put(Py_NewRef(exc));
+    watcher_give_up((Watcher *)self);
+    Py_RETURN_NONE;
 }
 
 /* ---- the sets ---- */
@@ -487,6 +537,7 @@ watcher_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(w->on_symbol);
     Py_VISIT(w->successor);
     Py_VISIT(w->last_probe);
+    Py_VISIT(w->error);
     Py_VISIT(w->ledger);
     int stop = ptrset_traverse(&w->approved, visit, arg);
     stop = stop ? stop : ptrset_traverse(&w->intercepted, visit, arg);
@@ -515,6 +566,7 @@ watcher_clear(PyObject *self)
     Py_CLEAR(w->on_symbol);
     Py_CLEAR(w->successor);
     Py_CLEAR(w->last_probe);
+    Py_CLEAR(w->error);
     Py_CLEAR(w->ledger);
     ptrset_clear(&w->known);
     ptrset_clear(&w->fresh);
@@ -537,6 +589,7 @@ watcher_dealloc(PyObject *self)
 
 static PyMethodDef watcher_methods[] = {
     {"run", (PyCFunction)(void (*)(void))watcher_run, METH_FASTCALL, "Call a function's instrumented copy, watched."},
+    {"interrupt", watcher_interrupt, METH_O, "The recording is over; the program gets this when our code has ended."},
     {"stop", watcher_stop_method, METH_NOARGS, "The recording is over; the program runs on unwatched."},
     {"know", watcher_know, METH_O, "Note an outside object; the caller keeps it alive."},
     {"forget", watcher_forget, METH_O, "The opposite of know."},
@@ -559,6 +612,7 @@ static PyMethodDef watcher_methods[] = {
 static PyMemberDef watcher_members[] = {
     {"on_symbol", T_OBJECT, offsetof(Watcher, on_symbol), 0, "Called with each operation on symbolic numbers, or None."},
     {"last_probe", T_OBJECT, offsetof(Watcher, last_probe), READONLY, "The last probe fired, or None."},
+    {"error", T_OBJECT, offsetof(Watcher, error), READONLY, "What ended the recording so that nobody was told; or None."},
     {"events", T_ULONGLONG, offsetof(Watcher, events), READONLY, "Probes fired."},
     {"calls", T_ULONGLONG, offsetof(Watcher, calls), READONLY, "Probes that called a handler."},
     {"interior", T_BOOL, offsetof(Watcher, interior), 0, "Watch the frames of the program inside of a leaf."},

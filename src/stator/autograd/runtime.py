@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from .. import events
+from ..errors import mark_unwritten
 from .functional import View
 from .symbols import Later, filled, is_symbolic
 from .trace import Constant, Given, Joint, Output, Plan, Result, Seen
@@ -83,6 +84,8 @@ def wrap(
             return plain(list(primals))
     else:
         run = _node(joint, forward, _told(label, backward), original, inputs, tensors)
+    if plan.writes:
+        run = _before_writes(run)
     finish = _finisher(joint)
     if plan.inputs != list(range(len(inputs))):
         return lambda *given: finish(given, run(*[given[index] for index in plan.inputs]))
@@ -184,6 +187,19 @@ def _without_autocast(graph: Boxed) -> Boxed:
         return graph(args)
 
     return run
+
+
+def _before_writes(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Whatever fails here has not written to the inputs yet, and whoever called the graph may want to know."""
+
+    def marking(*primals: Any) -> Any:
+        try:
+            return run(*primals)
+        except Exception as error:
+            mark_unwritten(error)
+            raise
+
+    return marking
 
 
 # ---------------------------------------------------------------------------------------------- what is around

@@ -385,7 +385,7 @@ class _Leaving:
         self._states = [{name: f"s{i}_{k}" for k, name in enumerate(state)} for i, state in enumerate(exit.states)]
 
     def text(self) -> str:
-        self._emitter.names["bind"] = bind
+        self._emitter.names["function_of"] = types.FunctionType
         exit, parameters = self._exit, [*self._functions, *(name for s in self._states for name in s.values())]
         step = self._function(exit.step, self._functions[-1])
         lines = [
@@ -412,12 +412,8 @@ class _Leaving:
         code, namespace = continuation
         if not code.co_freevars:
             return self._emitter.constant(types.FunctionType(code, namespace))
-        return f"bind({self._emitter.constant(code)}, {self._emitter.constant(namespace)}, {original})"
-
-
-def bind(code: types.CodeType, namespace: dict[str, Any], original: types.FunctionType) -> types.FunctionType:
-    """The continuation of a frame of `original`, which has its closure."""
-    return types.FunctionType(code, namespace, code.co_name, None, original.__closure__)
+        parts = (self._emitter.constant(code), self._emitter.constant(namespace), repr(code.co_name))
+        return f"function_of({', '.join(parts)}, None, {original}.__closure__)"  # C code: nothing of ours fails here
 
 
 def _leave(exit: Exit, function: types.FunctionType | None) -> _native.Leave:

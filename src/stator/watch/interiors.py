@@ -247,8 +247,8 @@ class _Call:
         recorder, func = self._recorder, self._func
         if recorder.tracer is not self._quiet:
             return func(*args, **kwargs)
-        inner = Inner(recorder, self._quiet.outer)
         try:
+            inner = Inner(recorder, self._quiet.outer)
             self._calls += 1
             if self._calls > 1:
                 raise Drop("functorch", "a transform that calls its function more than once")
@@ -257,11 +257,11 @@ class _Call:
                     if is_tensor(leaf):
                         inner.take(leaf)
             func = recorder.call(None, func, (*args, *kwargs.values()), tuple(kwargs)) or func
+            inner.begin()
         except Exception as error:
             recorder.failed_inside(error)
-            return func(*args, **kwargs)
+            return self._func(*args, **kwargs)
         recorder.tracer = inner
-        inner.begin()
         try:
             result = recorder.watcher.call_watched(func, args, kwargs)
         finally:

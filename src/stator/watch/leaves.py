@@ -43,6 +43,8 @@ class Leaves:
                 recorder.tracer.expect_state()
             except Exception as error:
                 recorder.failed_inside(error)
+            except BaseException as error:  # the function has run: it must be seen to have returned
+                recorder.watcher.interrupt(error)
         return result
 
     def _known_manager(self, manager: Any) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .handlers import Handlers
 
 _FOLDER = os.path.dirname(os.path.abspath(torch.optim.__file__)) + os.sep
-# A range of the profiler: with none on, it is an object that does nothing.
+# A range of the profiler: with none on, it is an object that does nothing. (If the recording ends inside of it, torch's
+# own `__exit__` must find that there is nothing to end.)
 _INIT = """
 def outer(self, name, args=None):
     {rest}
@@ -35,12 +36,16 @@ def outer(self):
     {rest}
     if torch.autograd._profiler_enabled():
         self.record = torch.ops.profiler._record_function_enter_new(self.name, self.args)
+    else:
+        self.run_callbacks_on_exit = False
     return self
 """
 _EXIT = """
 def outer(self, exc_type, exc_value, traceback):
     {rest}
-    if self.run_callbacks_on_exit and self.record is not None:
+    if self.record is None:
+        self.run_callbacks_on_exit = True
+    elif self.run_callbacks_on_exit:
         with torch._C.DisableTorchFunctionSubclass():
             torch.ops.profiler._record_function_exit._RecordFunction(self.record)
 """

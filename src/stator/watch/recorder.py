@@ -13,13 +13,12 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from traceback import FrameSummary
 from typing import Any, NamedTuple
 
 import torch
 
 from .. import _native
-from ..errors import REASONS, BreakReason, break_reason
+from ..errors import BreakReason
 from ..facts import torch_state
 from ..options import View
 from ..recording import Recording, Way
@@ -32,6 +31,7 @@ from .exits import Arrival, Break, NotResumable, arrive, break_here
 from .handlers import HANDLERS, SPREAD, Handlers
 from .ledger import Ledger
 from .module_calls import GETATTR, ModuleCalls
+from .reasons import reason_of, words
 from .symbols import Changing, Symbols
 from .tensors import TensorMode, Tracer, is_tensor
 
@@ -69,6 +69,8 @@ class Recorder(Handlers):
         """
         self.name = name
         self.failure: BaseException | None = None
+        self.raised: BaseException | None = None  # by the program
+        self.returned: tuple[()] | tuple[Any] = ()  # by the program: its result, if it has come to an end
         self.segments: list[Segment] = []
         self.frames: list[types.CodeType] = []  # that were run with probes, each function's once
         self._program = program
@@ -171,22 +173,31 @@ class Recorder(Handlers):
         return tuple(self.slot_values[:-1])
 
     def run(self) -> Any:
-        """Call the function watched. Exceptions are the program's own."""
+        """Call the function watched. An exception is the program's own if it is `raised`."""
         with TensorMode(self):
             self.tracer.begin()
             try:
-                return self.watcher.run(self.root, self.slots)
+                self.returned = (self.watcher.run(self.root, self.slots),)
+            except BaseException as error:
+                assert error.__traceback__ is not None
+                if error.__traceback__.tb_next is not None:  # it comes from the function, not from the call of it
+                    self.raised = error
+                raise
             finally:
                 self.tracer.active = False
+        return self.returned[0]
 
     def finish(self, result: Any) -> list[Segment]:
         """The recordings of a run that returned."""
+        if self.watcher.error is not None:
+            self.collapse(self.watcher.error)
+            return []
         if not self._over and not self._waiting and not self._known_already:
             try:
                 self.segments.append(Segment(self._way, effects.conclude(self, result)))
             except (Drop, RecursionError) as error:
                 drop = error if isinstance(error, Drop) else Drop("rebuild", "a result nested too deep")
-                self._give_up(drop, self._reason(drop))
+                self._give_up(drop, reason_of(drop, self.watcher.last_probe))
                 del drop  # its traceback has this frame: together they would keep what the program lets go
         return self.segments
 
@@ -234,9 +245,28 @@ class Recorder(Handlers):
 
     def drop(self, drop: Drop) -> None:
         """The recording cannot go on here; the run does."""
+        try:
+            self._end_here(drop)
+        except Exception as fault:
+            self.collapse(fault)
+
+    def collapse(self, fault: BaseException) -> None:
+        """The recorder itself has failed: nothing of this run is kept, and the program gets back what is its own."""
+        self.failure = self.failure or fault
+        self._over, self._waiting = True, False
+        self.segments = []
+        for step in (self._stop_tracing, self._make_plain, lambda: self._give_back(loose=True, inside=True)):
+            with contextlib.suppress(Exception):  # parts of it may be gone
+                step()
+        self.watcher.stop()
+
+    def _stop_tracing(self) -> None:
+        self.tracer.active = False
+
+    def _end_here(self, drop: Drop) -> None:
         if self._over or self._waiting:
             return
-        reason = self._reason(drop)
+        reason = reason_of(drop, self.watcher.last_probe)
         self.tracer = self.tracer.abandon()
         self.tracer.active = False
         if drop.untrusted:
@@ -255,7 +285,7 @@ class Recorder(Handlers):
             else:
                 self._stop()
         except (Drop, RecursionError) as why:
-            self._give_up(drop, replace(reason, rest=_words(why)))
+            self._give_up(drop, replace(reason, rest=words(why)))
             self._give_back(loose=True, inside=drop.inside)
             self._stop()
 
@@ -573,29 +603,6 @@ class Recorder(Handlers):
         self._over = True
         self._stop()
 
-    def _reason(self, drop: Drop) -> BreakReason:
-        probe = self.watcher.last_probe
-        stack = _user_stack()
-        reason = break_reason(
-            drop.reason,
-            probe.code if probe is not None else None,
-            probe.offset if probe is not None else None,
-            what=drop.detail,
-            user_stack=stack[:-1],
-        )
-        if stack and policy.is_trusted(reason.filename):  # inside a library: show who called it
-            caller = stack[-1]
-            reason = replace(
-                reason,
-                filename=caller.filename,
-                lineno=caller.lineno or 0,
-                line=caller.line or "",
-                function=caller.name,
-                user_stack=stack,
-                columns=None,
-            )
-        return reason
-
     # -- called by the hook
 
     def enter(self, function: types.FunctionType) -> None:
@@ -641,21 +648,18 @@ class Recorder(Handlers):
 
     def failed_inside(self, error: BaseException) -> None:
         """The recording cannot go on while an instruction is at work."""
-        drop = self._as_drop(error)
-        drop.inside = True  # what lies on the stack is in use
-        self.drop(drop)
+        if isinstance(error, Drop):
+            error.inside = True  # what lies on the stack is in use
+        self.failed(error)
 
     def failed(self, error: BaseException) -> None:
         """A handler raised: on purpose (Drop), or because something in stator is wrong."""
-        self.drop(self._as_drop(error))
-
-    def _as_drop(self, error: BaseException) -> Drop:
         if isinstance(error, Drop):
-            return error
-        if isinstance(error, RecursionError):  # the program's, of which we had our share
-            return Drop("recursion", "a handler", transient=True)
-        self.failure = self.failure or error
-        return Drop("internal-error", f"{type(error).__name__}: {error}", transient=True)
+            self.drop(error)
+        elif isinstance(error, RecursionError):  # the program's, of which we had our share
+            self.drop(Drop("recursion", "a handler", transient=True))
+        else:
+            self.collapse(error)
 
 
 _LOOSE_TYPES = (int, float, str)
@@ -666,21 +670,3 @@ def _is_loose(value: Any) -> bool:
     if type(value) is float:
         return value == value  # a NaN is told by its identity already
     return type(value) is int or (type(value) is str and len(value) > 1)
-
-
-def _words(why: Drop | RecursionError) -> str:
-    if isinstance(why, Drop):
-        return REASONS[why.reason].reason.replace("{what}", why.detail)
-    return "the values at hand are nested too deep"
-
-
-def _user_stack() -> tuple[FrameSummary, ...]:
-    """The program's own frames, outermost first."""
-    frames: list[FrameSummary] = []
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and len(frames) < 50:
-        code = frame.f_code
-        if not policy.is_trusted(code.co_filename):
-            frames.append(FrameSummary(code.co_filename, frame.f_lineno, code.co_qualname, lookup_line=False))
-        frame = frame.f_back
-    return tuple(reversed(frames))

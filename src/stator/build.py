@@ -1,0 +1,85 @@
+"""From a recording to something that can be called: backend, guards, replay."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import announce, events
+from .backends.registry import Backend, is_ours
+from .errors import BackendError, SpecializationError
+from .options import View
+from .recording import Recording
+from .relations import symbols_in_words
+from .replay.cache import Entry
+from .replay.emit import emit, wanted_origins
+from .replay.engine import compile_guards
+from .replay.graph import restoring
+from .replay.guards import Guards
+from .verify import Subject, reference, verifying
+
+
+def build(recording: Recording, name: str, backend: tuple[str, Backend], settings: View, number: int) -> Entry:
+    """The entry for the cache. The backend is called; what it assumed of sizes is guarded, too. `number`: of the graph,
+    among those of the function `name`.
+    """
+    wanted = wanted_origins(recording)
+    compiled: Callable[..., Any] | None = None
+    if not recording.plain and recording.graph is not None:
+        captured = reference(recording.graph) if settings.verify else None
+        compiled = restoring(_compile(recording, name, backend, settings, number), recording.graph)
+        if captured is not None:
+            compiled = verifying(compiled, captured, Subject(name, backend, settings.debug_dir))
+    _take_assumptions(recording)
+    restores = tuple(wanted.index(origin) for origin in recording.restores)
+    early = tuple(wanted.index(origin) for origin in recording.early)
+    guards = Guards(recording, wanted, compile_guards)
+    entry = Entry(recording.name, guards, None, recording.mutates, restores, early)
+    entry.break_reason = recording.break_reason
+    entry.symbolic, entry.specialised = symbols_in_words(recording)
+    if recording.plain:
+        return entry
+    entry.graph = recording.graph
+    entry.replay, entry.leave, entry.replay_source = emit(recording, wanted, compiled)
+    entry.number = number if compiled is not None else 0
+    return entry
+
+
+def _take_assumptions(recording: Recording) -> None:
+    if recording.more_relations is not None:
+        recording.relations = recording.more_relations()
+    broken = recording.violated() if recording.violated is not None else None
+    recording.more_relations = recording.violated = recording.describe_nodes = None
+    if broken is not None:
+        raise SpecializationError(recording.name, broken)
+
+
+def _compile(
+    recording: Recording, name: str, backend: tuple[str, Backend], settings: View, number: int
+) -> Callable[..., Any]:
+    assert recording.graph is not None
+    recording.graph.meta["label"] = announce.label(name, number)
+    if events.listening(events.GraphCaptured):
+        events.emit(announce.captured(name, number, recording))
+    start = time.perf_counter()
+    depth = sys.getrecursionlimit()
+    try:
+        if recording.describe_nodes is not None and not is_ours(backend[1]):
+            recording.describe_nodes()
+        with torch.set_grad_enabled(recording.state[0]):  # as it is where the graph will run
+            compiled = backend[1](recording.graph, recording.example_inputs)
+        if not callable(compiled):
+            raise TypeError(f"the backend gave back {compiled!r}, which is not callable")
+    except Exception as error:
+        text = recording.graph.print_readable(print_output=False)
+        raise BackendError(backend[0], error, announce.save(text, "graph", settings.debug_dir)) from error
+    finally:
+        if sys.getrecursionlimit() != depth:  # it is the program's, and some programs read it
+            sys.setrecursionlimit(depth)
+    spent = time.perf_counter() - start
+    events.emit(announce.compiled(name, backend[0], spent, number, recording.graph, compiled))
+    return compiled
