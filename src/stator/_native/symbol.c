@@ -9,6 +9,7 @@
  * business of the probes (probe.c).
  */
 #include "native.h"
+#include <math.h>
 
 static PyTypeObject IntType, FloatType;
 
@@ -249,6 +250,9 @@ swap_item(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     PyObject *old = PyTuple_GET_ITEM(args[0], index);
     int number = Py_IS_TYPE(old, &PyLong_Type) || Py_IS_TYPE(old, &PyFloat_Type);
     int equal = number ? PyObject_RichCompareBool(old, args[2], Py_EQ) : 0;
+    if (equal == 0 && number && PyFloat_Check(old) && PyFloat_Check(args[2])) { /* what is not a number equals nothing */
+        equal = isnan(PyFloat_AS_DOUBLE(old)) && isnan(PyFloat_AS_DOUBLE(args[2]));
+    }
     if (equal <= 0) {
         return equal < 0 ? NULL : PyErr_Format(PyExc_ValueError, "swap_item: an equal number is expected");
     }
