@@ -50,6 +50,7 @@ from .watch.symbols import Changing
 Slots = tuple[Any, ...]
 _MOST_UNEXPECTED = 4  # recordings of a function that may turn out to go by numbers that change
 _TRANSIENT_LIMIT = 3
+_OF_OPERATIONS = (IndexError, RuntimeError)  # what torch's operations raise for the data that they are given
 _stance = "default"
 
 
@@ -332,7 +333,7 @@ class Program:
         self, entry: Entry, error: BaseException, restored: bool, function: types.FunctionType, slots: Slots
     ) -> Any:
         """A replay raised. What it changed is as before: the function itself raises what eager raises. If it does not
-        raise, the fault is ours, or the backend's.
+        raise, it has handled what an operation raised, or the fault is ours, or the backend's.
         """
         if isinstance(error, VerificationError):
             raise error
@@ -340,7 +341,8 @@ class Program:
             error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
             raise error
         result = self.call_plain(function, slots) if function is self.function else function(*slots)
-        if not isinstance(error, Failed):
+        expected = isinstance(error, Failed) or restored or type(error) in _OF_OPERATIONS
+        if not expected:
             self._internal_failure("a replay", error)
         return result
 

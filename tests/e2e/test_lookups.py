@@ -334,7 +334,7 @@ def test_builtins_are_replaced(monkeypatch):
         lambda _: monkeypatch.setattr(builtins, "divmod", lambda a, b: (50, 0)),
         restore=lambda _: monkeypatch.setattr(builtins, "divmod", original),
     )
-    assert outcomes == ["miss", "hit", "plain", "plain", "hit"]  # nothing of ours runs while they are replaced
+    assert outcomes == ["miss", "hit", "miss", "hit", "hit"]
 
 
 def test_a_builtin_is_hidden_by_a_global():

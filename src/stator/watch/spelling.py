@@ -130,6 +130,8 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "bitwise_not": operator.invert,
     "positive": operator.pos,
 }
+# Python functions that go by a name under which nobody finds them.
+_POWERS: dict[Any, Callable[..., Any]] = {torch.Tensor.__pow__: operator.pow, torch.Tensor.__ipow__: operator.ipow}
 _ITEMS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
 _SPELLED_OTHERWISE = frozenset({*_ITEMS, *_COMPARE, *_UNARY, *(name for _, name in _BINARY)})
 
@@ -360,6 +362,8 @@ def spell(
         return "call_function", _COMPARE[name], args, _short(_COMPARE[name])
     if probe is not None and probe.kind == _native.UNARY and name in _UNARY and len(args) == 1:
         return "call_function", _UNARY[name], args, _short(_UNARY[name])
+    if plain and len(args) == 2 and func in _POWERS:
+        return "call_function", _POWERS[func], args, "pow"
     if _is_tensor_method(func) and args and isinstance(args[0], torch.Tensor):
         return "call_method", name, args, name.strip("_")
     return "call_function", func, args, name.strip("_")
