@@ -16,6 +16,7 @@ import time
 import warnings
 
 import numpy as np
+import pytest
 from attacks import attack, hidden
 from harness import World
 
@@ -164,6 +165,9 @@ def test_rule_2_named_tuples_replaced():
     )
 
 
+@pytest.mark.xfail(
+    strict=True, reason="a flag without a name cannot be written into a graph: the replay fails, and plain Python runs"
+)
 def test_rule_2_flags():
     def world():
         class F(enum.Flag):

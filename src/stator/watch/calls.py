@@ -158,6 +158,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
         "hold what they get",
     ),
     (pure, [operator.itemgetter, operator.attrgetter, operator.methodcaller], "made here; their calls have rules"),
+    (pure, [torch._C._dynamo.eval_frame.set_eval_frame], "turns torch's own compiler off and on, which is off here"),
     (check_abstract, [_abc._abc_instancecheck, _abc._abc_subclasscheck], "answers change when a class is registered"),
     (read_type, [_abc.get_cache_token], "counts registered classes, and `check_abstract` guards that"),
     (pure, [torch.Size, torch.device, torch.finfo, torch.iinfo], "constants made from constants"),
