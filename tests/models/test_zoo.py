@@ -24,6 +24,7 @@ QUICK = {
     ("Swin", "training"): "windows that are shifted",
     ("Wav2Vec2", "forward"): "weights that are parametrised",
     ("Moonshine", "forward"): "a configuration that is copied in each call",
+    ("PatchTST", "training"): "a norm of a tensor that does not lie in order",
     ("CLIP", "training"): "two towers",
     ("DETR", "forward"): "a backbone and queries",
     ("UNet", "training"): "iterators spread into calls",
