@@ -53,9 +53,7 @@ def test_pitfall_14_a_cached_function_with_effects():
     attack(world, lambda w: w.cached.cache_clear(), lambda w: setattr(w, "k", 4), lambda w: w.cached.cache_clear())
 
 
-@pytest.mark.xfail(
-    strict=True, reason="what the function raises is taken for a failure of stator, which warns; the result is right"
-)
+@pytest.mark.xfail(strict=True, reason="right, but stator warns of what the function raises")
 def test_pitfall_14_a_cached_function_that_raises():
     def world():
         g = types.SimpleNamespace(bad=False)

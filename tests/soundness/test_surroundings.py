@@ -165,9 +165,7 @@ def test_rule_2_named_tuples_replaced():
     )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a flag without a name cannot be written into a graph: the replay fails, and plain Python runs"
-)
+@pytest.mark.xfail(strict=True, reason="right, but a flag without a name makes the replay fail")
 def test_rule_2_flags():
     def world():
         class F(enum.Flag):
