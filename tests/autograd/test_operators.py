@@ -26,9 +26,13 @@ if "expecttest" not in sys.modules:  # torch's database imports it for a base cl
     sys.modules["expecttest"] = types.ModuleType("expecttest")
     sys.modules["expecttest"].TestCase = unittest.TestCase
 
+_call_function, _call_method = torch._C.ScriptFunction.__call__, torch._C.ScriptMethod.__call__
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_methods_invocations import op_db
+# What torch does to itself for its own tests would stay for the tests of other files.
+torch._C.ScriptFunction.__call__, torch._C.ScriptMethod.__call__ = _call_function, _call_method
+torch.backends.__allow_nonbracketed_mutation_flag = True
 gc.freeze()  # a million objects, which every full collection would walk through
 
 # Results whose value or shape needs data: the capture breaks there too. `CannotDerive`, or torch's own error.

@@ -24,7 +24,6 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 DIRTY = 77  # status of a process that is left with something it cannot undo
 SLOW = ("generated_code",)  # not in the quick run
-OPEN = ("transforms",)  # nor this one: a fault in watch/interiors.py still reaches the program
 KINDS = ("fault", "memory", "unsuppressed", "interrupt")
 
 
@@ -119,7 +118,7 @@ def program_names() -> list[str]:
 def main(given: list[str]) -> int:
     args = arguments(given)
     names = [name for name in program_names() if re.search(args.programs, name)]
-    names = [name for name in names if not (args.quick and name in SLOW + OPEN)]
+    names = [name for name in names if not (args.quick and name in SLOW)]
     tally = Tally(args.verbose)
     groups = [",".join(names)] if args.quick else names
     with ThreadPoolExecutor(args.jobs) as pool:

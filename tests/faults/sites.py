@@ -41,7 +41,8 @@ WAY_BACK = {
     "watch.recorder": ("Recorder.collapse", "Recorder._stop_tracing", "Recorder.original"),
     "errors": ("InternalError", "BackendError"),
     "autograd.runtime": ("_before_writes.marking",),
-    "watch.interiors": ("_Call.__call__",),
+    # Around the program's function; what they do before and after it stands in `_attempt`.
+    "watch.interiors": ("_Call.__call__", "Interiors._attempt", "Interiors.transform", "Interiors.apply"),
     "watch.policy": ("recording", "is_compiling"),
     "modules": ("compiled_module.call", "compile_in_place.call"),
     "dispatch": ("_find_default",),  # raises what a wrong call raises
@@ -113,7 +114,7 @@ class _Ticking(ast.NodeTransformer):
         self._module = module
         self._names: list[str] = []
         self._depth = 0
-        self._tried = False  # inside of a `try`
+        self._tried = False  # inside of a `try` with an `except`
 
     def _tick(self, at: ast.stmt, *, entry: bool) -> list[ast.stmt]:
         number = len(SITES)
@@ -148,7 +149,8 @@ class _Ticking(ast.NodeTransformer):
         for name in ("body", "orelse", "finalbody"):
             body = getattr(node, name, None)
             if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
-                tried, self._tried = self._tried, self._tried or (isinstance(node, ast.Try) and name == "body")
+                handled = isinstance(node, ast.Try) and bool(node.handlers) and name == "body"
+                tried, self._tried = self._tried, self._tried or handled
                 setattr(node, name, self._body(body, starts=False))
                 self._tried = tried
         for handler in [*getattr(node, "handlers", ()), *getattr(node, "cases", ())]:

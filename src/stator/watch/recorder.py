@@ -648,16 +648,16 @@ class Recorder(Handlers):
 
     def failed_inside(self, error: BaseException) -> None:
         """The recording cannot go on while an instruction is at work."""
-        if isinstance(error, Drop):
-            error.inside = True  # what lies on the stack is in use
-        self.failed(error)
+        self.failed(error, inside=True)
 
-    def failed(self, error: BaseException) -> None:
-        """A handler raised: on purpose (Drop), or because something in stator is wrong."""
+    def failed(self, error: BaseException, *, inside: bool = False) -> None:
+        """A handler raised: on purpose (Drop), or because something in stator is wrong. `inside`: what lies on the
+        stack is in use."""
+        if isinstance(error, RecursionError):  # the program's, of which we had our share
+            error = Drop("recursion", "a handler", transient=True)
         if isinstance(error, Drop):
+            error.inside = error.inside or inside
             self.drop(error)
-        elif isinstance(error, RecursionError):  # the program's, of which we had our share
-            self.drop(Drop("recursion", "a handler", transient=True))
         else:
             self.collapse(error)
 
