@@ -165,7 +165,6 @@ def test_rule_2_named_tuples_replaced():
     )
 
 
-@pytest.mark.xfail(strict=True, reason="right, but a flag without a name makes the replay fail")
 def test_rule_2_flags():
     def world():
         class F(enum.Flag):

@@ -7,6 +7,7 @@ changed without a node, and global state that changed without a node end the rec
 
 from __future__ import annotations
 
+import enum
 import functools
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -363,9 +364,12 @@ class Tracer(_native.Tracer):
             return node
         if isinstance(value, _KINDS_OF_ARGUMENT):
             return self._aggregate(value, tensors)
-        if is_constant(value):
-            return value
         cls = type(value)
+        if isinstance(value, enum.Flag) and value._name_ not in cls._member_map_:  # printed, it would be no expression
+            if isinstance(value, int) and not self.in_operator:
+                return int.__int__(value)
+        elif is_constant(value):
+            return value
         raise Drop("unsupported-argument", f"{cls.__module__}.{cls.__qualname__}")
 
     def _aggregate(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
