@@ -32,7 +32,7 @@ with warnings.catch_warnings():
     from torch.testing._internal.common_methods_invocations import op_db
 # What torch does to itself for its own tests would stay for the tests of other files.
 torch._C.ScriptFunction.__call__, torch._C.ScriptMethod.__call__ = _call_function, _call_method
-torch.backends.__allow_nonbracketed_mutation_flag = True
+torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
 gc.freeze()  # a million objects, which every full collection would walk through
 
 # Results whose value or shape needs data: the capture breaks there too. `CannotDerive`, or torch's own error.
