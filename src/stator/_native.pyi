@@ -565,6 +565,9 @@ def mro_lookup(T: type, name: str, /) -> Any: ...
 def surely_binds(function: FunctionType, given: int, names: tuple[str, ...], /) -> bool:
     """Does a function take so many positional arguments, and these names? False in doubt."""
 
+def raising(error: BaseException, /) -> Any:
+    """A function of any arguments that raises this error, and has no frame."""
+
 def as_iterator(obj: object, /) -> Any: ...
 def tensor_version(tensor: object, /) -> int | None:
     """The version counter of a tensor; None for inference tensors, which have none."""

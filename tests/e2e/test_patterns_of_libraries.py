@@ -328,14 +328,31 @@ def test_a_cached_function_is_asked_behind_a_write():
     check(world, [*calls(1, 2), cleared, *calls(5, 6), filled, *calls(7)], expect=None)
 
 
-def test_caches_that_tell_types_apart_or_keep_nothing_break():
+def test_a_cache_that_tells_types_apart():
+    def world():
+        typed = functools.lru_cache(typed=True)(abs)
+        w = World(k=-2, typed=typed)
+        w.fn = lambda x: x * w.typed(w.k)
+        return w
+
+    def of(k):
+        def call(w):
+            w.k = k
+            return w.fn(rand(4))
+
+        return call
+
+    check(world, [of(-2), of(-2), of(-2.0), of(-2), of(-2.0)], expect="miss hit miss hit hit", breaks=[])
+
+
+def test_a_cache_that_keeps_nothing_breaks():
     def world():
         state = types.SimpleNamespace(count=0)
-        typed, nothing = functools.lru_cache(typed=True)(abs), functools.lru_cache(maxsize=0)(abs)
+        nothing = functools.lru_cache(maxsize=0)(abs)
 
         def fn(x):
             state.count += 1
-            return x * typed(-2) + nothing(-3)
+            return x * nothing(-3)
 
         return World(fn=fn, state=state)
 

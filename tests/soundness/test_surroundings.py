@@ -16,7 +16,6 @@ import time
 import warnings
 
 import numpy as np
-import pytest
 from attacks import attack, hidden
 from harness import World
 

@@ -92,6 +92,26 @@ distinct(PyObject *Py_UNUSED(module), PyObject *number)
     return (PyObject *)copy;
 }
 
+static PyObject *
+raise_again(PyObject *error, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+{
+    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), Py_NewRef(error), PyException_GetTraceback(error));
+    return NULL;
+}
+
+static PyMethodDef raise_again_method = {"raise_again", (PyCFunction)(void (*)(void))raise_again,
+                                         METH_VARARGS | METH_KEYWORDS, NULL};
+
+static PyObject *
+raising(PyObject *Py_UNUSED(module), PyObject *error)
+{
+    if (!PyExceptionInstance_Check(error)) {
+        PyErr_SetString(PyExc_TypeError, "raising(error) takes an exception");
+        return NULL;
+    }
+    return PyCFunction_New(&raise_again_method, error);
+}
+
 static PyMethodDef functions[] = {
     {"current", current, METH_NOARGS, "The watcher that runs in this thread, or None."},
     {"state", state, METH_NOARGS, "This thread's state: OFF, WATCHING or SENTINEL."},
@@ -102,6 +122,7 @@ static PyMethodDef functions[] = {
     {"surely_binds", (PyCFunction)(void (*)(void))surely_binds, METH_FASTCALL,
      "Does a function take so many positional arguments, and these names? False in doubt."},
     {"distinct", distinct, METH_O, "Another object that is the same int, float or text."},
+    {"raising", raising, METH_O, "A function of any arguments that raises this error, and has no frame."},
     {"as_iterator", as_iterator, METH_O, "What GET_ITER makes of a result of __iter__: itself, if it is an iterator."},
     {"tensor_version", tensor_version, METH_O, "A tensor's version counter; None if it has none."},
     {"fingerprint", (PyCFunction)(void (*)(void))tensor_fingerprint, METH_FASTCALL,

@@ -135,12 +135,10 @@ class Handlers:
         """Has the segment changed anything outside so far?"""
         raise NotImplementedError
 
-    def is_unsteady(self, cached: Any) -> bool:
-        """May a cached function give the guards, which call it before anything is written, what it gives nobody else?
-        (Libraries cache what does not depend on the program.)"""
+    def is_trusted_behind_cache(self, cached: Any) -> bool:
+        """Is this a library's function? Libraries cache what does not depend on the program, and changes nothing."""
         code = getattr(getattr(cached, "__wrapped__", None), "__code__", None)
-        trusted = type(code) is types.CodeType and policy.is_trusted(code.co_filename)
-        return not trusted and (self.has_written() or cached.cache_info().maxsize == 0)
+        return type(code) is types.CodeType and policy.is_trusted(code.co_filename)
 
     def paused(self, func: Callable[..., Any], *args: Any) -> Any:
         return self.watcher.paused(func, *args)

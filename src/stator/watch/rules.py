@@ -262,22 +262,31 @@ def context_variable(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...
     r.ledger.read(r.ledger.constant(func), Edge.CALL, args, value)
 
 
-def cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    """A function behind `functools.lru_cache`: on a hit no frame runs, so the guards ask the cache again. Behind a
-    write they ask for what it holds, and do not make it call the function: that would be too early."""
+def cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """A function behind `functools.lru_cache`: on a hit no frame runs, so the guards ask the cache again. They ask for
+    what it holds, and do not make it call the program's function: that might be too early, or once too often."""
     if kwnames or not all(map(is_constant, args)):
         raise Drop("cached-function", r.name_of(func))
-    unsteady = r.is_unsteady(func)
-    if unsteady and not is_cached(func, args):
+    trusted = r.is_trusted_behind_cache(func)
+    if not trusted and r.has_written() and not is_cached(func, args):
         raise Drop("cached-function", r.name_of(func))
     was, r.tracer.active = r.tracer.active, False  # what is computed now is computed once, and no part of the graph
     try:
-        if unsteady:
-            r.ledger.read(r.ledger.constant(cached_result), Edge.CALL, (func, *args), r.paused(func, *args))
-        else:
-            read_again(r, func, args, kwnames)
+        value = r.watcher.paused(func, *args)
+    except Exception as error:  # which no cache holds: called again, the function would do again what it did
+        r.failed_inside(Drop("cached-function", r.name_of(func)))
+        assert error.__traceback__ is not None
+        return _native.raising(error.with_traceback(error.__traceback__.tb_next))
     finally:
         r.tracer.active = was
+    if trusted:
+        r.ledger.read(r.ledger.find(func) or r.ledger.constant(func), Edge.CALL, args, value)
+    elif is_cached(func, args):
+        r.ledger.read(r.ledger.constant(cached_result), Edge.CALL, (func, *args), value)
+    else:
+        r.failed_inside(Drop("cached-function", r.name_of(func)))
+        return lambda *given: value
+    return None
 
 
 _NOT_CACHED = object()
@@ -290,11 +299,11 @@ def cached_result(func: Any, *args: Any) -> Any:
 
 def is_cached(func: Any, args: tuple[Any, ...]) -> bool:
     """Does the cache of a function, which nothing but the garbage collector is told of, hold a result for these?"""
-    parameters = func.cache_parameters()
-    if parameters["typed"] or parameters["maxsize"] == 0:
-        return False
     tables = [table for table in gc.get_referents(func) if type(table) is dict and table is not vars(func)]
-    key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else args  # as functools makes it
+    if func.cache_parameters()["typed"]:  # the keys are made as functools makes them
+        key: Any = (*args, *map(type, args))
+    else:
+        key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else args
     return len(tables) == 1 and key in tables[0]
 
 
