@@ -10,7 +10,8 @@ setup(
             "stator._native",
             sources=sorted(glob("src/stator/_native/*.c")),
             depends=sorted(glob("src/stator/_native/*.h")),
-            extra_compile_args=["-O2", "-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra"],
+            extra_compile_args=["-O2", "-flto", "-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra"],
+            extra_link_args=["-O2", "-flto"],  # the way of a call leads through many files
         )
     ]
 )

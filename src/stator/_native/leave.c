@@ -235,6 +235,7 @@ static int
 set_read(Leave *l, PyObject *read, PyObject *of, PyObject *moves)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(moves), arguments = ((PyCodeObject *)PyFunction_GET_CODE(l->call))->co_argcount;
+    l->arguments = arguments;
     l->moves = PyMem_Malloc((size_t)(count + 1) * sizeof(int));
     if (l->moves == NULL) {
         PyErr_NoMemory();
@@ -394,7 +395,7 @@ static int
 read_value(Leave *l, PyObject *function, PyObject *known, PyObject *state, Landing **landing, PyObject **inputs)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(state);
-    if (count != ((PyCodeObject *)PyFunction_GET_CODE(l->call))->co_argcount || count < 2) {
+    if (count != l->arguments || count < 2) {
         return 0;
     }
     PyObject *const *end = ((PyTupleObject *)state)->ob_item + count - 2;

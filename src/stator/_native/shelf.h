@@ -38,6 +38,7 @@ typedef struct {
     int *moves;         /* these parts of the state (the method's place stands for the value) ... */
     Py_ssize_t moved;   /* ... that many */
     int in_place;       /* all of them, in the same order */
+    Py_ssize_t arguments; /* so many parts has the state */
 } Leave;
 
 struct Shelf;
