@@ -104,7 +104,7 @@ add_edge(Maker *m, const Node *n)
         m->marks[self].sure = 1;
         return 1;
     }
-    if (n->edge == EDGE_LOCAL || n->edge == EDGE_CALL || n->is_entry) {
+    if (n->edge == EDGE_LOCAL || n->edge == EDGE_CALL || n->edge == EDGE_GRAD || n->is_entry) {
         return 0;
     }
     PyObject *owner = m->g->nodes[parent].value;

@@ -7,13 +7,14 @@
 
 #include "guard.h"
 
-enum { MAX_OWNED = 16, MAX_PATH = 16 };
+enum { OWNED_IN_PLACE = 16, MAX_PATH = 16 };
 
 typedef struct {
     PyObject *const *slots;
     Py_ssize_t slot_count, made; /* `made`: the slot whose value nobody else has; -1: none */
-    PyObject *owned[MAX_OWNED]; /* values that nobody else holds */
-    int owned_count;
+    PyObject **owned; /* values that perhaps nobody else holds: */
+    PyObject *in_place[OWNED_IN_PLACE];
+    int owned_count, owned_room;
     int unsure; /* Python code might have to run */
     int ask;    /* a check is left to Python */
 } Walk;
@@ -214,18 +215,39 @@ entry_behind(PyObject *cls, PyObject *key)
     return NULL;
 }
 
+/* Keeps a value to the end of the walk. Steals it, and gives it back; NULL if there is none, or no memory. */
 static PyObject *
-call(Walk *w, PyObject *function)
+own(Walk *w, PyObject *value)
 {
-    if (w->owned_count == MAX_OWNED) {
-        w->unsure = 1;
-        return NULL;
+    if (value != NULL && w->owned_count == w->owned_room) {
+        size_t bytes = (size_t)w->owned_room * sizeof(PyObject *);
+        PyObject **more = PyMem_Realloc(w->owned == w->in_place ? NULL : w->owned, 4 * bytes);
+        if (more == NULL) {
+            Py_DECREF(value);
+            w->unsure = 1;
+            return NULL;
+        }
+        if (w->owned == w->in_place) {
+            memcpy(more, w->in_place, bytes);
+        }
+        w->owned = more;
+        w->owned_room *= 4;
     }
-    PyObject *answer = PyObject_CallNoArgs(function);
-    if (answer != NULL) {
-        w->owned[w->owned_count++] = answer;
+    if (value != NULL) {
+        w->owned[w->owned_count++] = value;
     }
-    return answer;
+    return value;
+}
+
+static void
+let_go(Walk *w)
+{
+    for (int i = 0; i < w->owned_count; i++) {
+        Py_DECREF(w->owned[i]);
+    }
+    if (w->owned != w->in_place) {
+        PyMem_Free(w->owned);
+    }
 }
 
 /* The value of a node, not owned; NULL: there is none, or the walk is unsure. */
@@ -259,7 +281,9 @@ fetch(Walk *w, Node *n, PyObject *parent)
     case EDGE_SUPER:
         return PyType_Check(parent) ? entry_behind(parent, n->key) : NULL;
     case EDGE_CALL:
-        return call(w, parent);
+        return own(w, PyObject_CallNoArgs(parent));
+    case EDGE_GRAD:
+        return own(w, tensor_grad(parent));
     default:
         return NULL;
     }

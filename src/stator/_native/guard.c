@@ -168,6 +168,7 @@ edge_from(Node *n)
     case EDGE_SELF:
     case EDGE_CELL:
     case EDGE_CALL:
+    case EDGE_GRAD:
         return 0;
     default:
         return refuse("no such edge");
@@ -281,6 +282,35 @@ formulas_from(Guards *g, PyObject *list, PyObject *terms)
 }
 
 static int
+storages_from(Guards *g, PyObject *nodes, PyObject *firsts)
+{
+    Py_ssize_t count = PyTuple_GET_SIZE(nodes);
+    if (PyTuple_GET_SIZE(firsts) != count) {
+        return refuse("every storage has a first place");
+    }
+    int size = 8;
+    while (size < 2 * count) {
+        size *= 2;
+    }
+    g->storages = numbers_from(g, nodes, 0);
+    g->firsts = PyMem_Calloc((size_t)count + 1, sizeof(int));
+    g->memory = PyMem_Calloc((size_t)size, sizeof(void *));
+    g->memory_first = PyMem_Calloc((size_t)size, sizeof(int));
+    if (g->storages == NULL || g->firsts == NULL || g->memory == NULL || g->memory_first == NULL) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        g->firsts[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(firsts, i));
+        if (g->firsts[i] < -1 || g->firsts[i] > i || PyErr_Occurred()) {
+            return PyErr_Occurred() ? -1 : refuse("the first place is not behind");
+        }
+    }
+    g->memory_size = size;
+    g->storage_count = (int)count;
+    return 0;
+}
+
+static int
 nodes_from(Guards *g, PyObject *nodes)
 {
     Py_ssize_t count = PyList_GET_SIZE(nodes), checks = 0;
@@ -311,13 +341,14 @@ static PyObject *
 guards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"state", "nodes",  "relations", "groups",   "wanted", "asked",
-                            "always", "ask", "formulas",  "terms", NULL};
+                            "always", "ask", "formulas",  "terms", "storages", "firsts", NULL};
     PyObject *state, *nodes, *relations, *groups, *wanted, *asked, *ask, *formulas = NULL, *terms = NULL;
+    PyObject *storages = NULL, *firsts = NULL;
     int always;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!O!O!iO|O!O!", names, &state, &PyList_Type, &nodes,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!O!O!iO|O!O!O!O!", names, &state, &PyList_Type, &nodes,
                                      &PyList_Type, &relations, &PyList_Type, &groups, &PyTuple_Type, &wanted,
                                      &PyTuple_Type, &asked, &always, &ask, &PyList_Type, &formulas, &PyTuple_Type,
-                                     &terms)) {
+                                     &terms, &PyTuple_Type, &storages, &PyTuple_Type, &firsts)) {
         return NULL;
     }
     Guards *g = (Guards *)type->tp_alloc(type, 0);
@@ -327,7 +358,8 @@ guards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     g->failed_origin = g->failed_check = -1;
     g->patience = 1;
     if (state_from(&g->state, state) < 0 || nodes_from(g, nodes) < 0 || relations_from(g, relations) < 0 ||
-        groups_from(g, groups) < 0 || (formulas != NULL && terms != NULL && formulas_from(g, formulas, terms) < 0) || (g->wanted = numbers_from(g, wanted, 1)) == NULL ||
+        groups_from(g, groups) < 0 || (formulas != NULL && terms != NULL && formulas_from(g, formulas, terms) < 0) ||
+        (storages != NULL && firsts != NULL && storages_from(g, storages, firsts) < 0) || (g->wanted = numbers_from(g, wanted, 1)) == NULL ||
         (g->asked = numbers_from(g, asked, 0)) == NULL) {
         if (!PyErr_Occurred()) {
             PyErr_NoMemory();
@@ -395,7 +427,7 @@ guards_clear(Guards *g)
     while (g->formula_count > 0) {
         formula_clear(&g->formulas[--g->formula_count]);
     }
-    g->term_count = 0;
+    g->term_count = g->storage_count = 0;
     state_clear(&g->state);
     Py_CLEAR(g->ask);
     return 0;
@@ -414,6 +446,10 @@ guards_dealloc(Guards *g)
     PyMem_Free(g->groups);
     PyMem_Free(g->formulas);
     PyMem_Free(g->terms);
+    PyMem_Free(g->storages);
+    PyMem_Free(g->firsts);
+    PyMem_Free(g->memory);
+    PyMem_Free(g->memory_first);
     PyMem_Free(g->term_values);
     PyMem_Free(g->wanted);
     PyMem_Free(g->asked);

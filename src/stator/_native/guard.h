@@ -37,6 +37,7 @@ int state_setup(PyObject *module);
     X(MRO)       /* entry `key` of a class */                                                                        \
     X(SUPER)     /* entry key[1] of a class, behind class key[0] */                                                  \
     X(CALL)      /* key(), of a C function that runs no Python code */                                               \
+    X(GRAD)      /* the gradient of a leaf tensor */                                                                 \
     X(KEYED)     /* item of a dict: its key is the value of the earlier node `number`, a very object */
 
 #define FUNCTION_PARTS(X) X(CODE) X(DEFAULTS) X(KWDEFAULTS) X(CLOSURE) X(GLOBALS) X(NAME) X(QUALNAME) X(ANNOTATIONS)
@@ -119,9 +120,13 @@ typedef struct {
     Formula *formulas;   /* relations between sizes and numbers, over the values of these: */
     int *terms;
     PyObject **term_values;
+    int *storages;       /* nodes whose values are tensors that may share memory, or numbers, ... */
+    int *firsts;         /* ... and of each which of them is the first one that lies in the same; -1: it is a number */
+    const void **memory; /* a hash table for that, of `memory_size` entries: storages, ... */
+    int *memory_first;   /* ... and where each was found first */
     int *wanted;         /* nodes whose values the replay gets; -1: the next one that `ask` gives back */
     int *asked;          /* nodes whose values `ask` gets; the first `always_count` even if no check is in doubt */
-    int node_count, check_count, tensor_count, relation_count, group_count, formula_count, term_count, wanted_count, asked_count, always_count;
+    int node_count, check_count, tensor_count, relation_count, group_count, formula_count, term_count, storage_count, memory_size, wanted_count, asked_count, always_count;
     PyObject *ask;       /* a Python function for what C code cannot tell; see guards_walk */
     int always_ask;
     int cleared;         /* by the garbage collector */
@@ -157,5 +162,6 @@ int guards_setup(PyObject *module);
 void group_note(Guards *g, Node *n, PyObject *value, int made); /* a member of a group gets another value */
 int relations_hold(Guards *g); /* of the values that the nodes have now */
 int formulas_hold(Guards *g);  /* relations between the sizes and numbers of this call */
+int storages_hold(Guards *g);  /* do the same tensors share memory? */
 
 #endif

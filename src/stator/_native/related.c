@@ -82,6 +82,35 @@ relations_hold(Guards *g)
     return 1;
 }
 
+/* Which storage a tensor lies in is asked of all of them in every call: nothing tells that it has not changed. */
+int
+storages_hold(Guards *g)
+{
+    if (g->storage_count == 0) {
+        return 1;
+    }
+    memset(g->memory, 0, (size_t)g->memory_size * sizeof(void *));
+    for (int i = 0; i < g->storage_count; i++) {
+        if (g->firsts[i] < 0) {
+            continue;
+        }
+        const void *storage = tensor_storage(g->nodes[g->storages[i]].value);
+        size_t at = ((uintptr_t)storage >> 4) * 0x9E3779B97F4A7C15u >> 32;
+        for (at &= (size_t)g->memory_size - 1; g->memory[at] != NULL && g->memory[at] != storage;) {
+            at = (at + 1) & ((size_t)g->memory_size - 1);
+        }
+        if (g->memory[at] == NULL) {
+            g->memory[at] = storage;
+            g->memory_first[at] = i;
+        }
+        if (storage == NULL || g->memory_first[at] != g->firsts[i]) {
+            g->failed_origin = g->failed_check = -1;
+            return 0;
+        }
+    }
+    return 1;
+}
+
 int
 formulas_hold(Guards *g)
 {

@@ -45,6 +45,23 @@ tensor_holds_by_call(const TensorFacts *f, PyObject *value)
     return ask(tensor_places.requires_grad, value) == f->requires_grad && ask(tensor_places.is_leaf, value) == f->is_leaf;
 }
 
+PyObject *
+tensor_grad(PyObject *value)
+{
+    const TensorPlaces *at = &tensor_places;
+    char *impl = at->grad == NULL ? NULL : tensor_impl(value);
+    if (impl == NULL) {
+        return NULL;
+    }
+    int is_leaf = at->way == TENSOR_LAYOUT ? tensor_is_leaf_by_layout(TENSOR_AT(impl, at->autograd, char *))
+                                           : ask(at->is_leaf, value) == 1;
+    PyObject *grad = is_leaf ? at->grad->get(value, at->grad->closure) : NULL; /* torch warns of others */
+    if (grad == NULL) {
+        PyErr_Clear();
+    }
+    return grad;
+}
+
 TensorFacts *
 tensor_facts_new(PyObject *tuple)
 {
@@ -113,16 +130,17 @@ symbol(void *library, const char *name)
 static PyObject *
 tensor_learn(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *tensor, *parameter, *requires_grad, *is_leaf, *layout;
+    PyObject *tensor, *parameter, *requires_grad, *is_leaf, *grad, *layout;
     Py_ssize_t impl, keys;
     const char *library;
-    if (!PyArg_ParseTuple(args, "O!O!nnOOsO", &PyType_Type, &tensor, &PyType_Type, &parameter, &impl, &keys,
-                          &requires_grad, &is_leaf, &library, &layout)) {
+    if (!PyArg_ParseTuple(args, "O!O!nnOOOsO", &PyType_Type, &tensor, &PyType_Type, &parameter, &impl, &keys,
+                          &requires_grad, &is_leaf, &grad, &library, &layout)) {
         return NULL;
     }
     tensor_places.way = TENSOR_UNKNOWN;
-    if (layout != Py_None && !PyArg_ParseTuple(layout, "nnnnnn", &tensor_places.shape, &tensor_places.inline_rank, &tensor_places.dtype,
-                                               &tensor_places.autograd, &tensor_places.flag, &tensor_places.grad_fn)) {
+    if (layout != Py_None && !PyArg_ParseTuple(layout, "nnnnnnn", &tensor_places.shape, &tensor_places.inline_rank, &tensor_places.dtype,
+                                               &tensor_places.autograd, &tensor_places.flag, &tensor_places.grad_fn,
+                                               &tensor_places.storage)) {
         return NULL;
     }
     void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD); /* torch has loaded it, and never unloads it */
@@ -133,6 +151,7 @@ tensor_learn(PyObject *Py_UNUSED(module), PyObject *args)
     tensor_places.get_device_index = symbol(handle, "aoti_torch_get_device_index");
     tensor_places.requires_grad = getter_of(requires_grad);
     tensor_places.is_leaf = getter_of(is_leaf);
+    tensor_places.grad = getter_of(grad);
     tensor_places.impl = impl;
     tensor_places.keys = keys;
     Py_XSETREF(tensor_places.types[0], (PyTypeObject *)Py_NewRef(tensor));
@@ -165,8 +184,7 @@ tensor_way(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 static PyObject *
 tensor_numbers(PyObject *Py_UNUSED(module), PyObject *value)
 {
-    if (tensor_places.way == TENSOR_UNKNOWN || (Py_TYPE(value) != tensor_places.types[0] && Py_TYPE(value) != tensor_places.types[1]) ||
-        TENSOR_AT(value, tensor_places.impl, char *) == NULL) {
+    if (tensor_impl(value) == NULL) {
         PyErr_SetString(PyExc_TypeError, "not a tensor that can be read");
         return NULL;
     }
@@ -188,10 +206,16 @@ tensor_numbers(PyObject *Py_UNUSED(module), PyObject *value)
 static PyObject *
 tensor_keys(PyObject *Py_UNUSED(module), PyObject *value)
 {
-    const TensorPlaces *at = &tensor_places;
-    int readable = at->way != TENSOR_UNKNOWN && (Py_TYPE(value) == at->types[0] || Py_TYPE(value) == at->types[1]);
-    char *impl = readable ? TENSOR_AT(value, at->impl, char *) : NULL;
-    return impl == NULL ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(TENSOR_AT(impl, at->keys, uint64_t));
+    char *impl = tensor_impl(value);
+    return impl == NULL ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(TENSOR_AT(impl, tensor_places.keys, uint64_t));
+}
+
+/* The address of the memory in which a tensor lies, as `untyped_storage()._cdata`; None if it cannot be told here. */
+static PyObject *
+tensor_storage_method(PyObject *Py_UNUSED(module), PyObject *value)
+{
+    const void *storage = tensor_storage(value);
+    return storage == NULL ? Py_NewRef(Py_None) : PyLong_FromVoidPtr((void *)storage);
 }
 
 static PyObject *
@@ -217,6 +241,7 @@ static PyMethodDef functions[] = {
     {"tensor_forget", tensor_forget, METH_NOARGS, "Tensors are not read by C code from now on."},
     {"tensor_way", tensor_way, METH_NOARGS, "How tensors are read: 'layout', 'abi' or 'unknown'."},
     {"tensor_numbers", tensor_numbers, METH_O, "The numbers of a tensor's dtype and of its device's index."},
+    {"tensor_storage", tensor_storage_method, METH_O, "The address of a tensor's storage; None if it cannot be told."},
     {"tensor_keys", tensor_keys, METH_O, "A tensor's raw dispatch key set; None if it cannot be read."},
     {"tensor_matches", (PyCFunction)(void (*)(void))tensor_matches, METH_FASTCALL,
      "Do these facts hold of this value?"},

@@ -23,15 +23,16 @@ typedef int32_t (*TensorGetter)(void *tensor, void *result);
 typedef struct {
     PyTypeObject *types[2]; /* torch.Tensor, torch.nn.Parameter */
     Py_ssize_t impl;        /* where the Python object holds the TensorImpl */
-    Py_ssize_t keys;        /* in the TensorImpl, as are the next three */
+    Py_ssize_t keys;        /* in the TensorImpl, as are the next four */
     Py_ssize_t shape;       /* rank, then the sizes and strides, in place up to `inline_rank` */
     Py_ssize_t dtype;
     Py_ssize_t autograd;      /* pointer to the AutogradMeta, or NULL */
+    Py_ssize_t storage;       /* pointer to the memory that it shares with others; -1: not known where */
     Py_ssize_t flag, grad_fn; /* in the AutogradMeta */
     Py_ssize_t inline_rank;
     enum { TENSOR_UNKNOWN, TENSOR_ABI, TENSOR_LAYOUT } way;
     TensorGetter get_dim, get_sizes, get_strides, get_dtype, get_device_index;
-    PyGetSetDef *requires_grad, *is_leaf;
+    PyGetSetDef *requires_grad, *is_leaf, *grad;
 } TensorPlaces;
 
 extern TensorPlaces tensor_places __attribute__((visibility("hidden")));
@@ -48,6 +49,12 @@ tensor_same_numbers(const int64_t *a, const int64_t *b, int64_t count)
         }
     }
     return 1;
+}
+
+static inline int
+tensor_is_leaf_by_layout(const char *meta)
+{
+    return meta == NULL || TENSOR_AT(meta, tensor_places.grad_fn, void *) == NULL;
 }
 
 static inline int
@@ -70,7 +77,7 @@ tensor_holds_by_layout(const TensorFacts *f, char *impl)
         return 0;
     }
     char *meta = TENSOR_AT(impl, at->autograd, char *);
-    int is_leaf = meta == NULL || TENSOR_AT(meta, at->grad_fn, void *) == NULL;
+    int is_leaf = tensor_is_leaf_by_layout(meta);
     int requires_grad = !is_leaf || (meta != NULL && TENSOR_AT(meta, at->flag, char) != 0);
     return requires_grad == f->requires_grad && is_leaf == f->is_leaf;
 }
@@ -100,6 +107,26 @@ tensor_holds(const TensorFacts *f, PyObject *value)
     return at->way == TENSOR_LAYOUT ? tensor_holds_by_layout(f, impl) : tensor_holds_by_call(f, value);
 }
 
+/* The TensorImpl of an object that is exactly a tensor or a parameter; else NULL. */
+static inline char *
+tensor_impl(PyObject *value)
+{
+    const TensorPlaces *at = &tensor_places;
+    int is_tensor = at->way != TENSOR_UNKNOWN && (Py_TYPE(value) == at->types[0] || Py_TYPE(value) == at->types[1]);
+    return is_tensor ? TENSOR_AT(value, at->impl, char *) : NULL;
+}
+
+/* The memory in which a tensor lies; NULL if that cannot be told. */
+static inline const void *
+tensor_storage(PyObject *value)
+{
+    char *impl = tensor_places.way == TENSOR_LAYOUT && tensor_places.storage >= 0 ? tensor_impl(value) : NULL;
+    return impl == NULL ? NULL : TENSOR_AT(impl, tensor_places.storage, const void *);
+}
+
+/* The gradient of a leaf, or None; NULL without an exception if it cannot be read. A new reference: the object may have been made
+ * for it. Runs no Python code while no torch function mode is active. */
+PyObject *tensor_grad(PyObject *value);
 /* From the tuple that `replay.layout.native_facts` makes. NULL with an exception. */
 TensorFacts *tensor_facts_new(PyObject *tuple);
 void tensor_facts_free(TensorFacts *facts);

@@ -205,7 +205,7 @@ tripwire_holds(Guards *g, Walk *w, int node)
     for (int stands = 0; length > 0;) {
         Node *n = &g->nodes[path[--length]];
         g->visited++;
-        value = n->is_entry && stands ? n->value : n->edge == EDGE_CALL ? NULL : fetch(w, n, value);
+        value = n->is_entry && stands ? n->value : n->edge == EDGE_CALL || n->edge == EDGE_GRAD ? NULL : fetch(w, n, value);
         if (value == NULL) {
             return 1; /* the walk itself will tell */
         }
@@ -461,7 +461,7 @@ all_hold(Guards *g, Walk *w, PyObject **values)
         return 0;
     }
     w->ask = w->unsure = 0;
-    if (g->digest != NULL && digest_holds(g, w) && relations_hold(g) && formulas_hold(g)) {
+    if (g->digest != NULL && digest_holds(g, w) && relations_hold(g) && formulas_hold(g) && storages_hold(g)) {
         *values = gather_wanted(g);
         g->digest->uses++;
         g->digested++;
@@ -472,7 +472,7 @@ all_hold(Guards *g, Walk *w, PyObject **values)
     }
     forget(g);
     w->ask = w->unsure = 0;
-    if (!visit(g, w) || !relations_hold(g) || !formulas_hold(g)) {
+    if (!visit(g, w) || !relations_hold(g) || !formulas_hold(g) || !storages_hold(g)) {
         return 0;
     }
     *values = gather(g, g->wanted, g->wanted_count);
@@ -492,6 +492,8 @@ guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made
     w.slots = slots;
     w.slot_count = count;
     w.made = made;
+    w.owned = w.in_place;
+    w.owned_room = OWNED_IN_PLACE;
     w.owned_count = w.ask = w.unsure = 0;
     PyObject *asked = NULL;
     int outcome = FAILS;
@@ -524,8 +526,6 @@ guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made
         Py_CLEAR(*values);
     }
     Py_XDECREF(asked);
-    for (int i = 0; i < w.owned_count; i++) {
-        Py_DECREF(w.owned[i]);
-    }
+    let_go(&w);
     return outcome;
 }

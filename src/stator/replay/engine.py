@@ -11,6 +11,7 @@ Below a value with a version, children that are constants come first: C code pas
 from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found]
+import operator
 import sys
 import types
 from collections.abc import Callable
@@ -101,10 +102,21 @@ def _attribute(origin: Origin, parent: type | None) -> Step:
         return n.EDGE_FUNCTION, None, _PARTS[name]
     if parent is types.CellType and name == "cell_contents":
         return n.EDGE_CELL, None, 0
+    if name == "grad" and _is_readable_leaf(origin.parent) and n.mro_lookup(parent, name) is _GRAD:
+        return n.EDGE_GRAD, None, 0
     if parent is types.BuiltinFunctionType and name == "__self__":
         return n.EDGE_SELF, None, 0
     member = n.mro_lookup(parent, name)
     return (n.EDGE_MEMBER, member, 0) if not is_open(parent) and n.is_object_member(member) else None
+
+
+_GRAD = vars(_C.TensorBase).get("grad")
+
+
+def _is_readable_leaf(origin: Origin | None) -> bool:
+    """Is this a leaf tensor, in facts that C code checks? Of others torch may warn, in Python, when they are asked."""
+    checks = () if origin is None else origin.checks
+    return any(c.fact is Fact.TENSOR and c.expected.is_leaf and layout.native_facts(c.expected) for c in checks)
 
 
 def _call(origin: Origin, parent: type | None) -> Step:
@@ -351,6 +363,9 @@ def compile_guards(
     nodes = compiler.nodes
     groups = [tuple(sorted(nodes[i].number for i in group)) for group in distinct if all(i in nodes for i in group)]
     formulas, terms, left = _formulas(relations, nodes)
+    inputs, firsts = _storages(*shared, origins, nodes)
+    if inputs:
+        shared = shared[0], None
     asking = _Asking(
         compiler, [group for group in distinct if not all(i in nodes for i in group)], shared, left, wanted
     )
@@ -361,11 +376,29 @@ def compile_guards(
         groups=groups,
         formulas=formulas,
         terms=tuple(nodes[i].number for i in terms),
+        storages=tuple(nodes[i].number for i in inputs),
+        firsts=tuple(firsts),
         wanted=tuple(nodes[i].number if i in nodes else -1 for i in wanted),
         asked=tuple(nodes[i].number for i in asking.asked),
         always=asking.always_count,
         ask=asking,
     )
+
+
+def _storages(
+    inputs: list[int], groups: tuple[tuple[int, ...], ...] | None, origins: list[Origin], nodes: dict[int, _Node]
+) -> tuple[list[int], list[int]]:
+    """The graph's inputs, and of each the first one in the same memory. Nothing if that does not matter, or if C code
+    cannot tell."""
+    if groups is None or not layout.reads_storages() or not all(i in nodes for i in inputs):
+        return [], []
+    types_of = {origin.index: known_type(origin) for origin in origins}
+    numbers = [types_of[i] in (int, float) for i in inputs]
+    read = [any(row[0] == n.FACT_TENSOR for row in nodes[i].rows) for i in inputs]
+    if not all(map(operator.or_, numbers, read)):
+        return [], []
+    firsts = {place: group[0] for group in groups for place in group}
+    return inputs, [-1 if number else firsts.get(place, place) for place, number in enumerate(numbers)]
 
 
 _STEPS_OF = {

@@ -179,6 +179,14 @@ def _autograd_places() -> tuple[int, int, int]:
     return meta, flag, cleared[0]
 
 
+def _storage_place() -> int:
+    """Where it holds its memory; -1 if that is not found: then Python compares it."""
+    try:
+        return _only(p for p in _words() if all(_word(_bytes(t), p) == t.untyped_storage()._cdata for t in probes()))
+    except _Unknown:
+        return -1
+
+
 # -- what C code is told
 
 
@@ -233,17 +241,22 @@ def _verified() -> bool:
         facts = tensor_facts(tensor)
         if not matches(tensor, facts) or any(matches(tensor, wrong) for wrong in _wrong(facts)):
             return False
-    return not matches(object(), tensor_facts(probes()[0]))
+    right = all(_native.tensor_storage(t) in (None, t.untyped_storage()._cdata) for t in probes())
+    return right and not matches(object(), tensor_facts(probes()[0]))
+
+
+def reads_storages() -> bool:
+    """Can C code tell which tensors share memory?"""
+    return _native.tensor_storage(torch.empty(0)) is not None
 
 
 def learn(layout: Callable[[], tuple[int, ...] | None]) -> bool:
     """Teach C code to read tensors in this way; False, and it reads none, if that does not hold up."""
-    base: Any = torch._C.TensorBase
+    base: Any = vars(torch._C.TensorBase)
     library = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
     try:
-        _native.tensor_learn(
-            *TYPES, _impl_place(), _keys_place(), vars(base)["requires_grad"], vars(base)["is_leaf"], library, layout()
-        )
+        getters = base["requires_grad"], base["is_leaf"], base["grad"]
+        _native.tensor_learn(*TYPES, _impl_place(), _keys_place(), *getters, library, layout())
         if _verified():
             return True
     except (_Unknown, KeyError, TypeError, RuntimeError):
@@ -253,8 +266,8 @@ def learn(layout: Callable[[], tuple[int, ...] | None]) -> bool:
 
 
 def places() -> tuple[int, ...]:
-    """The layout: shape, inline rank, dtype, autograd, flag, grad_fn."""
-    return _shape_place(), _INLINE_RANK, _dtype_place(), *_autograd_places()
+    """The layout: shape, inline rank, dtype, autograd, flag, grad_fn, storage."""
+    return _shape_place(), _INLINE_RANK, _dtype_place(), *_autograd_places(), _storage_place()
 
 
 def stable_interface() -> None:
