@@ -275,7 +275,7 @@ def test_an_object_changed_before_breaks_the_graph():
 
 
 def changing(make):
-    """A world whose function changes outside objects by `make(state)`, then applies a function that may look at them."""
+    """A world whose function, `make(state)`, changes objects that the autograd function in it may look at."""
 
     def world():
         state = World(count=1.0, items=[1.0], table={"scale": 1.0}, module=torch.nn.Linear(3, 3, bias=False))
