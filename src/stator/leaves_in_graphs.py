@@ -81,11 +81,14 @@ class Transform(torch.nn.Module):
 class CustomFunction(torch.nn.Module):
     runs_python = True  # what its backward reads it reads when it is called: nobody can derive that ahead of time
 
-    def __init__(self, cls: Any) -> None:
+    def __init__(self, cls: Any, sizes: tuple[int, ...] = ()) -> None:
+        """`sizes`: which arguments are `torch.Size`; nodes of graphs have tuples there."""
         super().__init__()
-        self._cls = cls
+        self._cls, self._sizes = cls, sizes
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._sizes:
+            args = tuple(torch.Size(value) if place in self._sizes else value for place, value in enumerate(args))
         return self._cls.apply(*args, **kwargs)
 
     def extra_repr(self) -> str:

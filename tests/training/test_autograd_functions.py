@@ -3,6 +3,8 @@ guarded."""
 
 from __future__ import annotations
 
+import collections
+
 import pytest
 import torch
 from harness import World, check, rand
@@ -270,6 +272,217 @@ def test_an_object_changed_before_breaks_the_graph():
 
     seen = check(world, [call(s) for s in range(6)], expect=None)
     assert {why.id for why in seen.world.fn.stator.break_reasons} == {"autograd-function"}
+
+
+def changing(make):
+    """A world whose function, `make(state)`, changes objects that the autograd function in it may look at."""
+
+    def world():
+        state = World(count=1.0, items=[1.0], table={"scale": 1.0}, module=torch.nn.Linear(3, 3, bias=False))
+        torch.nn.init.ones_(state.module.weight)
+        state.module.scale = 1.0
+        state.fn = make(state)
+        return state
+
+    return world
+
+
+def looking(look):
+    """An autograd function whose forward multiplies by what `look()` gives."""
+
+    class Looking(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * look()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * look()
+
+    return Looking
+
+
+def test_changes_before_that_the_forward_does_not_look_at():
+    def make(state):
+        first, other = looking(lambda: SETTINGS["scale"]), looking(lambda: 3.0)
+
+        def fn(x):
+            state.items.append(x.detach())
+            state.table["scale"] = state.table["scale"]
+            state.module.scale = x.shape[0]
+            y = first.apply(x.sin())
+            state.latest = y.detach()
+            return other.apply(y) + state.module.scale
+
+        return fn
+
+    calls = [call(1), call(2), call(3), call(4, scale=5.0), call(5, scale=5.0), call(6)]
+    check(changing(make), calls, expect="miss hit hit miss hit hit", breaks=[])
+
+
+def write_count(state, x):
+    state.count = state.count + 1.0
+
+
+def write_item(state, x):
+    state.table["scale"] = state.table["scale"] + 1.0
+
+
+def write_list(state, x):
+    state.items.append(1.0)
+
+
+def write_attribute(state, x):
+    state.module.scale = state.module.scale + 1.0
+
+
+def write_grad(state, x):
+    state.module.weight.grad = (x * 2).detach().expand(3, 3).clone()
+
+
+LOOKED_AT = {
+    "an attribute": (write_count, lambda state: state.count),
+    "an item": (write_item, lambda state: state.table["scale"]),
+    "a length": (write_list, lambda state: len(state.items)),
+    "an iteration": (write_list, lambda state: sum([item for item in state.items])),
+    "an attribute of a module": (write_attribute, lambda state: state.module.scale),
+    "another attribute of it": (write_attribute, lambda state: state.module.weight.shape[0]),
+    "a gradient": (write_grad, lambda state: state.module.weight.grad.sum()),
+}
+
+
+@pytest.mark.parametrize("what", LOOKED_AT)
+def test_changes_before_that_the_forward_looks_at_break_the_graph(what):
+    """What was read before the change, by the very same instructions of the program, is noticed as well."""
+    write, look = LOOKED_AT[what]
+
+    def make(state):
+        state.grad = None
+
+        def peek():
+            return look(state)
+
+        function = looking(peek)
+
+        def fn(x):
+            before = peek() if what != "a gradient" else 1.0
+            write(state, x)
+            return function.apply(x) + before
+
+        return fn
+
+    seen = check(changing(make), [call(s) for s in range(6)], expect=None)
+    reasons = seen.world.fn.stator.break_reasons
+    assert any("looks at objects that were changed before" in why.reason for why in reasons), reasons
+
+
+def test_a_variable_changed_before_that_the_forward_reads():
+    def world():
+        scale = 1.0
+
+        def peek():
+            return scale
+
+        function = looking(peek)
+
+        def fn(x):
+            nonlocal scale
+            before = peek()
+            scale = scale + 1.0
+            return function.apply(x) + before
+
+        return World(fn=fn)
+
+    check(world, [call(s) for s in range(6)], expect=None)
+
+
+def test_an_object_changed_before_and_inside():
+    def make(state):
+        def peek():
+            state.count = state.count * 2.0
+            return 3.0
+
+        function = looking(peek)
+
+        def fn(x):
+            state.count = state.count + 1.0
+            return function.apply(x)
+
+        return fn
+
+    check(changing(make), [call(s) for s in range(6)], expect=None)
+
+
+def test_a_class_changed_before():
+    class Settings:
+        scale = 1.0
+
+    function = looking(lambda: Settings.scale)
+
+    def fn(x):
+        before = Settings.scale
+        Settings.scale = before + 1.0
+        return function.apply(x) + before
+
+    def fresh():
+        Settings.scale = 1.0
+        return World(fn=fn)
+
+    check(fresh, [call(s) for s in range(6)], expect=None, observe=lambda w: Settings.scale)
+
+
+class Telling(torch.autograd.Function):
+    """Tells what it is given by its type and its attributes, and keeps it."""
+
+    @staticmethod
+    def forward(ctx, x, other):
+        ctx.other = other
+        return x * (2 if type(other) in (tuple, list, dict) else 3) * getattr(x, "tag", 1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * len(ctx.other), None
+
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@pytest.mark.parametrize(
+    "given", [lambda x: Pair(1, 2), lambda x: [1, 2], lambda x: {"a": 1}, lambda x: collections.OrderedDict(a=1)]
+)
+def test_containers_that_a_graph_would_copy(given):
+    seen = check(of(lambda x: Telling.apply(x, given(x)) + 1), FOUR, expect=None)
+    assert {why.id for why in seen.world.fn.stator.break_reasons} == {"autograd-function"}
+
+
+def test_sizes_and_tuples_among_the_arguments():
+    check(of(lambda x: Telling.apply(x, x.shape) + Telling.apply(x, (1, (2, "a")))), FOUR, expect=ONE, breaks=[])
+
+
+def test_a_list_that_changes_before_the_backward_runs():
+    def world():
+        state = World(items=[1])
+        state.fn = lambda x: Telling.apply(x, state.items) + 1
+        return state
+
+    def later(w: World):
+        x = rand(1, 3, requires_grad=True)
+        result = w.fn(x).sum()
+        w.items.append(2)
+        result.backward()
+        w.items.pop()
+        return x.grad
+
+    check(world, [later] * 4, expect=None)
+
+
+def test_an_argument_with_attributes_of_its_own():
+    def fn(x):
+        y = x * 2
+        y.tag = 5
+        return Telling.apply(y, ()) + 1
+
+    check(of(fn), FOUR, expect=None)
 
 
 def test_an_object_changed_inside_breaks_the_graph():

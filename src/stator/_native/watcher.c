@@ -440,6 +440,14 @@ watcher_loosen(PyObject *self, PyObject *object)
     return add_to(&((Watcher *)self)->loose, object);
 }
 
+/* What was noted once is told again: the caller wants to know who reads what from here on. */
+static PyObject *
+watcher_look_anew(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    watcher_let_die((Watcher *)self);
+    Py_RETURN_NONE;
+}
+
 static PyObject *
 watcher_approve(PyObject *self, PyObject *object)
 {
@@ -596,6 +604,7 @@ static PyMethodDef watcher_methods[] = {
     {"knows", watcher_knows, METH_O, "Is this a known outside object?"},
     {"fresh", watcher_fresh, METH_O, "Was this function made during the recording?"},
     {"loosen", watcher_loosen, METH_O, "Tell of this number when something depends on it; the caller keeps it alive."},
+    {"look_anew", watcher_look_anew, METH_NOARGS, "Tell the handlers of what they were told of before, too."},
     {"approve", watcher_approve, METH_O, "Calls of this object matter only with a known argument."},
     {"intercept", watcher_intercept, METH_O, "Report every call of a Python function with this code."},
     {"call_leaf", (PyCFunction)(void (*)(void))watcher_call_leaf, METH_FASTCALL, "Call in state SENTINEL."},

@@ -192,13 +192,14 @@ class Interiors:
         inner.expected, inner.answers, inner.active = (False, *outer.expected[1:]), None, True
         recorder.tracer, watcher.interior = inner, True
         try:
-            result = watcher.call_leaf(function, (cls, *args), kwargs)
+            with recorder.ledger.seal(cls.__qualname__):
+                result = watcher.call_leaf(function, (cls, *args), kwargs)
         finally:
             watcher.interior = False
             if recorder.tracer is inner:
                 recorder.tracer = outer
         if outer.active and recorder.tracer is outer:
-            self._attempt(self._record_call, cls, ready, result)
+            self._attempt(self._record_call, cls, args, ready, result)
         return result
 
     def _take_call(
@@ -207,7 +208,7 @@ class Interiors:
         recorder = self._recorder
         if torch._C._are_functorch_transforms_active():
             raise Drop("autograd-function", f"{cls.__qualname__}, inside of a function transform")
-        self._refuse_changes(cls, "behind changes of objects from outside")
+        self._prepare_for_changes(cls)
         for name in ("forward", "setup_context"):
             recorder.attributes.read(cls, name)
         recorder.enter(function)
@@ -216,20 +217,43 @@ class Interiors:
             recorder.consult_deep(value)
         operands: list[tuple[Any, Known]] = []
         argument = recorder.tracer.argument
+        for value in (*(value for value in args if type(value) is not torch.Size), *kwargs.values()):
+            self._refuse_copies(cls, value)
         positional = tuple([argument(value, operands) for value in args])
         return positional, {name: argument(value, operands) for name, value in kwargs.items()}, operands
 
-    def _refuse_changes(self, cls: Any, where: str) -> None:
-        """Its forward runs in every call, before the effects: it must find what it found, and change nothing."""
-        if self._recorder.ledger.changes:
-            raise Drop("autograd-function", f"{cls.__qualname__}, {where}")
+    def _refuse_copies(self, cls: Any, value: Any) -> None:
+        """A graph gives it other objects than the program does. It must not be able to tell them, and it may keep them
+        for its backward."""
+        if type(value) is tuple:
+            for item in value:
+                self._refuse_copies(cls, item)
+        elif is_tensor(value):
+            if vars(value) and self._recorder.ledger.find(value) is None:
+                raise Drop("autograd-function", f"{cls.__qualname__}, given a tensor with attributes of its own")
+        elif not is_constant(value):
+            raise Drop("autograd-function", f"{cls.__qualname__}, given a {type(value).__qualname__}")
 
-    def _record_call(self, cls: Any, ready: tuple[Any, dict[str, Any], list[tuple[Any, Known]]], result: Any) -> None:
-        self._refuse_changes(cls, "which changes objects from outside")
+    def _prepare_for_changes(self, cls: Any) -> None:
+        """Its forward runs in every call, before the effects: what the segment has changed so far is as it was then, so
+        whoever looks at that must be noticed, and what was noted before is noted once more."""
+        changes = self._recorder.ledger.changes.values()
+        if any(change.kind == "class" for change in changes):
+            raise Drop("autograd-function", f"{cls.__qualname__}, behind changes of classes")
+        if changes:
+            self._recorder.look_anew()
+
+    def _record_call(
+        self, cls: Any, given: Any, ready: tuple[Any, dict[str, Any], list[tuple[Any, Known]]], result: Any
+    ) -> None:
         outer: Tracer = self._recorder.tracer
         args, kwargs, operands = ready
+        for part in result if type(result) is tuple else (result,):
+            if not is_tensor(part) and not is_constant(part):
+                raise Drop("autograd-function", f"{cls.__qualname__}, which gives a {type(part).__qualname__}")
         outer.refresh(operands, False)
-        node = outer.module_leaf(CustomFunction(cls), args, kwargs, cls.__name__)
+        sizes = tuple(place for place, value in enumerate(given) if type(value) is torch.Size)
+        node = outer.module_leaf(CustomFunction(cls, sizes), args, kwargs, cls.__name__)
         outer._register(result, node, operands)
 
 

@@ -8,6 +8,7 @@ first read. Known objects are kept alive until the recording ends, so that an id
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from .. import _native
 from ..facts import VALUE_TYPES, plain_value
 from ..recording import Check, Edge, Fact, Origin
+from .breaks import Drop
 from .constants import KINDS, constant_fact
 
 _KEYED_FACTS = frozenset(
@@ -57,6 +59,7 @@ class Ledger(_native.Ledger):
         self._loose: dict[int, Origin] = {}  # numbers whose value nothing has depended on yet, by identity
         self._noted: set[tuple[int, Fact, Any]] = set()
         self.changed_at = -1  # number of the probe that noted the last change
+        self.sealed = ""  # who is at work that may neither change anything nor read what was changed; "": nobody
 
     # -- numbers behind a break
 
@@ -95,6 +98,8 @@ class Ledger(_native.Ledger):
     # -- changes
 
     def change(self, kind: str, origin: Origin, target: Any) -> Change:
+        if self.sealed:
+            raise Drop("autograd-function", f"{self.sealed}, which changes objects from outside")
         self.changed_at = self._watcher.events
         change = self.changes.get((id(target), kind == "slot"))
         if change is None:
@@ -103,7 +108,19 @@ class Ledger(_native.Ledger):
         return change
 
     def changed(self, target: Any, *, slots: bool = False) -> Change | None:
-        return self.changes.get((id(target), slots)) if self.changes else None
+        found = self.changes.get((id(target), slots)) if self.changes else None
+        if found is not None and self.sealed:
+            raise Drop("autograd-function", f"{self.sealed}, which looks at objects that were changed before")
+        return found
+
+    @contextlib.contextmanager
+    def seal(self, who: str) -> Iterator[None]:
+        """Until it ends, objects from outside are not changed, and those that were are not looked at."""
+        former, self.sealed = self.sealed, who
+        try:
+            yield
+        finally:
+            self.sealed = former
 
     def close(self) -> None:
         """The recording is over: nothing is kept alive any more."""

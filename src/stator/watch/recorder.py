@@ -549,6 +549,11 @@ class Recorder(Handlers):
             return False
         return is_tensor(func.__self__) or func.__self__ is torch._C._nn or getattr(torch, func.__name__, None) is func
 
+    def look_anew(self) -> None:
+        """The handlers are told of what they were told of before, too."""
+        self.watcher.look_anew()
+        self.module_calls = ModuleCalls(self)
+
     def depend_on(self, tensor: Any) -> None:
         if is_tensor(tensor):
             with torch._C.DisableTorchFunction():

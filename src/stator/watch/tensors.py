@@ -29,6 +29,7 @@ from .containers import expose
 from .early import move_early
 from .nodes import NOTHING, OWN_FOLDERS, Nodes
 from .operators import require_sizes
+from .ranges import certain_truth
 from .spelling import Treatment, Way, may_fail, needs_data, spell, way_of, writes_in_place
 
 if TYPE_CHECKING:
@@ -158,11 +159,8 @@ class Tracer(_native.Tracer):
         if kind is Treatment.BREAK and way.reason == "tensor-item" and self._takes_number(args[0]):
             known = self.lookup(args[0])
             return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self.node_of(known),), {}, name))
-        if kind is Treatment.BREAK and way.reason == "tensor-bool" and self._expects_truth(args[0]):
-            known = self.lookup(args[0])
-            return Step(
-                Treatment.SCALAR, name, [], False, ("call_function", expect_truth, (self.node_of(known),), {}, name)
-            )
+        if kind is Treatment.BREAK and name in ("__bool__", "is_nonzero") and is_tensor(args[0]):
+            return self._before_truth(func, name, args[0])
         if kind is Treatment.GRAD:
             return self._before_grad(*args)
         if kind is Treatment.BREAK:
@@ -289,9 +287,17 @@ class Tracer(_native.Tracer):
         self._recorder.watcher.loosen(own)
         return own
 
-    def _expects_truth(self, tensor: Any) -> bool:
-        """Can the graph see to it that this tensor is as true as it is now?"""
-        return is_tensor(tensor) and self._recorder.in_optimizer() and self._recorder.may_expect()
+    def _before_truth(self, func: Any, name: str, tensor: Any) -> Step:
+        """`bool(tensor)`: it may be the same for all data, or the graph may see to it that it comes out as it does
+        now."""
+        known = self.known.get(id(tensor))
+        if known is not None and not known.index and certain_truth(known.node, self._nodes.operations) is not None:
+            self.lookup(tensor)
+            return Step(Treatment.FACT, name, [], False, ("call_function", func, (tensor,), {}, name))
+        if not self._recorder.in_optimizer() or not self._recorder.may_expect():
+            raise Drop("tensor-bool", name.strip("_"))
+        node = self.node_of(self.lookup(tensor))
+        return Step(Treatment.SCALAR, name, [], False, ("call_function", expect_truth, (node,), {}, name))
 
     def _truth(self, step: Step, outcome: bool) -> bool:
         symbols = self._recorder.numbers()
