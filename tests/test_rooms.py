@@ -20,7 +20,7 @@ GROUND = {"options", "errors", "events", "recording", "facts", "relations", "scr
 GROUND |= {"numbers_in_graphs", "leaves_in_graphs"}
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
 BELOW_BUILD = GROUND | STAGES | {"_native", "announce", "verify"}
-BELOW_PIPELINE = BELOW_BUILD | {"build"}
+BELOW_PIPELINE = BELOW_BUILD | {"build", "calling"}
 BELOW_API = BELOW_PIPELINE | {"pipeline", "dispatch", "modules", "report"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -45,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "verify": GROUND | {"verify"},
     # who puts them together
     "announce": GROUND | STAGES | {"_native"},
+    "calling": set(),
     "build": BELOW_BUILD,
     "pipeline": BELOW_PIPELINE,
     "dispatch": BELOW_PIPELINE | {"pipeline"},

@@ -3,7 +3,7 @@
 The sources are in the folder `_native/` beside this file; docs/design/instrumentation.md explains them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any, Final, final
 
@@ -167,7 +167,9 @@ class Watcher:
     recursion): what was recorded does not count."""
     returns: bool
     """Call on_return(probe, value) before every return of a watched frame."""
-    def run(self, func: FunctionType, slots: tuple[Any, ...], /) -> Any: ...
+    def run(self, func: FunctionType, slots: Sequence[Any], also: list[Any] = ..., /) -> Any:
+        """Call the function's instrumented copy, watched. `slots`, if it is a list, and `also` are emptied when its
+        frame has what it was given."""
     def interrupt(self, error: BaseException, /) -> None:
         """The recording is over; the program gets this when our own code has ended."""
     def stop(self) -> None: ...
@@ -473,7 +475,7 @@ class Jump:
 
     @property
     def landing(self) -> Landing: ...
-    def take(self) -> tuple[FunctionType, tuple[Any, ...]]: ...
+    def take(self) -> tuple[FunctionType, list[Any]]: ...
 
 @final
 class Leave:

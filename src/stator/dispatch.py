@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import _native
+from .calling import Given
 from .pipeline import Program, Slots, slot_names
 from .watch.policy import recording
 
@@ -62,7 +63,7 @@ def can_dispatch(function: types.FunctionType) -> bool:
     return all(name.isidentifier() for name in slot_names(function.__code__))
 
 
-def plain_caller(function: types.FunctionType) -> Callable[[types.FunctionType, Slots], Any]:
+def plain_caller(function: types.FunctionType) -> Callable[[types.FunctionType, Given], Any]:
     """What calls functions with this signature with their argument slots."""
     arguments = _spread(function.__code__, lambda index, name: f"slots[{index}]")
     return _make(f"def call(function, slots): return function({arguments})", "call", {})  # type: ignore[no-any-return]

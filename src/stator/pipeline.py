@@ -25,6 +25,7 @@ from torch.autograd import forward_ad
 from . import _native, announce, events
 from .backends.registry import Backend
 from .build import build
+from .calling import Given, hand_over
 from .errors import (
     BackendError,
     BreakReason,
@@ -144,7 +145,7 @@ class Program:
     def __init__(
         self,
         function: types.FunctionType,
-        call_plain: Callable[[types.FunctionType, Slots], Any],
+        call_plain: Callable[[types.FunctionType, Given], Any],
         *,
         name: str,
         backend: tuple[str, Backend],
@@ -190,7 +191,7 @@ class Program:
             code, namespace = way.frames[0]
             found = self._continuations[way.key] = Program(
                 types.FunctionType(code, namespace, code.co_name, None, self.function.__closure__),
-                lambda function, slots: function(*slots),
+                hand_over,
                 name=self.name,
                 backend=self.backend,
                 settings=self.settings,
@@ -231,7 +232,7 @@ class Program:
         function, slots = jump.take()
         program = None if landing.way.raises else self._program_behind(landing)
         # No program: a handler, or nothing but the way out; or a fault of ours.
-        return function(*slots) if program is None else program._call(function, slots)
+        return hand_over(function, slots) if program is None else program._call(function, slots)
 
     def _program_behind(self, landing: _native.Landing) -> Program | None:
         try:
@@ -243,11 +244,11 @@ class Program:
             return None
         return program
 
-    def _call(self, function: types.FunctionType, slots: Slots) -> Any:
+    def _call(self, function: types.FunctionType, slots: Given) -> Any:
         """The result, or a `Leaving`: where a replay has come to a break."""
         return self._proceed(self._look, function, slots)
 
-    def _proceed(self, look: Look, function: types.FunctionType, slots: Slots) -> Any:
+    def _proceed(self, look: Look, function: types.FunctionType, slots: Given) -> Any:
         """Look what is to be done about a call, and do it."""
         try:
             found = look((*slots, function))
@@ -306,7 +307,7 @@ class Program:
         self._internal_failure("looking for a recording", error)
         return PLAIN
 
-    def _replay(self, entry: Entry, values: Slots, function: types.FunctionType, slots: Slots) -> Any:
+    def _replay(self, entry: Entry, values: Slots, function: types.FunctionType, slots: Given) -> Any:
         error: Exception
         saved: list[torch.Tensor] = []
         kept = entry.restores or entry.early
@@ -330,7 +331,7 @@ class Program:
         return self._repeat(entry, error, bool(entry.restores) or early, function, slots)
 
     def _repeat(
-        self, entry: Entry, error: BaseException, restored: bool, function: types.FunctionType, slots: Slots
+        self, entry: Entry, error: BaseException, restored: bool, function: types.FunctionType, slots: Given
     ) -> Any:
         """A replay raised. What it changed is as before: the function itself raises what eager raises. If it does not
         raise, it has handled what an operation raised, or the fault is ours, or the backend's.
@@ -340,7 +341,7 @@ class Program:
         if entry.mutates and not restored and not is_unwritten(error):
             error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
             raise error
-        result = self.call_plain(function, slots) if function is self.function else function(*slots)
+        result = self.call_plain(function, slots) if function is self.function else hand_over(function, slots)
         expected = isinstance(error, Failed) or restored or type(error) in _OF_OPERATIONS
         if not expected:
             self._internal_failure("a replay", error)
@@ -413,7 +414,7 @@ class Program:
             return "recording was given up"
         return None
 
-    def _record(self, function: types.FunctionType, slots: Slots) -> Any:
+    def _record(self, function: types.FunctionType, slots: Given) -> Any:
         """Watch the call; its result is the call's result, whatever becomes of the recording."""
         start = time.perf_counter()
         try:

@@ -33,8 +33,6 @@ MODULE = "fuzzed"
 PLAIN_LIMIT = 5.0  # seconds for all calls
 MOST_LINES = 5000  # of a description
 QUIET = ("recordings and none fits", "recording was given up")  # warnings that are no complaint
-# A complaint that has its place in docs/design/fuzzing.md, under what is known: symbolic floats behind aot_eager.
-KNOWN = ("'int' object has no attribute 'node'",)
 
 
 @dataclass
@@ -138,7 +136,7 @@ def calls_of(code: types.CodeType, compiled: bool) -> tuple[list[Seen], list[str
         description.add("", {"results": results, "arguments": names.get("KEPT")})
         seen[-1].description += description.lines
     texts = [str(w.message) for w in caught if "stator" in f"{w.category.__module__} {w.message}"]
-    return seen, [text for text in texts if not any(quiet in text for quiet in (*QUIET, *KNOWN))], names["main"]
+    return seen, [text for text in texts if not any(quiet in text for quiet in QUIET)], names["main"]
 
 
 def one_call(names: dict[str, Any], call: Any, results: list[Any], output: io.StringIO, tolerant: bool) -> Seen:

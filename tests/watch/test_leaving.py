@@ -95,7 +95,7 @@ def test_a_miss_in_the_middle_is_handed_over() -> None:
         seen: list[Any] = []
         chain = Chain(lambda value: seen.append(value) or (value if len(seen) != 2 else "text"))
         assert chain.compiled(1) == "handed over"
-        assert chain.handed == [(2, types.FunctionType, ("text",))]
+        assert chain.handed == [(2, types.FunctionType, ["text"])]
         assert chain.hits == [0, 1, 1, 0]  # whoever goes on counts the call
         assert chain.compiled(1) == 4 and chain.hits == [1, 2, 2, 1]
 
@@ -105,11 +105,11 @@ def test_what_is_not_open_or_has_no_replay_is_handed_over() -> None:
         chain = Chain()
         chain.replays[1] = None
         chain.arm(1)
-        assert chain.compiled(1) == "handed over" and chain.handed == [(1, types.FunctionType, (2,))]
+        assert chain.compiled(1) == "handed over" and chain.handed == [(1, types.FunctionType, [2])]
         closed = n.Landing("closed", chain.function.__code__, {})
         chain.leaves[0] = n.Leave((lambda value: (0, value)).__code__, {}, (closed,))
         chain.arm(0)
-        assert chain.compiled(1) == "handed over" and chain.handed[1] == ("closed", types.FunctionType, (2,))
+        assert chain.compiled(1) == "handed over" and chain.handed[1] == ("closed", types.FunctionType, [2])
         assert chain.hits == [0, 2, 0, 0]
 
 

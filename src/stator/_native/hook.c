@@ -206,6 +206,21 @@ take_over(Thread *t, PyCodeObject *copy)
     }
 }
 
+/* The same for the function of the run: whoever called it lets go of what it was given. */
+void
+hook_let_go(Given *given)
+{
+    for (Py_ssize_t i = 0; i < given->count; i++) {
+        Py_CLEAR(given->values[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        PyObject *list = given->lists[i];
+        if (list != NULL && PyList_SetSlice(list, 0, PyList_GET_SIZE(list), NULL) < 0) {
+            PyErr_Clear(); /* it lives longer, nothing else */
+        }
+    }
+}
+
 static PyObject *
 watch_copy(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
 {
@@ -511,6 +526,11 @@ hook(PyThreadState *ts, Frame *f, int throwflag)
     }
     else if (!copy) {
         return watch(t, ts, f, throwflag);
+    }
+    if (copy && t->given != NULL) {
+        Given *given = t->given;
+        t->given = NULL;
+        hook_let_go(given);
     }
     t->saw_copy |= copy;
     return copy ? run_level(t, ts, f, throwflag) : pass_on(ts, f, throwflag);

@@ -199,7 +199,10 @@ jump_take(Jump *j, PyObject *Py_UNUSED(none))
     }
     j->inputs = NULL;
     Py_ssize_t last = PyTuple_GET_SIZE(inputs) - 1;
-    PyObject *slots = PyTuple_GetSlice(inputs, 0, last);
+    PyObject *slots = PyList_New(last);
+    for (Py_ssize_t i = 0; slots != NULL && i < last; i++) {
+        PyList_SET_ITEM(slots, i, Py_NewRef(PyTuple_GET_ITEM(inputs, i)));
+    }
     PyObject *taken = slots == NULL ? NULL : PyTuple_Pack(2, PyTuple_GET_ITEM(inputs, last), slots);
     Py_XDECREF(slots);
     Py_DECREF(inputs);
@@ -207,7 +210,7 @@ jump_take(Jump *j, PyObject *Py_UNUSED(none))
 }
 
 static PyMethodDef jump_methods[] = {
-    {"take", (PyCFunction)jump_take, METH_NOARGS, "(function, slots): the call that goes on; the jump lets go of it."},
+    {"take", (PyCFunction)jump_take, METH_NOARGS, "(function, slots): the call that goes on, the slots in a list; the jump lets go of it."},
     {NULL},
 };
 

@@ -159,10 +159,18 @@ typedef struct Level {
     int held_at;    /* which of the operands that is, or -1 */
 } Level;
 
+/* What the function of a run is called with. It is let go of as soon as the function's own frame has it. */
+typedef struct {
+    PyObject **values; /* owned */
+    Py_ssize_t count;
+    PyObject *lists[2]; /* of whoever called run(), to be emptied with it; or NULL */
+} Given;
+
 typedef struct Thread {
     int state;
     Watcher *watcher; /* held by the run() that set it */
     Frame *pending;   /* original frame whose references the copy's frame takes over */
+    Given *given;     /* of the run, until its function's frame starts */
     Level *level;     /* the innermost watched frame */
     Frame *firing;    /* whose probe fires: no instruction of it is at work. Or NULL */
     Level *waiting;   /* PENDING: the frame whose next probe ends it, or NULL */
@@ -270,6 +278,7 @@ int hook_installed(void);
 int hook_reached(Thread *t);
 PyObject *hook_function(PyFunctionObject *original, PyObject *copy, PyObject *globals, PyObject *builtins);
 int hook_enter(Watcher *w, PyFunctionObject *func);
+void hook_let_go(Given *given);
 
 /* ---- reading frames (frame.c) ---- */
 

@@ -217,8 +217,26 @@ release_successors(Watcher *w)
     }
 }
 
+/* The values of a tuple or list, as `given`. Lists are emptied when the function has them: then it alone holds them. */
+static int
+take_slots(Given *given, PyObject *slots, PyObject *also)
+{
+    given->count = PySequence_Fast_GET_SIZE(slots);
+    given->values = PyMem_Calloc((size_t)given->count + 1, sizeof(PyObject *));
+    if (given->values == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < given->count; i++) {
+        given->values[i] = Py_NewRef(PySequence_Fast_GET_ITEM(slots, i));
+    }
+    given->lists[0] = PyList_Check(slots) ? slots : NULL;
+    given->lists[1] = also;
+    return 0;
+}
+
 static PyObject *
-run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, PyObject *slots)
+run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, Given *given)
 {
     PyObject *call = hook_function(func, copy, func->func_globals, func->func_builtins);
     if (call == NULL) {
@@ -230,11 +248,13 @@ run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, PyObject
     w->thread = t;
     t->watcher = w;
     t->saw_copy = 0;
+    t->given = given;
     w->holds_hook = 1;
     hook_acquire();
     t->state = STATE_WATCHING;
     (void)hook_enter(w, func); /* should the recording end here already, the copy's probes are silent */
-    PyObject *result = PyObject_Vectorcall(call, &PyTuple_GET_ITEM(slots, 0), (size_t)PyTuple_GET_SIZE(slots), NULL);
+    PyObject *result = PyObject_Vectorcall(call, given->values, (size_t)given->count, NULL);
+    t->given = NULL;
     Watcher *last = t->watcher; /* held by the one before it */
     if (!last->stopped && !hook_reached(t)) {
         /* Frames ran unseen: whatever was recorded is not to be trusted. */
@@ -257,8 +277,9 @@ watcher_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Watcher *w = (Watcher *)self;
     Thread *t = &thread_here;
-    if (nargs != 2 || !PyFunction_Check(args[0]) || !PyTuple_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "run(func, slots) takes a Python function and a tuple");
+    if ((nargs != 2 && nargs != 3) || !PyFunction_Check(args[0]) || !(PyTuple_Check(args[1]) || PyList_Check(args[1])) ||
+        (nargs == 3 && !PyList_Check(args[2]))) {
+        PyErr_SetString(PyExc_TypeError, "run(func, slots[, also]) takes a Python function, a tuple or list, and a list");
         return NULL;
     }
     if (w->enter == NULL) {
@@ -272,18 +293,23 @@ watcher_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     }
     PyFunctionObject *func = (PyFunctionObject *)args[0];
     PyCodeObject *code = (PyCodeObject *)func->func_code;
-    if (PyTuple_GET_SIZE(args[1]) != slot_count(code)) {
+    if (PySequence_Fast_GET_SIZE(args[1]) != slot_count(code)) {
         PyErr_Format(PyExc_TypeError, "%U has %d argument slots, %zd values were given", func->func_qualname,
-                     slot_count(code), PyTuple_GET_SIZE(args[1]));
+                     slot_count(code), PySequence_Fast_GET_SIZE(args[1]));
         return NULL;
     }
-    PyObject *copy = root_copy(w, code);
-    if (copy == NULL) {
+    Given given;
+    if (take_slots(&given, args[1], nargs == 3 ? args[2] : NULL) < 0) {
         return NULL;
     }
     Py_INCREF(w);
-    PyObject *result = run_copy(w, t, func, copy, args[1]);
-    Py_DECREF(copy);
+    PyObject *copy = root_copy(w, code);
+    PyObject *result = copy == NULL ? NULL : run_copy(w, t, func, copy, &given);
+    for (Py_ssize_t i = 0; i < given.count; i++) {
+        Py_XDECREF(given.values[i]);
+    }
+    PyMem_Free(given.values);
+    Py_XDECREF(copy);
     Py_DECREF(w);
     return result;
 }
@@ -596,7 +622,7 @@ watcher_dealloc(PyObject *self)
 }
 
 static PyMethodDef watcher_methods[] = {
-    {"run", (PyCFunction)(void (*)(void))watcher_run, METH_FASTCALL, "Call a function's instrumented copy, watched."},
+    {"run", (PyCFunction)(void (*)(void))watcher_run, METH_FASTCALL, "Call a function's instrumented copy, watched. Lists are emptied when it has begun."},
     {"interrupt", watcher_interrupt, METH_O, "The recording is over; the program gets this when our code has ended."},
     {"stop", watcher_stop_method, METH_NOARGS, "The recording is over; the program runs on unwatched."},
     {"know", watcher_know, METH_O, "Note an outside object; the caller keeps it alive."},

@@ -11,6 +11,8 @@ primals…).
 from __future__ import annotations
 
 import contextlib
+import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +27,7 @@ from .choices import Choices, DeviceWanted
 from .functional import Value, View
 from .record import Decompositions, Recorder
 from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
-from .symbols import is_symbolic, symbolic_form
+from .symbols import is_symbolic, symbolic_form, symbols_in
 
 aten = torch.ops.aten
 Function = Callable[..., Sequence[Any]]
@@ -136,16 +138,20 @@ class _LineByLine(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = super().call_function(symbolic_form(target, args), args, kwargs)
         if isinstance(result, torch.SymFloat):
-            self._check_exact(args)
+            self._check_exact(target, args, result)
             self._computed.append(result)
         return result
 
-    def _check_exact(self, operands: tuple[Any, ...]) -> None:
+    def _check_exact(self, target: Any, operands: tuple[Any, ...], result: torch.SymFloat) -> None:
         """Torch simplifies expressions of floats as if they were real numbers, which changes what they round to."""
         if any(operand is known for operand in operands for known in self._computed):
             raise CannotDerive("several operations on a number that changes, which torch would reorder")
-        if any(type(operand) in (int, float) and operand == 0 for operand in operands):
-            raise CannotDerive("zero times a number that changes")
+        if any(type(operand) in (int, float) and _is_absorbing(operand) for operand in operands):
+            raise CannotDerive("zero times a number that changes, or infinity and such a number")
+        if not symbols_in(result):
+            raise CannotDerive("a number minus itself, which is zero for real numbers alone")
+        if target in (operator.floordiv, operator.mod):
+            raise CannotDerive("a floor of a number that changes, which torch computes as an int")
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if getattr(self.fetch_attr(target), "runs_python", False):
@@ -164,6 +170,10 @@ class _LineByLine(fx.Interpreter):
             for leave, entered in reversed(self._entered):
                 leave(entered)
             torch._C._set_grad_enabled(grad)
+
+
+def _is_absorbing(number: float) -> bool:
+    return number == 0 or (type(number) is float and not math.isfinite(number))
 
 
 # How graphs enter modes, and how they leave them.

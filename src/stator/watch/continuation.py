@@ -292,12 +292,10 @@ def resume(
     if inner is None:
         if len(stack) != len(flow.stack(k)):
             raise ValueError(f"the stack at {flow.offset(k)} has {len(flow.stack(k))} slots, not {len(stack)}")
-        parameters = flow.parameters(flow.live[k], names)
     else:
         finish = finish or site.finish or _default_finish(flow, k)
         _check_depth(flow, k, stack, finish)
-        again = flow.live[k] if finish is Finish.AGAIN else 0
-        parameters = flow.parameters(flow.live_after(flow.lasts[k]) | again, names)
+    parameters = flow.parameters(names)
     key = ("resume", k, tuple(parameters), stack, inner, finish)
     made = flow.made.get(key)
     if made is None:
@@ -335,7 +333,7 @@ def raise_at(code: CodeType, offset: int, bound: Iterable[str], stack: Layout) -
     handler = flow.handlers[flow.lasts[k]]
     if handler is not None and len(stack) < handler.depth:
         raise ValueError(f"the stack at {flow.offset(k)} has at least {handler.depth} slots, not {len(stack)}")
-    parameters = flow.parameters(flow.live_if_raised(flow.lasts[k]), names)
+    parameters = flow.parameters(names)
     key = ("raise", k, tuple(parameters), stack)
     made = flow.made.get(key)
     if made is None:

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from ..recording import Continuation, Way
-from .continuation import raise_at, resume
+from .continuation import Layout, raise_at, resume
+from .deaths import is_noticed
 from .flow import NotResumable
 from .step import Exit, moves, step
-from .suspend import Suspended, handled_around, made_function, suspended
+from .suspend import Choose, Suspended, handled_around, made_function, suspended
 
 
 class Break(NamedTuple):
@@ -32,6 +33,7 @@ class Break(NamedTuple):
     states: list[dict[str, Any]]  # of each frame, by the names under which continuations take it
     step: Continuation
     ways: list[Way]
+    exits: list[Exit]  # of the step
     moves: tuple[int, ...] | None  # of a step that only calls a method, which lies before its object at the end
 
 
@@ -48,18 +50,19 @@ class Arrival(NamedTuple):
 
 def break_here(watcher: _native.Watcher, *, inside: bool) -> Break:
     """The break before the instruction that the run is about to execute, or which is at work (`inside`)."""
-    frames = suspended(watcher)
+    frames = suspended(watcher, is_noticed)
     last = frames[-1]
     if inside:
         _check_untouched(watcher)
     handled = handled_around(frames)
-    code, exits = step(last.code, last.offset, last.bound, last.stack, handled=handled is not None)
+    held = [name for name, value in zip(last.bound, last.values, strict=False) if is_noticed(value)]
+    code, exits = step(last.code, last.offset, last.bound, last.stack, handled=handled is not None, held=held)
     values = last.values if handled is None else (*last.values, handled)
     state = dict(zip(code.co_varnames, values, strict=False))
     outer = [dict(zip(_argument_names(frame), frame.values, strict=False)) for frame in frames[:-1]]
     ways = [_way(frames, exit) for exit in exits]
     moved = None if handled is not None else moves(last.code, last.offset, last.bound, last.stack, exits)
-    return Break(frames, [*outer, state], Continuation(code, last.function.__globals__), ways, moved)
+    return Break(frames, [*outer, state], Continuation(code, last.function.__globals__), ways, exits, moved)
 
 
 # C code which is given one of these may have moved or changed it before it came to what breaks the graph.
@@ -110,9 +113,23 @@ def _way(frames: list[Suspended], exit: Exit | Suspended) -> Way:
     return Way(tuple(reversed(found)), raises)
 
 
+def _chosen_by(broken: Break | None) -> Choose:
+    """The variables that frames go on with behind a break: what the step gives back, and what the callers had."""
+
+    def choose(number: int, offset: int, stack: Layout, bound: frozenset[str]) -> tuple[str, ...] | None:
+        if broken is None:
+            return None
+        if number < len(broken.frames) - 1:
+            return broken.frames[number].bound
+        here = [exit.bound for exit in broken.exits if exit[:1] + exit[2:] == (offset, stack, False)]
+        return max((names for names in here if bound.issuperset(names)), key=len, default=None)
+
+    return choose
+
+
 def arrive(watcher: _native.Watcher, broken: Break | None) -> Arrival | None:
     """Where the live run stands now that the step is made; None if that is none of the ways that lead on from it."""
-    frames = suspended(watcher)
+    frames = suspended(watcher, is_noticed, _chosen_by(broken))
     way = _way(frames, frames[-1])
     if broken is not None and way.key not in {known.key for known in broken.ways}:
         return None

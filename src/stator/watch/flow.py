@@ -263,10 +263,13 @@ class Flow:
         handler = self.handlers[k]
         return 0 if handler is None else self.live[handler.target]
 
-    def parameters(self, live: int, bound: frozenset[str]) -> list[int]:
-        """The slots that have to be passed on, in the order of the slots."""
-        live |= self.keep
-        return [i for i in range(self.free) if live >> i & 1 and self.names[i] in bound]
+    def read(self, live: int, slot: int) -> bool:
+        """Is a variable among those that are read later?"""
+        return bool((live | self.keep) >> slot & 1)
+
+    def parameters(self, names: frozenset[str]) -> list[int]:
+        """The slots of variables, in the order of the slots."""
+        return [i for i in range(self.free) if self.names[i] in names]
 
 
 def _after(op: int, arg: int, stack: bytes, jump: bool) -> bytes:

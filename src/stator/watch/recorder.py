@@ -11,7 +11,7 @@ import contextlib
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -134,14 +134,17 @@ class Recorder(Handlers):
         self,
         function: types.FunctionType,
         names: tuple[str, ...],
-        slots: tuple[Any, ...],
+        slots: Sequence[Any],
         way: Way | None,
         changing: frozenset[int],
     ) -> None:
-        """Note what the run is given: the arguments, and the function itself."""
+        """Note what the run is given: the arguments, and the function itself. A list of them is emptied when the run
+        begins.
+        """
         self.root_code = function.__code__
         self._way = way
-        self.slots = slots if way is None else tuple(map(self.own_object, slots))
+        self._given = slots if isinstance(slots, list) else []
+        self.slots = tuple(slots if way is None else map(self.own_object, slots))
         self._changing = self._hopeless = {id(self.slots[index]) for index in changing}
         self._callers = {id(value) for value in slots} if way is None else set()
         self.slots = self._note_slots(function, names, self.slots)
@@ -177,7 +180,7 @@ class Recorder(Handlers):
         with TensorMode(self):
             self.tracer.begin()
             try:
-                self.returned = (self.watcher.run(self.root, self.slots),)
+                self.returned = (self.watcher.run(self.root, [*self.slots], self._given),)
             except BaseException as error:
                 assert error.__traceback__ is not None
                 if error.__traceback__.tb_next is not None:  # it comes from the function, not from the call of it

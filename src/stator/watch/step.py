@@ -55,10 +55,12 @@ def step(
     stack: Layout,
     stops: frozenset[int] | Callable[[int], bool] | None = None,
     handled: bool = False,
+    held: Iterable[str] = (),
 ) -> tuple[CodeType, list[Exit]]:
     """The step from an instruction. `stops` are offsets of the original code (of the CALL itself, for calls); by
     default the instructions that are given a probe. With `handled` the code takes one more argument, the last: the
-    exception that a caller of the frame is handling (`handled_around` in suspend.py)."""
+    exception that a caller of the frame is handling (`handled_around` in suspend.py). What comes out at an exit are
+    the variables that are read there, those that the step has set, and those of `held` that are bound still."""
     site = find_site(code, offset)
     flow, k, names = flow_of(site.code), site.k, frozenset(bound)
     check_place(flow, k, names, stack)
@@ -66,12 +68,13 @@ def step(
         raise ValueError(f"the stack at {flow.offset(k)} has {len(flow.stack(k))} slots, not {len(stack)}")
     if flow.ops[k] in o.RETURNS:
         raise NotResumable("there is nothing after a return")
-    parameters = flow.parameters(flow.live[k], names)
-    key = ("step", k, tuple(parameters), stack, stops, handled)
+    parameters = flow.parameters(names)
+    kept = tuple(flow.parameters(frozenset(held)))
+    key = ("step", k, tuple(parameters), stack, stops, handled, kept)
     made = flow.made.get(key)
     exits = None if made is None else _exits.get(made)
     if made is None or exits is None:
-        made, exits = _Step(site.code, k, parameters, stack, stops, handled).build()
+        made, exits = _Step(site.code, k, parameters, stack, stops, handled, kept).build()
         flow.made[key] = made
         _exits.put(made, exits)
     return made, exits
@@ -88,7 +91,7 @@ def moves(
     plain = all(slot in (Slot.VALUE, Slot.NULL) for slot in stack)
     if not plain or flow.ops[k] not in o.CALLS or flow.args[k] != 0 or stack[-2:] != (Slot.VALUE, Slot.VALUE):
         return None
-    parameters = flow.parameters(flow.live[k], names)
+    parameters = flow.parameters(names)
     numbers = iter(range(len(parameters) + len(stack)))
     variables = {slot: next(numbers) for slot in parameters}
     held = [next(numbers) if slot is Slot.VALUE else None for slot in stack][:-1]
@@ -97,8 +100,8 @@ def moves(
         if not _moved(flow.ops[k], flow.args[k], variables, held):
             return None
         k += 1
-    live = [variables[i] for i in flow.parameters(flow.live[k], frozenset(after.bound))]
-    return (*live, *(number for number in held if number is not None))
+    passed = [variables[i] for i in flow.parameters(frozenset(after.bound))]
+    return (*passed, *(number for number in held if number is not None))
 
 
 def _moved(op: int, arg: int, variables: dict[int, int], held: list[int | None]) -> bool:
@@ -127,8 +130,10 @@ class _Step:
         stack: Layout,
         stops: frozenset[int] | Callable[[int], bool] | None,
         handled: bool,
+        held: tuple[int, ...],
     ) -> None:
         self.flow = flow_of(code)
+        self.held = {*held}  # slots of variables that are to live for as long as they are bound
         self.first = State(k, frozenset(parameters), stack)
         self.stops = stops
         self.exits: list[Exit] = []
@@ -140,7 +145,9 @@ class _Step:
 
     def build(self) -> tuple[CodeType, list[Exit]]:
         builder = self.builder
-        deepest = max(len(state.stack) for state in self._reachable())
+        reachable = self._reachable()
+        deepest = max(len(state.stack) for state in reachable)
+        self._hold_what_is_set(reachable)
         builder.locals += [*(f".t{i}" for i in range(deepest)), ".error"]
         builder.settle_slots()
         builder.begin()
@@ -167,6 +174,14 @@ class _Step:
             if state == self.first or not self._stops_at(state):
                 work += [after for after in advance(self.flow, state) if after is not None]
         return seen
+
+    def _hold_what_is_set(self, reachable: set[State]) -> None:
+        """What Python puts into variables here may be anything."""
+        flow = self.flow
+        for state in reachable:
+            if state == self.first or not self._stops_at(state):
+                group = range(state.k, flow.lasts[state.k] + 1)
+                self.held.update(flow.args[k] for k in group if o.SLOTS.get(flow.ops[k]) == "store")
 
     def _stops_at(self, state: State) -> bool:
         flow, k = self.flow, state.k
@@ -287,8 +302,7 @@ class _Step:
         """Empty the stack into variables (a NULL unbinds one), put the exception state back, return it all."""
         flow, asm, index = self.flow, self.asm, self.builder.index
         live = flow.live_if_raised(flow.lasts[state.k]) if raised else flow.live[state.k]
-        bound = frozenset(flow.names[i] for i in state.bound)
-        parameters = flow.parameters(live, bound)
+        parameters = [i for i in sorted(state.bound) if i in self.held or flow.read(live, i)]
         for i in reversed(range(len(state.stack))):
             slot = state.stack[i]
             if slot is Slot.EXC:

@@ -86,8 +86,18 @@ def _places(copy: CodeType, original: CodeType) -> list[tuple[int, bool]]:
     return known
 
 
-def suspended(watcher: n.Watcher) -> list[Suspended]:
-    """The frames of the run, the root first. To be called by a handler, outside of its own except clauses."""
+# Number, offset, stack and bound variables of a frame: those which it is to go on with, or None.
+Choose = Callable[[int, int, Layout, frozenset[str]], tuple[str, ...] | None]
+
+
+def suspended(
+    watcher: n.Watcher, holds: Callable[[Any], bool] = lambda value: False, choose: Choose = lambda *frame: None
+) -> list[Suspended]:
+    """The frames of the run, the root first. To be called by a handler, outside of its own except clauses.
+
+    A frame goes on with the variables that `choose` says; otherwise with those that are read later, and with those
+    whose values `holds` does not want to die before the frame does.
+    """
     entries, handled = watcher.frames()
     frames: list[_Frame] = []
     stacks: list[list[Any]] = []
@@ -106,7 +116,7 @@ def suspended(watcher: n.Watcher) -> list[Suspended]:
         _say_where_instead(error, frames, len(entries))
         raise
     _set_handled(frames, stacks, handled)
-    return [_state(*parts) for parts in zip(frames, stacks, finishes, strict=True)]
+    return [_state(i, *parts, holds, choose) for i, parts in enumerate(zip(frames, stacks, finishes, strict=True))]
 
 
 def _say_where_instead(error: NotResumable, frames: list[_Frame], count: int) -> None:
@@ -150,7 +160,14 @@ def _set_handled(frames: list[_Frame], stacks: list[list[Any]], handled: Any) ->
                 stack[i], following = following, stack[i]
 
 
-def _state(frame: _Frame, stack: list[Any], finish: Finish | None) -> Suspended:
+def _state(
+    number: int,
+    frame: _Frame,
+    stack: list[Any],
+    finish: Finish | None,
+    holds: Callable[[Any], bool],
+    choose: Choose,
+) -> Suspended:
     flow, k = frame.flow, frame.site.k
     kinds = _kinds(frame, len(stack))
     layout: list[Slot | int] = []
@@ -170,7 +187,11 @@ def _state(frame: _Frame, stack: list[Any], finish: Finish | None) -> Suspended:
     else:
         live = flow.live_after(flow.lasts[k]) | (flow.live[k] if finish is Finish.AGAIN else 0)
     bound = frozenset(name for name, value in frame.variables.items() if value is not n.MISSING)
-    names = tuple(flow.names[i] for i in flow.parameters(live, bound))
+    names = choose(number, flow.offset(k), tuple(layout), bound)
+    if names is None:
+        names = tuple(
+            flow.names[i] for i in flow.parameters(bound) if flow.read(live, i) or holds(frame.variables[flow.names[i]])
+        )
     values = (*(frame.variables[name] for name in names), *on_stack)
     where = (*map(frame.names.index, names), *places)
     named = {id(value): name for name, value in frame.variables.items()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import types
+import warnings
 
 import pytest
 import torch
@@ -228,3 +230,34 @@ def test_floats_are_computed_in_the_order_of_the_program(compute):
     for f in (1.5, 2.5, 3.5, float("inf"), 4.5):
         for got, wanted in zip(compiled(torch.ones(2), f), plain(torch.ones(2), f), strict=True):
             torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda f: f - f,
+        lambda f: f % f,
+        lambda f: f * -0.0,
+        lambda f: f + math.inf,
+        lambda f: -math.inf - f,
+        lambda f: f // 1.0,
+        lambda f: f * 2.5,
+    ],
+    ids=["difference", "remainder", "zero", "infinity", "minus infinity", "floor", "product"],
+)
+def test_a_graph_of_which_only_a_number_remains(compute):
+    def plain(f):
+        return compute(f)
+
+    compiled = stator.compile(plain, backend="aot_eager", dynamic=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for f in (1.5, 2.5, 3.5, 4.5, math.inf, -0.0, 5.5):
+            try:
+                wanted = compute(f)
+            except ArithmeticError as error:
+                with pytest.raises(type(error)):
+                    compiled(f)
+            else:
+                assert repr(compiled(f)) == repr(wanted)
+    assert compiled.stator.hits >= 2 and compiled.stator.recordings <= 4

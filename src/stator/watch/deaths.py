@@ -1,0 +1,52 @@
+"""Values whose death a program can notice: by a weak reference, a finalizer, a generator that is closed.
+
+A continuation need not be given variables that are not read any more. The plain function's frame holds them all the
+same, until it returns: a temporary folder, say, of which only the name is used. Such a variable is handed on.
+
+Enters: the value of a variable that nobody reads. Leaves: whether it must be held. Nothing here runs code of the
+program's. What is not looked at: tensors, which a graph would have to give back for nothing, classes and modules.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from types import (
+    AsyncGeneratorType,
+    BuiltinFunctionType,
+    CodeType,
+    CoroutineType,
+    FunctionType,
+    GeneratorType,
+    ModuleType,
+)
+from typing import Any
+
+import torch
+
+from .. import _native
+
+_MOST = 500  # objects that are looked at; behind that anything is possible
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
+_SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)  # to close one runs its `finally`
+_NOT_ENTERED = (torch.Tensor, type, ModuleType, CodeType, BuiltinFunctionType)
+
+
+def is_noticed(value: Any) -> bool:
+    """Would somebody notice if nobody held the value any more?"""
+    pending, seen = [value], set[int]()
+    while pending:
+        one = pending.pop()
+        kind = type(one)
+        if kind in _PLAIN or id(one) in seen or issubclass(kind, _NOT_ENTERED):
+            continue
+        if len(seen) == _MOST or issubclass(kind, _SUSPENDED) or weakref.getweakrefcount(one):
+            return True
+        if _native.mro_lookup(kind, "__del__") is not _native.MISSING:
+            return True
+        seen.add(id(one))
+        if kind is FunctionType:  # not its globals
+            pending += [one.__closure__, one.__defaults__, one.__kwdefaults__]
+        else:
+            pending += gc.get_referents(one)
+    return False
