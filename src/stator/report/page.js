@@ -4,6 +4,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const main = document.getElementById("main");
 const search = document.getElementById("search");
+const root = document.documentElement;
 let query = "";
 
 // ------------------------------------------------------------------------------------------------- small tools
@@ -448,13 +449,21 @@ function route() {
   return { part, numbers: rest.map(Number).filter(Number.isInteger) };
 }
 
+// The links stay the same elements: one that is replaced between the press and the release of a mouse gets no click.
+for (const part of PARTS) part.link = h("a", { href: `#${part.id}` }, part.title, part.label = h("span"));
+document.getElementById("nav").append(...PARTS.map((part) => part.link), h("div", { class: "made" }, Object.entries(data.made).map(([name, version]) => h("div", {}, `${name} ${version}`))));
+
 function show() {
   const { part, numbers } = route();
-  document.getElementById("nav").replaceChildren(...PARTS.map((it) => {
+  for (const it of PARTS) {
     const number = query ? hits(it) : it.number;
-    return h("a", { href: `#${it.id}`, "aria-current": it === part && "page" }, it.title, number !== undefined && h("span", { class: query && number ? "count found" : "count" }, number.toLocaleString("en")));
-  }), h("div", { class: "made" }, Object.entries(data.made).map(([name, version]) => h("div", {}, `${name} ${version}`))));
+    it.label.textContent = number === undefined ? "" : number.toLocaleString("en");
+    it.label.className = number === undefined ? "" : query && number ? "count found" : "count";
+    if (it === part) it.link.setAttribute("aria-current", "page");
+    else it.link.removeAttribute("aria-current");
+  }
   main.replaceChildren(h("div", { "data-part": part.id }, part.draw(...numbers)));
+  root.dataset.shown = location.hash; // for who waits until this part is there
 }
 
 document.getElementById("title").textContent = data.title;
@@ -468,7 +477,6 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !/INPUT|SELECT|TEXTAREA/.test(document.activeElement.tagName)) { event.preventDefault(); search.focus(); }
   if (event.key === "Escape" && document.activeElement === search) { search.value = ""; query = ""; show(); }
 });
-const root = document.documentElement;
 root.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 document.getElementById("theme").addEventListener("click", () => { root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark"; });
 show();
