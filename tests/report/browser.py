@@ -154,7 +154,8 @@ class Browser:
         element = f"document.querySelectorAll({json.dumps(selector)})[{number}]"
         self.wait(f"!!{element}")
         look = (
-            f"(() => {{ const it = {element}; it.scrollIntoView({{block: 'center'}}); const b = it.getBoundingClientRect();"
+            f"(() => {{ const it = {element}; it.scrollIntoView({{block: 'center'}});"
+            "const b = it.getBoundingClientRect();"
             "const at = [b.x + b.width / 2, b.y + b.height / 2];"
             "return it.contains(document.elementFromPoint(...at)) && at; })()"
         )
