@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from . import _native, events, pipeline
 from .backends.registry import DEFAULT, look_up
@@ -26,6 +26,7 @@ from .report import dump, progress  # noqa: F401  they read events
 from .report.chronicle import Chronicle
 from .report.explain import Explanation
 from .report.logs import set_logs
+from .scripts import number
 from .watch import steering
 from .watch.policy import is_compiling
 from .watch.steering import graph_break, mark_dynamic, mark_static
@@ -226,7 +227,9 @@ class _Explained:
     def as_captured(self, gm: Any, example_inputs: Any) -> Any:
         if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in example_inputs):
             with contextlib.suppress(Exception):  # what has no stand-in is not differentiated ahead of time either
-                self._captured.append((gm, _without_data(gm, example_inputs)))
+                self._captured.append((gm, _without_data(example_inputs)))
+            if any(map(_is_symbolic, example_inputs)):
+                gm.meta["label"] += ", with the sizes of the call that was recorded"
         return gm.forward
 
     def _derive(self) -> None:
@@ -264,20 +267,22 @@ class _Explained:
         )
 
 
-def _without_data(gm: Any, inputs: Sequence[Any]) -> list[Any]:
-    """Tensors that look like the inputs of a graph and hold nothing: symbolic if they are, else meta or fake ones."""
-    symbolic = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
-    chosen = [real if known is None else known for real, known in zip(inputs, symbolic, strict=True)]
-    if all(type(value) is not FakeTensor and value.device.type == "cpu" for value in chosen if torch.is_tensor(value)):
-        return list(map(_on_meta, chosen))
-    mode = next((value.fake_mode for value in chosen if isinstance(value, FakeTensor)), None) or FakeTensorMode()
-    return [mode.from_tensor(v) if torch.is_tensor(v) and not isinstance(v, FakeTensor) else v for v in chosen]
+def _without_data(inputs: Sequence[Any]) -> list[Any]:
+    """Meta or fake tensors that look like the inputs of a graph and hold nothing; sizes as in the call that was
+    recorded. To differentiate a graph for symbolic ones takes ten times as long, and a reader would see much the same.
+    """
+    on_cpu = all(value.device.type == "cpu" for value in inputs if torch.is_tensor(value))
+    with contextlib.nullcontext() if on_cpu else FakeTensorMode():
+        return [_empty(value, on_cpu) if torch.is_tensor(value) else number(value) for value in inputs]
 
 
-def _on_meta(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+def _is_symbolic(value: Any) -> bool:
+    return any(number(length) is not length for length in (value.shape if torch.is_tensor(value) else [value]))
+
+
+def _empty(value: torch.Tensor, on_meta: bool) -> torch.Tensor:
+    size, stride = [number(length) for length in value.shape], [number(step) for step in value.stride()]
+    made = torch.empty_strided(size, stride, dtype=value.dtype, device="meta" if on_meta else value.device)
     if isinstance(value, torch.nn.Parameter):
         return torch.nn.Parameter(made, value.requires_grad)
     made.requires_grad_(value.requires_grad)

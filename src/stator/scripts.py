@@ -38,10 +38,12 @@ def readable(code: str) -> str:
 
 
 def _unparsed(tree: ast.Module) -> str:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-            pairs = list(zip([None, *node.body], node.body, strict=False))
-            node.body = [statement for before, statement in pairs if not _frees(before, statement)]
+    blocks: list[ast.Module | ast.ClassDef | ast.FunctionDef] = [tree]
+    while blocks:
+        node = blocks.pop()
+        pairs = list(zip([None, *node.body], node.body, strict=False))
+        node.body = [statement for before, statement in pairs if not _frees(before, statement)]
+        blocks += [inner for inner in node.body if isinstance(inner, (ast.ClassDef, ast.FunctionDef))]
     return "\n".join(line for long in ast.unparse(tree).splitlines() for line in broken(long))
 
 

@@ -122,8 +122,9 @@ class Browser:
     # -- what a reader does
 
     def open(self, path: Path, part: str = "") -> None:
+        self.send("Page.navigate", url="about:blank")  # another part of the same file is not loaded anew
         self.send("Page.navigate", url=path.as_uri() + (f"#{part}" if part else ""))
-        self.wait("document.readyState === 'complete' && !!document.querySelector('[data-part]')")
+        self.wait_for(part)
 
     def evaluate(self, script: str) -> Any:
         answer = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
@@ -138,17 +139,32 @@ class Browser:
             assert time.monotonic() < deadline, f"never true: {condition}"
             time.sleep(0.02)
 
+    def wait_for(self, part: str) -> None:
+        """Until a part of the page has been drawn."""
+        self.wait(f"document.documentElement?.dataset.shown === {json.dumps(part and f'#{part}')}")
+
     def click(self, selector: str, number: int = 0) -> None:
         """Click the middle of an element, as a mouse does."""
-        quoted = json.dumps(selector)
-        self.wait(f"document.querySelectorAll({quoted}).length > {number}")
-        box = self.evaluate(
-            f"(() => {{ const it = document.querySelectorAll({quoted})[{number}];"
-            "it.scrollIntoView({block: 'center'}); const b = it.getBoundingClientRect();"
-            "return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+        at = self.middle(selector, number)
+        self.mouse("mousePressed", at)
+        self.mouse("mouseReleased", at)
+
+    def middle(self, selector: str, number: int = 0) -> list[float]:
+        """Where an element is, once it is there and nothing lies over it."""
+        element = f"document.querySelectorAll({json.dumps(selector)})[{number}]"
+        self.wait(f"!!{element}")
+        look = (
+            f"(() => {{ const it = {element}; it.scrollIntoView({{block: 'center'}});"
+            "const b = it.getBoundingClientRect();"
+            "const at = [b.x + b.width / 2, b.y + b.height / 2];"
+            "return it.contains(document.elementFromPoint(...at)) && at; })()"
         )
-        for kind in ("mousePressed", "mouseReleased"):
-            self.send("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
+        self.wait(look)
+        at: list[float] = self.evaluate(look)
+        return at
+
+    def mouse(self, kind: str, at: list[float]) -> None:
+        self.send("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left", clickCount=1)
 
     def type(self, selector: str, text: str) -> None:
         self.evaluate(f"document.querySelector({json.dumps(selector)}).focus()")

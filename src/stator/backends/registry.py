@@ -55,4 +55,4 @@ def look_up(backend: Any) -> tuple[str, Backend]:
 
 def is_ours(backend: Backend) -> bool:
     """Ours find out themselves what each node gives."""
-    return str(getattr(backend, "__module__", "")).startswith(f"{__package__}.")
+    return str(getattr(backend, "__module__", "")).startswith("stator.")

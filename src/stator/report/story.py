@@ -189,6 +189,7 @@ class _Story:
     def _derive(self, event: events.BackwardDerived) -> Data:
         return {
             "recording": self._graphs.get(id(event.source)),
+            "label": event.label,
             "seconds": event.seconds,
             "steps": list(event.steps),
             "joint": event.joint(),
