@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "autograd": GROUND | {"autograd"},
     "fuse": GROUND | {"fuse"},
     "codegen": GROUND | {"codegen", "_native"},
-    "backends": GROUND | {"backends", "autograd", "fuse", "codegen"},
+    "backends": GROUND | {"_native", "backends", "autograd", "fuse", "codegen"},
     # beside them: what compares their results with eager's
     "verify": GROUND | {"verify"},
     # who puts them together

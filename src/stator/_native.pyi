@@ -439,6 +439,30 @@ class Guards:
     @property
     def failed(self) -> tuple[int, int]: ...
 
+TAPE_REGISTER: Final[int]
+TAPE_CONSTANT: Final[int]
+TAPE_TUPLE: Final[int]
+TAPE_LIST: Final[int]
+TAPE_SLICE: Final[int]
+TAPE_DICT: Final[int]
+TAPE_CALL: Final[int]
+TAPE_METHOD: Final[int]
+TAPE_BINARY: Final[int]
+
+@final
+class Tape:
+    """The operations of a graph, to be called with its inputs.
+
+    `steps` are (kind, target, parts of the arguments, names of keywords, register of the result, registers that are
+    done with); a part is (kind, what).
+    """
+
+    inputs: int
+    registers: int
+
+    def __new__(cls, steps: list[tuple[Any, ...]], inputs: int, registers: int, result: tuple[int, Any], /) -> Tape: ...
+    def __call__(self, *inputs: Any) -> Any: ...
+
 @final
 class Count:
     """A number that C and Python code count up together."""

@@ -300,4 +300,11 @@ int relay_setup(PyObject *module);
 int leave_setup(PyObject *module);
 int dispatch_setup(PyObject *module);
 
+/* ---- graphs that run as they are (tape.c) ---- */
+
+int tape_setup(PyObject *module);
+int tape_output_count(PyObject *graph); /* of a tape that gives a tuple; -1 for others, and for what is no tape */
+/* Runs such a tape. `outputs` has room for all, which are new references. How many, or -1 with an exception. */
+int tape_outputs(PyObject *graph, PyObject *const *inputs, Py_ssize_t given, PyObject **outputs);
+
 #endif

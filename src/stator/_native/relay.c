@@ -90,6 +90,37 @@ result(const Relay *r, PyObject *const *values, PyObject *out)
     return made;
 }
 
+/* The graph is a tape: its outputs need no tuple of their own. -1: it is not, or it has many; else *made is the result, or NULL
+ * with an exception. */
+static int
+run_tape(const Relay *r, PyObject *const *values, PyObject **made)
+{
+    PyObject *outputs[ON_STACK];
+    int count = r->graph == NULL ? -1 : tape_output_count(r->graph);
+    if (count < 0 || count > ON_STACK || !r->is_tuple) {
+        return -1;
+    }
+    PyObject *graph = Py_NewRef(r->graph);
+    *made = NULL;
+    if (tape_outputs(graph, values, r->inputs, outputs) == count) {
+        *made = PyTuple_New(r->count);
+        for (Py_ssize_t i = 0; *made != NULL && i < r->count; i++) {
+            const Part *p = &r->parts[i];
+            if (p->from == OUTPUT && p->index >= count) {
+                PyErr_SetString(PyExc_IndexError, "the graph has no such output");
+                Py_CLEAR(*made);
+                break;
+            }
+            PyTuple_SET_ITEM(*made, i, p->from == OUTPUT ? Py_NewRef(outputs[p->index]) : part(p, values, NULL));
+        }
+        for (int i = 0; i < count; i++) {
+            Py_DECREF(outputs[i]);
+        }
+    }
+    Py_DECREF(graph);
+    return 0;
+}
+
 PyObject *
 relay_run(PyObject *self, PyObject *values)
 {
@@ -101,7 +132,10 @@ relay_run(PyObject *self, PyObject *values)
     PyObject *const *items = ((PyTupleObject *)values)->ob_item;
     PyObject *out = NULL, *made = NULL;
     Py_INCREF(self);
-    if (r->graph == NULL || (out = call_graph(r, items)) != NULL) {
+    if (run_tape(r, items, &made) == 0) {
+        /* done */
+    }
+    else if (r->graph == NULL || (out = call_graph(r, items)) != NULL) {
         made = result(r, items, out);
     }
     Py_XDECREF(out);

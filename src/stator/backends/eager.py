@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import fx
 
+from .tape import tape_of
+
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    return gm.forward
+    return tape_of(gm.graph) or gm.forward
