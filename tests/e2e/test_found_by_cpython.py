@@ -150,3 +150,13 @@ def test_the_program_uses_up_the_stack():
             for seed in range(3):
                 assert torch.equal(compiled(rand(seed), depth), rand(seed) + 1)
             stator.reset()
+
+
+def test_numbers_that_are_too_long_for_texts():
+    def fn(x, n):
+        return n == 1 << 50000, x + (n > 10**6000), pow(2, 50000) // n % 1009
+
+    calls = [lambda w, n=n: w.fn(rand(n % 7), n) for n in (3, 4, 5, 1 << 50000, 10**7000, 6, 10**7000)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(lambda: World(fn=fn), calls, expect=None)

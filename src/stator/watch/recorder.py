@@ -348,6 +348,8 @@ class Recorder(Handlers):
             here = break_here(self.watcher, inside=inside)
             if reason is not None and reason.id in _LOOK_AT_CALLERS and len(here.frames) > 1:
                 raise NotResumable("the frames of its callers would not be there")
+            if reason is not None and reason.id == "call-debugger":
+                raise NotResumable("whoever looks on from here would see frames that are not the program's")
             if not self._known_already:
                 recording = effects.conclude_at(self, here)
                 if reason is not None and not self._goes_on_in_a_loop(reason):
