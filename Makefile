@@ -23,7 +23,7 @@ help:
 	@echo "make bench   time of capture, of graph breaks, of a compiled call and of dynamic shapes against torch.compile"
 	@echo "make fuzz    random programs, compiled and plain, compared: N=100000 of them from SEED=0 on"
 	@echo "make sanitize  tests of the C core under sanitizers and in Python's development mode; memory over 10,000 recompilations"
-	@echo "make conformance  CPython's own test suite under watch, on every CPython that is found (long)"
+	@echo "make conformance  CPython's own test suite, random programs, models, faults; ends with their numbers (hours)"
 	@echo "make models  a zoo of real models, plain and compiled; writes docs/models.md (long)"
 	@echo "make faults  make stator fail at every call site in turn; the program must not notice"
 	@echo "make clean   remove .venv and what was built"

@@ -428,7 +428,7 @@ class Program:
         try:
             with _collector_paused(), announce.watching(self.name, recorder):
                 result = recorder.run()
-                misled = recorder.watcher.misled
+                misled = recorder.watcher.misled or recorder.exhausted
                 segments = [] if misled else self._finish(recorder, result)
         except BaseException as error:
             if recorder.raised is error:

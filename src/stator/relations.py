@@ -93,6 +93,9 @@ def holds(relation: Relation, values: Any) -> bool:
         return False
 
 
+_MOST_BITS = 2_000  # CPython refuses to write much longer numbers
+
+
 def terms_of(expression: Expression) -> set[tuple[Any, ...]]:
     """All terms that an expression mentions."""
     if type(expression) is not tuple:
@@ -105,7 +108,7 @@ def terms_of(expression: Expression) -> set[tuple[Any, ...]]:
 def render(expression: Expression, origins: list[Origin]) -> str:
     """An expression as the user would write it."""
     if type(expression) is not tuple:
-        return repr(expression)
+        return _constant(expression)
     head, *rest = expression
     if head in TERMS:
         name = describe(origins[rest[0]])
@@ -121,6 +124,12 @@ def render(expression: Expression, origins: list[Origin]) -> str:
     return f" {head} ".join(grouped)
 
 
+def _constant(value: Any) -> str:
+    if type(value) is int and value.bit_length() > _MOST_BITS:
+        return f"a number of {value.bit_length()} bits"
+    return repr(value)
+
+
 def _is_compound(expression: Expression) -> bool:
     return type(expression) is tuple and expression[0] not in (*TERMS, "min", "max")
 
@@ -133,11 +142,11 @@ def symbols_in_words(recording: Recording) -> tuple[tuple[str, ...], tuple[str, 
     for relation in recording.relations:
         expression = relation.expression
         if type(expression) is tuple and expression[0] in ("==", "is") and type(expression[2]) is not tuple:
-            text = f"{render(expression[1], origins)} can only be {expression[2]!r}"
+            text = f"{render(expression[1], origins)} can only be {_constant(expression[2])}"
             fixed.setdefault(text, render_place(relation.place))
     for what, value, place in recording.specialised:
         if what == ():
             fixed.setdefault(f"all sizes are constants: {value}", render_place(place))
         elif terms_of(what):
-            fixed.setdefault(f"{render(what, origins)} can only be {value!r}", render_place(place))
+            fixed.setdefault(f"{render(what, origins)} can only be {_constant(value)}", render_place(place))
     return free, tuple(f"{text}, due to {place}" if place else text for text, place in fixed.items())

@@ -123,10 +123,9 @@ def say(text: str) -> None:
 
 
 def summary(tally: collections.Counter[str], found: list[tuple[int, Finding]]) -> str:
-    head = f"programs fuzzed {tally['programs']}, mismatches {len(found)}"
     rest = ", ".join(f"{name} {tally[name]}" for name in ("calls", "hits", "graphs", "breaks", "raised"))
-    seeds = f"\nseeds: {' '.join(str(number) for number, _ in found)}" if found else ""
-    return f"{head} ({rest}){seeds}"
+    seeds = f"seeds: {' '.join(str(number) for number, _ in found)}\n" if found else ""
+    return f"{rest}\n{seeds}programs fuzzed / mismatches: {tally['programs']} / {len(found)}"
 
 
 def in_words(outcome: Outcome) -> str:

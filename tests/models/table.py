@@ -108,6 +108,13 @@ def totals(rows: list[Row]) -> list[str]:
     return lines
 
 
+def numbers(rows: list[Row]) -> str:
+    """Models, in whichever of their ways: one that is wrong in one of them is wrong."""
+    right = sum(all(o.right for o in outcomes) for _, outcomes in rows)
+    whole = sum(all(o.right and o.one_graph for o in outcomes) for _, outcomes in rows)
+    return f"models right / wrong / in one graph: {right} / {len(rows) - right} / {whole}"
+
+
 def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.0f}"
 
@@ -215,6 +222,7 @@ def main() -> int:
     if asked.write:
         PAGE.write_text(page(rows))
         print(f"\nwrote {PAGE}")
+    print(numbers(rows))
     return 1 if any(outcome.wrong for _, outcomes in rows for outcome in outcomes) else 0
 
 

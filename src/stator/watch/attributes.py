@@ -197,7 +197,7 @@ class Attributes:
         if origin is not None:
             self._ledger.touch(origin, owner)
             if name in _PARTS.get(cls, ()):
-                self._ledger.read(origin, Edge.ATTR, name, getattr(owner, name))
+                self._read_part(origin, owner, name)
                 return
         found = self._classes.entry(cls, name)
         if found is not MISSING and self._has(found, "__get__") and self._is_data(found):
@@ -215,6 +215,14 @@ class Attributes:
             self._read_through(found, cls, name, owner, origin)
         else:
             self._fall_back(owner, cls, name, origin)
+
+    def _read_part(self, origin: Origin, owner: Any, name: str) -> None:
+        try:
+            value = getattr(owner, name)
+        except ValueError:  # an empty cell
+            self._ledger.require(origin, Fact.UNSET, None)
+        else:
+            self._ledger.read(origin, Edge.ATTR, name, value)
 
     def _is_data(self, found: Any) -> bool:
         return self._has(found, "__set__") or self._has(found, "__delete__")
@@ -432,7 +440,7 @@ class Attributes:
                 self._ledger.read(place, Edge.ATTR, part, function)
             if function is not None and not issubclass(type(function), types.FunctionType):
                 raise Drop("unknown-callable", f"the setter of {cls.__qualname__}.{name}")
-        elif type(found) is types.MemberDescriptorType:
+        elif type(found) is types.MemberDescriptorType and self._classes.is_open(found.__objclass__):
             if origin is not None:
                 if delete:
                     raise Drop("unguardable", f"slot {name} is deleted")

@@ -245,7 +245,8 @@ class Handlers:
 
     def advance(self, iterator: Any) -> None:
         """An iterator moves on; an outside one would have to be moved by the replay too."""
-        if self.ledger.find(iterator) is not None and not is_open(type(iterator)):
+        mover = _native.mro_lookup(type(iterator), "__next__")
+        if self.ledger.find(iterator) is not None and not issubclass(type(mover), types.FunctionType):
             generator = issubclass(type(iterator), (types.GeneratorType, types.CoroutineType))
             raise Drop("outside-generator" if generator else "outside-iterator", type(iterator).__name__)
         self.touch(iterator)
@@ -600,7 +601,8 @@ class Handlers:
                 self.ledger.touch(owner, func)
                 for part in ("__func__", "__self__"):
                     self.ledger.read(owner, Edge.ATTR, part, getattr(func, part))
-            return self.call(None, func.__func__, (func.__self__, *args), kwnames)
+            replacement = self.call(None, func.__func__, (func.__self__, *args), kwnames)
+            return None if replacement is None else functools.partial(replacement, func.__self__)
         if issubclass(type(func), type):
             constructor_rule(self, func, args, kwnames)
             if probe is not None and self.approves:

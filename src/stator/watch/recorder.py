@@ -69,6 +69,7 @@ class Recorder(Handlers):
         """
         self.name = name
         self.failure: BaseException | None = None
+        self.exhausted = False  # the program has used up the stack, and left nothing for us
         self.raised: BaseException | None = None  # by the program
         self.returned: tuple[()] | tuple[Any] = ()  # by the program: its result, if it has come to an end
         self.segments: list[Segment] = []
@@ -255,7 +256,10 @@ class Recorder(Handlers):
 
     def collapse(self, fault: BaseException) -> None:
         """The recorder itself has failed: nothing of this run is kept, and the program gets back what is its own."""
-        self.failure = self.failure or fault
+        if isinstance(fault, RecursionError):  # the program's, of which we had our share
+            self.exhausted = True
+        else:
+            self.failure = self.failure or fault
         self._over, self._waiting = True, False
         self.segments = []
         for step in (self._stop_tracing, self._make_plain, lambda: self._give_back(loose=True, inside=True)):
@@ -344,6 +348,8 @@ class Recorder(Handlers):
             here = break_here(self.watcher, inside=inside)
             if reason is not None and reason.id in _LOOK_AT_CALLERS and len(here.frames) > 1:
                 raise NotResumable("the frames of its callers would not be there")
+            if reason is not None and reason.id == "call-debugger":
+                raise NotResumable("whoever looks on from here would see frames that are not the program's")
             if not self._known_already:
                 recording = effects.conclude_at(self, here)
                 if reason is not None and not self._goes_on_in_a_loop(reason):

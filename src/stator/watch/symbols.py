@@ -439,7 +439,7 @@ class Symbols(Taken):
             return NotImplemented
         if name in ("==", "!=") and any(other is None or type(other) is str for other in others):
             return NotImplemented
-        if all(type(other) in (int, float, bool) for other in others):
+        if all(type(other) in (int, float, bool) and _is_manageable(other) for other in others):
             if name in _COMPARISONS:
                 return self._compare(name, *operands)
             if name == "bool":
@@ -464,7 +464,7 @@ class Symbols(Taken):
         except (ArithmeticError, ValueError):
             value = None
         whole = type(value) is int and all(type(p) in (int, bool) for p in plain)
-        if type(value) not in (int, float) or (name == "**" and (found[1] is not None or plain[1] < 0)):
+        if type(value) not in (int, float) or not _is_manageable(value) or (name == "**" and (found[1] is not None or plain[1] < 0)):
             return self._specialise_operands(found)
         algebra = term = None
         if not whole:
@@ -473,7 +473,7 @@ class Symbols(Taken):
             except NotImplementedError:
                 return self._specialise_operands(found)
         else:
-            parts = [p if s is None else s.algebra for s, p in zip(found, plain, strict=True)]
+            parts = [int(p) if s is None else s.algebra for s, p in zip(found, plain, strict=True)]
             with self.shapes.noting():
                 algebra = function(*parts)
             if not isinstance(algebra, torch.SymInt) or self.shapes.constant(algebra) is not None:
@@ -511,7 +511,9 @@ class Symbols(Taken):
                 raise Drop("tensor-item", "tensor.item()")
             self.expect(name, a, b, value)
             return value
-        parts = [plain_number(x) if s is None else s.algebra for x, s in ((a, first), (b, second))]
+        plain = [plain_number(x) for x in (a, b)]
+        plain = [int(x) if type(x) is bool else x for x in plain]  # torch's algebra has no bools among numbers
+        parts = [x if s is None else s.algebra for x, s in zip(plain, (first, second), strict=True)]
         if all(isinstance(part, (int, torch.SymInt)) for part in parts):
             with self.shapes.noting():
                 assert bool(compare(*parts)) is value
@@ -639,9 +641,14 @@ class Symbols(Taken):
 _TYPES = (_native.Int, _native.Float)
 
 
+def _is_manageable(number: float) -> bool:
+    """Is it one that guards can compute with?"""
+    return type(number) is not int or number.bit_length() < 63
+
+
 def _may_be_symbol(value: Any) -> bool:
     """Not a NaN, which containers find by its identity."""
-    return type(value) is int or (type(value) is float and value == value)
+    return type(value) in (int, float) and value == value and _is_manageable(value)
 
 
 def _fixed(size: Any) -> int | None:

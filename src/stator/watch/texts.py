@@ -4,6 +4,7 @@ give again: neither of an object made inside nor of another one that passes the 
 
 from __future__ import annotations
 
+import collections
 import re
 import types
 from collections.abc import Iterable
@@ -53,8 +54,11 @@ def _shown_parts(value: Any) -> Iterable[Any] | None:
     """The objects whose texts make up that of a value; None: there is more to it."""
     cls = type(value)
     kind = container_kind(cls)
+    if kind == "dict":
+        made_by = [value.default_factory] if issubclass(cls, collections.defaultdict) else []
+        return [*made_by, *dict.keys(value), *dict.values(value)]
     if kind is not None:
-        return [*dict.keys(value), *dict.values(value)] if kind == "dict" else list(value)
+        return list(value)
     if issubclass(cls, _VIEWS):
         return list(value)
     if issubclass(cls, BaseException):

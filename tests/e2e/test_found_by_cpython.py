@@ -1,0 +1,162 @@
+"""What tests of CPython's own suite found (`tests/conformance/`), made small: each was once not the plain program."""
+
+from __future__ import annotations
+
+import collections
+import operator
+import types
+import warnings
+
+import pytest
+import torch
+from harness import World, check, rand
+
+import stator
+
+FOUR = [lambda w, seed=seed: w.fn(rand(seed)) for seed in range(4)]
+
+
+class MyEnumerate(enumerate):
+    pass
+
+
+class MyMap(map):
+    pass
+
+
+class MyZip(zip):
+    pass
+
+
+class MyReversed(reversed):
+    pass
+
+
+ITERATORS = {
+    "enumerate": lambda: MyEnumerate("abc"),
+    "map": lambda: MyMap(str.upper, "abc"),
+    "zip": lambda: MyZip("abc", "def"),
+    "reversed": lambda: MyReversed("abc"),
+}
+
+
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_an_outside_iterator_of_a_class_in_python_moves_on(kind):
+    """Its class is open, and yet C code keeps its place."""
+
+    def world():
+        def fn(x, it):
+            first = next(it)
+            return first, x + 1
+
+        return World(fn=fn, its=[ITERATORS[kind]() for _ in range(2)])
+
+    calls = [lambda w, n=n: (w.fn(rand(n), w.its[n % 2]), list(w.its[n % 2]) if n > 2 else 0) for n in range(4)]
+    check(world, calls, expect=None)
+
+
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_such_an_iterator_behind_a_break(kind):
+    def fn(x):
+        it = ITERATORS[kind]()
+        next(it)
+        print("here")
+        return list(it), x + 1
+
+    check(lambda: World(fn=fn), FOUR, expect=None)
+
+
+def test_a_number_from_id_through_a_method():
+    """`id` is answered by something else inside libraries; so is a method made of it."""
+    code = "def asked(method, value):\n    return {method(): 1, value: 2}\n"
+    names: dict = {}
+    exec(compile(code, operator.__file__, "exec"), names)  # as if the standard library had it
+
+    def fn(x):
+        box = [1]
+        method = types.MethodType(id, box)
+        return len(names["asked"](method, 5)), x + 1
+
+    check(lambda: World(fn=fn), FOUR, expect=None)
+
+
+def test_a_part_of_a_function_that_cannot_be_set():
+    def function():
+        return 1
+
+    def fn(x):
+        told = []
+        for name in ("__closure__", "__globals__", "__builtins__"):
+            try:
+                setattr(function, name, 2)
+            except AttributeError as error:
+                told.append(str(error))
+        return told, x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(lambda: World(fn=fn), FOUR, expect=None)
+
+
+def test_an_empty_cell_is_read():
+    def world():
+        cells = [types.CellType(), types.CellType(), types.CellType(5)]
+
+        def fn(x, cell):
+            try:
+                return x + cell.cell_contents
+            except ValueError:
+                return x - 1
+
+        return World(fn=fn, cells=cells)
+
+    calls = [lambda w, n=n: w.fn(rand(n), w.cells[n]) for n in (0, 1, 2, 0, 2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(world, calls, expect="miss hit miss hit hit")
+
+
+def test_the_factory_is_part_of_the_text_of_a_defaultdict():
+    def fn(x):
+        def made():
+            return 43
+
+        table = collections.defaultdict(made)
+        table[13]
+        return repr(table) == f"defaultdict({made!r}, {{13: 43}})", x + 1
+
+    check(lambda: World(fn=fn), FOUR, expect=None)
+
+
+def test_the_program_uses_up_the_stack():
+    """Nothing of ours can run there; that is nobody's fault."""
+    a = collections.UserList()
+    b = collections.UserList([a])
+    a.append(b)
+
+    def down(depth):
+        return down(depth - 1) if depth else operator.eq(a, b)
+
+    def fn(x, depth):
+        try:
+            down(depth)
+        except RecursionError:
+            return x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for depth in range(12):  # in one of them the stack ends in our code
+            compiled = stator.compile(fn, backend="eager")
+            for seed in range(3):
+                assert torch.equal(compiled(rand(seed), depth), rand(seed) + 1)
+            stator.reset()
+
+
+def test_numbers_that_are_too_long_for_texts():
+    def fn(x, n):
+        return n == 1 << 50000, x + (n > 10**6000), pow(2, 50000) // n % 1009
+
+    calls = [lambda w, n=n: w.fn(rand(n % 7), n) for n in (3, 4, 5, 1 << 50000, 10**7000, 6, 10**7000)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(lambda: World(fn=fn), calls, expect=None)
