@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any, Final, final
 
-from .recording import Check, Edge, Fact, Place
+from .recording import Check, Edge, Fact, Instruction, Place
 
 # The state of a thread.
 OFF: Final[int]
@@ -209,6 +209,9 @@ class Watcher:
     @property
     def last_probe(self) -> Probe | None: ...
     @property
+    def here(self) -> Place | None:
+        """The last probe fired; with the one in the user's code that led there, if it is not in that."""
+    @property
     def error(self) -> BaseException | None: ...
     @property
     def events(self) -> int: ...
@@ -294,7 +297,7 @@ class Tracer:
 class Ledger:
     """The table of known outside objects of one recording; watch/ledger.py says what it is for."""
 
-    place: Place | None
+    place: Instruction | None
     generalise: Callable[[Any, Any], bool]
     """Asked about every number and tuple that is read from outside; True: nothing is checked of it."""
     def __init__(

@@ -17,7 +17,7 @@ from . import _native, events, pipeline
 from .backends.registry import DEFAULT, look_up
 from .dispatch import Handle, can_dispatch, plain_caller
 from .dispatch import compiled as compiled_callable
-from .errors import CannotDerive, break_reason
+from .errors import break_reason
 from .modules import compile_in_place, compiled_module
 from .options import options as global_options
 from .pipeline import Program
@@ -221,7 +221,7 @@ class _Explained:
     def __init__(self, fn: Any) -> None:
         self._name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
         self._captured: list[tuple[Any, list[Any]]] = []  # graphs to differentiate, with stand-ins for their inputs
-        self._chronicle = Chronicle()
+        self._chronicle = Chronicle(replays=True)
         self._compiled = compile(fn, backend=self.as_captured)  # a backend of its own: no recording is there already
 
     def as_captured(self, gm: Any, example_inputs: Any) -> Any:
@@ -241,7 +241,7 @@ class _Explained:
                 try:
                     with torch.enable_grad():
                         autograd.derive_without_data(gm, inputs)
-                except CannotDerive as why:
+                except Exception as why:  # CannotDerive, or a fault of ours, which is no reason to explain nothing
                     events.emit(events.NotDerived(why))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Explanation:

@@ -110,6 +110,7 @@ class CacheHit(Event):
     name: str
     number: int = 0  # of the graph that ran; 0: none
     seconds: float = 0.0  # that the replay took
+    entry: Any = None  # the recording, as `compiled.stator.entries` has it
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class BackwardRan(Event):
 
     label: str  # which graph: `mse, graph 1`
     seconds: float
+    source: Any = None  # the captured graph, or the function, that was differentiated
 
 
 @dataclass(frozen=True)

@@ -356,7 +356,7 @@ class Program:
     def _tell_hit(self, entry: Entry, seconds: float) -> None:
         try:
             if events.listening(events.CacheHit):
-                events.emit(events.CacheHit(self.name, entry.number, seconds))
+                events.emit(events.CacheHit(self.name, entry.number, seconds, entry))
         except Exception as error:
             self._internal_failure("telling of a hit", error)
 

@@ -36,13 +36,18 @@ class Edge(enum.IntEnum):
     KEYED = 8  # parent[k] of a dict, where k is the value of the origin `key`: an object, found by its identity
 
 
-class Place(Protocol):
-    """The instruction of the user's program that made a guard necessary (a probe is one)."""
+class Instruction(Protocol):
+    """One of the program that ran (a probe is one)."""
 
     @property
     def code(self) -> CodeType: ...
     @property
     def offset(self) -> int: ...
+
+
+# What made a guard necessary: an instruction; if it is in code of Python or torch, with the one in the user's code that
+# led there.
+Place = Instruction | tuple[Instruction, Instruction]
 
 
 class Fact(enum.IntEnum):
@@ -108,8 +113,19 @@ def path_of(origin: Origin) -> tuple[Any, ...]:
     return tuple(reversed(steps))
 
 
+def render_places(place: Any) -> tuple[str, str]:
+    """The line that made a guard necessary, and the user's line that led there, if that is another; else empty."""
+    if type(place) is tuple:
+        return _render_line(place[0]), _render_line(place[1])
+    return _render_line(place), ""
+
+
 def render_place(place: Any) -> str:
-    """The user's line that made a guard necessary."""
+    """Both in words."""
+    return " from ".join(filter(None, render_places(place)))
+
+
+def _render_line(place: Any) -> str:
     if place is None:
         return ""
     code = place.code

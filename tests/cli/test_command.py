@@ -76,10 +76,12 @@ def test_explain_says_what_broke_and_what_was_compiled_again(script: Path, capsy
     assert out.startswith(plain_output(script, *sizes))
     assert "1 module or function compiled, 4 graphs, 2 graph breaks, 1 recompilation" in out
     assert f"{script}:{line_of('net(torch.ones')}  Net, 7 calls" in out
-    assert re.search(r"first call .*, then plain .*, compiled .* \(medians\)\n  \d+\.\d\d times as fast: ", out)
+    assert re.search(r"first call .*, then plain .*, compiled .* \(medians\)\n  \d+\.\d\d times as fast.*; ", out)
     assert "Graph break 1 (2 times): call to print (side effect)  [call-print]" in out
     assert f'File "{script}", line {line_of("print(")}, in Net.forward' in out
     assert "Net: args[0].size: expected (3, 8), found (5, 8)" in out
+    ran = r"  Net, graph {}: 3 times, median [\d.]+ ms, about [\d.]+ ms in all\n"
+    assert re.search(f"Compiled graphs that ran:\n{ran.format(1)}{ran.format(2)}", out)
 
 
 def test_explain_of_few_calls(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +126,7 @@ def test_explain_writes_a_page(script: Path, tmp_path: Path, capsys: pytest.Capt
     (call,) = data["calls"]
     assert (call["name"], call["calls"]) == ("Net", 6) and call["plain"] > 0 and call["compiled"] > 0
     assert [recording["hits"] for recording in data["recordings"][:2]] == [2, 2]  # calls 2 and 4; 3 and 5 run plain
+    assert [recording["timed"] for recording in data["recordings"][:2]] == [1, 1]  # call 2
     assert len(data["misses"]) == 1 and len(data["derived"]) == 4
     assert {stage["stage"] for stage in data["timeline"]} >= {"watch", "backend", "forward and backward"}
 

@@ -32,6 +32,39 @@ def test_it_does_not_listen_to_what_comes_with_every_call() -> None:
         assert not events.listening(events.FrameWatched)
 
 
+def test_replays_are_timed_where_that_is_asked_for() -> None:
+    def square(x: Any) -> Any:
+        return (x * x).sum()
+
+    compiled = stator.compile(square, backend="aot_eager")
+    chronicle = Chronicle()
+    with chronicle:
+        for number in range(5):
+            compiled(torch.ones(3, requires_grad=True)).backward()
+            if number == 3:
+                with chronicle.timing():
+                    compiled(torch.ones(3))  # has no gradient: recorded by itself
+                    compiled(torch.ones(3, requires_grad=True))
+        assert not events.listening(events.CacheHit)
+    compiled(torch.ones(3, requires_grad=True)).backward()
+    first, second = (chronicle.ran(event.entry) for event in chronicle.of(events.Recorded))
+    assert (
+        first.times == 6 and len(first.timed) == 1 and len(first.backward) == 4
+    )  # plain in the call that was recorded
+    assert first.total == 6 * first.median > 0
+    assert second == (0, (), ()) and second.median == second.total == 0
+
+
+def test_a_chronicle_of_all_replays() -> None:
+    with Chronicle(replays=True) as chronicle:
+        compiled = stator.compile(lambda x: x.sin(), backend="eager")
+        for _ in range(4):
+            compiled(torch.ones(2))
+    (event,) = chronicle.of(events.Recorded)
+    ran = chronicle.ran(event.entry)
+    assert ran.times == len(ran.timed) == 3 and ran.total == sum(ran.timed)
+
+
 def test_an_exception_ends_it_too() -> None:
     listened = events.listening(events.CacheMiss)
     with pytest.raises(ZeroDivisionError), Chronicle():

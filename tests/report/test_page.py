@@ -90,7 +90,7 @@ def test_guards_come_with_origin_and_line(net_page: Path) -> None:
     data = data_of(net_page)
     told = {
         data["forms"][form].replace("\0", data["origins"][origin]): (data["kinds"][kind], data["origins"][origin])
-        for kind, form, origin, _, _ in data["recordings"][0]["guards"]
+        for kind, form, origin, *_ in data["recordings"][0]["guards"]
     }
     assert told["args[0]: Tensor torch.float32 [3, 8] stride [8, 1] cpu"] == ("tensors", "args[0]")
     assert told["torch's grad mode == True"][0] == "torch's state"

@@ -234,9 +234,9 @@ def test_the_work_is_linear() -> None:
         exec("\n".join(lines), space)
         best = 1e9
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             instrument(space["f"].__code__)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     assert seconds(8_000) < 25 * seconds(800)

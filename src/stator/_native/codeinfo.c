@@ -177,6 +177,8 @@ adopt(PyObject *object, PyCodeObject *original)
         return -1;
     }
     Py_XSETREF(info->original, ref);
+    CodeInfo *of = codeinfo_find(original);
+    info->trusted = of != NULL && of->trusted;
     info->kind = CODE_INSTRUMENTED;
     code_keep_generic(copy);
     return 0;
@@ -237,6 +239,8 @@ codeinfo_copy(Watcher *w, PyCodeObject *code, PyObject **reason)
         PyErr_Clear();
         return NULL;
     }
+    Verdict v = codeinfo_classify(w, code); /* the function that is recorded is asked about by nobody else */
+    Py_XDECREF(v.payload);
     Shield s;
     shield_up(&s, &thread_here, w);
     PyObject *copy = make_copy(code);

@@ -369,9 +369,10 @@ run_transparent(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
 /* ---- the copy's own frame ---- */
 
 static PyObject *
-run_level(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
+run_level(Thread *t, PyThreadState *ts, Frame *f, int trusted, int throwflag)
 {
-    Level level = {t->level, f, 1, NULL, NULL, -1};
+    Level level = {t->level, f, 1, NULL, NULL, -1, NULL};
+    level.user = !trusted ? &level : t->level == NULL ? NULL : t->level->user;
     t->level = &level;
     PyObject *result = _PyEval_EvalFrameDefault(ts, f, throwflag);
     t->level = level.below;
@@ -516,7 +517,7 @@ hook(PyThreadState *ts, Frame *f, int throwflag)
         return sentinel(t, ts, f, throwflag);
     }
     CodeInfo *info = codeinfo_find(frame_code(f));
-    int copy = info != NULL && info->kind == CODE_INSTRUMENTED;
+    int copy = info != NULL && info->kind == CODE_INSTRUMENTED, trusted = info != NULL && info->trusted;
     if (copy && t->pending != NULL) {
         take_over(t, frame_code(f));
     }
@@ -533,5 +534,5 @@ hook(PyThreadState *ts, Frame *f, int throwflag)
         hook_let_go(given);
     }
     t->saw_copy |= copy;
-    return copy ? run_level(t, ts, f, throwflag) : pass_on(ts, f, throwflag);
+    return copy ? run_level(t, ts, f, trusted, throwflag) : pass_on(ts, f, throwflag);
 }

@@ -112,7 +112,11 @@ PyTypeObject OriginType = {
 static inline PyObject *
 place_ref(Ledger *l)
 {
-    return Py_NewRef(l->place == NULL ? Py_None : l->place);
+    PyObject *place = l->place == NULL ? Py_NewRef(Py_None) : watcher_place(l->place, l->last_place);
+    if (place != l->place) {
+        Py_XSETREF(l->last_place, Py_NewRef(place));
+    }
+    return place;
 }
 
 /* A new origin at the end of the list, which owns it: a borrowed reference. */
@@ -584,7 +588,7 @@ ledger_traverse(PyObject *self, visitproc visit, void *arg)
     Ledger *l = (Ledger *)self;
     PyObject *members[] = {(PyObject *)l->watcher, l->origins,  l->alive,     l->place, l->check,
                            l->kinds,               l->ask_kind, l->ask_value, l->plans, l->callable_modules,
-                           l->generalise};
+                           l->generalise,          l->last_place};
     for (size_t i = 0; i < sizeof(members) / sizeof(*members); i++) {
         Py_VISIT(members[i]);
     }
@@ -615,6 +619,7 @@ ledger_clear(PyObject *self)
     Py_CLEAR(l->origins);
     Py_CLEAR(l->alive);
     Py_CLEAR(l->place);
+    Py_CLEAR(l->last_place);
     Py_CLEAR(l->check);
     Py_CLEAR(l->kinds);
     Py_CLEAR(l->ask_kind);

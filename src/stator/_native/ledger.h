@@ -35,6 +35,7 @@ typedef struct Ledger {
     Watcher *watcher;
     PyObject *origins, *alive;
     PyObject *place; /* the probe that the next entries are due to, or None */
+    PyObject *last_place; /* with which the last entry was made, if that is more than a probe; or NULL */
     PyObject *check; /* the class of checks, a kind of tuple */
     PyObject *edges[EDGE_COUNT], *facts[FACT_COUNT];
     PyObject *kinds;     /* {type: how a constant of it is checked, None for objects, NotImplemented: ask} */

@@ -157,6 +157,7 @@ typedef struct Level {
     Probe *probe;   /* the last one that fired in it, or NULL; its code holds it */
     PyObject *held; /* an operand whose slot the instruction uses for something else while it runs, owned. Or NULL */
     int held_at;    /* which of the operands that is, or -1 */
+    struct Level *user; /* the innermost one from here on that is no code of torch or Python: itself, one below, or NULL */
 } Level;
 
 /* What the function of a run is called with. It is let go of as soon as the function's own frame has it. */
@@ -204,6 +205,9 @@ void thread_interrupt(Thread *t); /* raise `interrupt` in the program, if there 
 void watcher_failed(Watcher *w); /* hand the raised exception to `failed`; only inside a shield */
 void watcher_give_up(Watcher *w); /* end the recording because of the raised exception, and keep that */
 void watcher_lost(Watcher *w);   /* the same from anywhere: an event could not be delivered */
+/* A probe that has fired, or (probe, the one in the user's code that led there), if it is not in the user's. A new
+ * reference; `last`: an earlier result, given again if it is the same, or NULL. */
+PyObject *watcher_place(PyObject *probe, PyObject *last);
 PyObject *watcher_call(Watcher *w, PyObject *callable, PyObject *const *args, size_t nargs);
 void watcher_restore(Thread *t, int state);
 void watcher_stop(Watcher *w);

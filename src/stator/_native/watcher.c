@@ -644,6 +644,41 @@ static PyMethodDef watcher_methods[] = {
     {NULL},
 };
 
+/* ---- where the program is ---- */
+
+PyObject *
+watcher_place(PyObject *probe, PyObject *last)
+{
+    Level *level = thread_here.level;
+    if (level == NULL || (PyObject *)level->probe != probe || level->user == NULL || level->user == level ||
+        level->user->probe == NULL) {
+        return Py_NewRef(probe);
+    }
+    PyObject *by = (PyObject *)level->user->probe;
+    if (last != NULL && PyTuple_CheckExact(last) && PyTuple_GET_ITEM(last, 0) == probe &&
+        PyTuple_GET_ITEM(last, 1) == by) {
+        return Py_NewRef(last);
+    }
+    PyObject *place = PyTuple_Pack(2, probe, by);
+    if (place == NULL) {
+        PyErr_Clear(); /* the probe alone says enough */
+        return Py_NewRef(probe);
+    }
+    return place;
+}
+
+static PyObject *
+watcher_here(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *last = ((Watcher *)self)->last_probe;
+    return last == NULL ? Py_NewRef(Py_None) : watcher_place(last, NULL);
+}
+
+static PyGetSetDef watcher_getset[] = {
+    {"here", watcher_here, NULL, "The last probe fired, or None; with the one in the user's code that led there, if it is not in that.", NULL},
+    {NULL},
+};
+
 static PyMemberDef watcher_members[] = {
     {"on_symbol", T_OBJECT, offsetof(Watcher, on_symbol), 0, "Called with each operation on symbolic numbers, or None."},
     {"last_probe", T_OBJECT, offsetof(Watcher, last_probe), READONLY, "The last probe fired, or None."},
@@ -668,4 +703,5 @@ PyTypeObject WatcherType = {
     .tp_dealloc = watcher_dealloc,
     .tp_methods = watcher_methods,
     .tp_members = watcher_members,
+    .tp_getset = watcher_getset,
 };

@@ -83,7 +83,7 @@ def wrap(
         def run(*primals: Any) -> Sequence[Any]:
             return plain(list(primals))
     else:
-        run = _node(joint, forward, _told(label, backward), original, inputs, tensors)
+        run = _node(joint, forward, _told(label, backward, original), original, inputs, tensors)
     if plan.writes:
         run = _before_writes(run)
     finish = _finisher(joint)
@@ -147,15 +147,16 @@ def _node(
     return apply
 
 
-def _told(label: str, backward: Boxed) -> Boxed:
+def _told(label: str, backward: Boxed, original: Original) -> Boxed:
     """The backward of a graph, which says how long it took if somebody wants to know."""
+    source = getattr(original.function, "__self__", original.function)  # of a graph: its `forward`
 
     def run(args: list[Any]) -> Sequence[Any]:
         if not events.listening(events.BackwardRan):
             return backward(args)
         start = time.perf_counter()
         gradients = backward(args)
-        events.emit(events.BackwardRan(label, time.perf_counter() - start))
+        events.emit(events.BackwardRan(label, time.perf_counter() - start, source))
         return gradients
 
     return run

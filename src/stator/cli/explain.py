@@ -13,8 +13,9 @@ from typing import Any
 from .. import events
 from ..backends.registry import look_up
 from ..report.chronicle import Chronicle
-from ..report.explain import Explanation
+from ..report.explain import Explanation, runs
 from ..report.page import write
+from ..report.style import folded, short_path
 from .bench import duration
 from .misuse import Misused
 from .top_calls import Site, TopCalls
@@ -28,7 +29,8 @@ def run(given: argparse.Namespace) -> int:
     if given.backend:
         look_up(given.backend)
     chronicle = Chronicle()
-    calls = TopCalls(given.backend, chronicle.now)  # what we render meanwhile is not the program's time
+    # What we render meanwhile is not the program's time.
+    calls = TopCalls(given.backend, chronicle.now, chronicle.timing)
     with chronicle:
         code = run_script(given.script, given.args, calls)
     lines = list(report(given.script, calls, chronicle))
@@ -87,10 +89,16 @@ def report(script: str, calls: TopCalls, chronicle: Chronicle) -> Iterator[str]:
         yield from _site(site)
     explained = Explanation(graphs=[], break_reasons=[event.reason for event in breaks])
     yield from str(explained).splitlines()[1:]
+    entries = [event.entry for event in chronicle.of(events.Recorded)]
+    ran = list(runs(entries, chronicle))
+    if ran:
+        yield ""
+        yield "Compiled graphs that ran:"
+        yield from (f"  {line}" for line in ran)
     if misses:
         yield ""
         yield "Recompilations:"
-        yield from (f"  {miss.name}: {miss.why}" for miss in misses)
+        yield from (folded(f"  {miss.name}: {short_path(str(miss.why))}") for miss in misses)
     for failure in chronicle.of(events.InternalFailure):
         yield ""
         yield f"Failure inside stator, in {failure.where}: {failure.exception!r}; report: {failure.report_path}"
@@ -107,7 +115,8 @@ def _site(site: Site) -> Iterator[str]:
         return
     plain, compiled = found
     yield f"  first call {duration(site.first)}, then plain {duration(plain)}, compiled {duration(compiled)} (medians)"
-    yield f"  {plain / compiled:.2f} times as fast: {_balance(site, won)}"
+    among = " (the shapes that were timed most)" if len(site.by_shapes) > 1 else ""
+    yield f"  {plain / compiled:.2f} times as fast{among}; {_balance(site, won)}"
     if plain > compiled:
         yield f"  that is paid back after {int(site.recording / (plain - compiled)) + 1:,} calls"
 

@@ -2,7 +2,8 @@
 
 What enters: a program that runs inside of the context manager. What leaves: `TopCalls.sites`.
 What holds: every call gives what plain Python gives. From the third call with the same shapes on, every second call
-runs plain, so that there is something to compare with. Only the thread that entered is looked at.
+runs plain, so that there is something to compare with; in the second call, and then in every eighth, each replay is
+timed by itself, and the call as a whole does not count. Only the thread that entered is looked at.
 
 The door is the code of `nn.Module.__call__`, which is another one between top calls. Inside of one it is torch's own,
 so that what is recorded, guarded and timed is what a program without all this would see. (To replace the method instead
@@ -11,6 +12,7 @@ would make CPython forget what it knows of every class of modules, twice in ever
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import statistics
@@ -34,6 +36,7 @@ from .bench import synchronise
 _NAME = "_stator_top_call"
 _DOOR: Any = torch.nn.Module.__call__
 _OWN = tuple(os.path.join(folder, "") for folder in (torch.__path__[0], os.path.dirname(os.path.dirname(__file__))))
+EVERY = 8  # calls: of so many, the replays of one are timed by themselves
 MOST_MODULES = 8  # compiled at one place; a program that makes a module for every call gains nothing from more
 
 
@@ -96,9 +99,15 @@ class Site:
 class TopCalls:
     """A context manager: inside of it, top calls are compiled."""
 
-    def __init__(self, backend: str | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        backend: str | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        timing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         self._backend = backend
         self._clock = clock
+        self._timing = timing  # inside of it replays are timed by themselves
         self.sites: dict[tuple[str, int, str], Site] = {}
         self.handles: list[Any] = []  # `compiled.stator` of everything that was compiled
         self._compiled: dict[int, tuple[Any, Any]] = {}  # by identity: module (so that it stays) and compiled module
@@ -159,9 +168,11 @@ class TopCalls:
         times.calls += 1
         turn = handle is None or (times.calls > 2 and times.calls % 2 == 1)
         recordings = 0 if handle is None else handle.recordings
+        closely = times.calls % EVERY == 2
         synchronise()
         start = self._clock()
-        result = self._inside(functools.partial(plain if turn else compiled, *args, **kwargs))
+        with self._timing() if closely else contextlib.nullcontext():
+            result = self._inside(functools.partial(plain if turn else compiled, *args, **kwargs))
         synchronise()
         spent = self._clock() - start
         if site.calls == 1:
@@ -170,7 +181,7 @@ class TopCalls:
             times.plain.append(spent)
         elif handle.recordings != recordings:
             site.recording += spent
-        elif times.calls > 2:  # the second call makes guards in C
+        elif not closely:  # nor would the second call count otherwise: it makes guards in C
             times.compiled.append(spent)
         return result
 

@@ -24,7 +24,7 @@ from ..facts import (
     torch_state,
 )
 from ..options import options
-from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_place
+from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_places
 from ..relations import Relation, render, term_value, terms_of
 from ..relations import holds as relation_holds
 from .reference import FETCH, HOLDS, differences, entry_of, fetch, holds, specials_unchanged, surely_holds
@@ -275,7 +275,7 @@ class Guards:
             return None
         if failed.fact not in (Fact.SAME, Fact.OTHER) and surely_holds(failed, values[origin.index]):
             return None
-        return Miss(*say(failed, origin, values[origin.index]), render_place(failed.place))
+        return Miss(*say(failed, origin, values[origin.index]), *render_places(failed.place))
 
     def why_in_python(self, slots: tuple[Any, ...]) -> Miss | None:
         """The reference: the first guard in the order of the recording that does not hold, torch's state aside."""
@@ -292,7 +292,7 @@ class Guards:
                 except Exception:
                     ok = False
                 if not ok:
-                    return Miss(*say(check, origin, value), render_place(check.place))
+                    return Miss(*say(check, origin, value), *render_places(check.place))
         return self._why_together(values)
 
     def changed_slot(self, slots: tuple[Any, ...]) -> int | None:
@@ -331,7 +331,8 @@ class Guards:
             if not relation_holds(relation, values):
                 terms = sorted(terms_of(relation.expression), key=str)
                 words = ", ".join(f"{render(term, self._origins)} = {term_value(term, values)}" for term in terms)
-                return Miss(render(relation.expression, self._origins), "to hold", words, render_place(relation.place))
+                text = render(relation.expression, self._origins)
+                return Miss(text, "to hold", words, *render_places(relation.place))
         if self._storages is not None:
             found = shared_storages(values[index] for index in self._inputs)
             if found != self._storages:
@@ -346,13 +347,13 @@ class Guards:
         ]
         for origin in self._origins:
             for check in origin.checks:
-                place = render_place(check.place)
-                found.append(Told(KINDS[check.fact], assertion(check, origin), describe(origin), place))
+                places = render_places(check.place)
+                found.append(Told(KINDS[check.fact], assertion(check, origin), describe(origin), *places))
         for relation in self._relations:
             text = render(relation.expression, self._origins)
-            found.append(Told("relations", text, "", render_place(relation.place)))
+            found.append(Told("relations", text, "", *render_places(relation.place)))
         return found
 
     def lines(self) -> list[str]:
         """Every guard as one line of text."""
-        return [f"{told.text}{'  # ' + told.place if told.place else ''}" for told in self.told()]
+        return list(map(str, self.told()))

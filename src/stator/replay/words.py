@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..facts import fits_numbers, tensor_facts
-from ..recording import Check, Fact, Origin, TensorFacts, describe, render_place
+from ..recording import Check, Fact, Origin, TensorFacts, describe, render_places
 from .reference import keys, length
 
 
@@ -20,10 +20,12 @@ class Miss(NamedTuple):
     guard: str
     expected: str
     found: str
-    place: str
+    place: str  # the line that made the guard necessary, `file:line`; empty: none
+    caller: str = ""  # the user's line that led there, if that is another
 
     def __str__(self) -> str:
-        where = f" (needed by {self.place})" if self.place else ""
+        way = f" from {self.caller}" if self.caller else ""
+        where = f" (needed by {self.place}{way})" if self.place else ""
         return f"{self.guard}: expected {self.expected}, found {self.found}{where}"
 
 
@@ -34,6 +36,11 @@ class Told(NamedTuple):
     text: str
     origin: str  # how its value is reached; empty: it is about several values
     place: str  # the line that made it necessary, `file:line`; empty: none
+    caller: str = ""  # the user's line that led there, if that is another
+
+    def __str__(self) -> str:
+        way = f" from {self.caller}" if self.caller else ""
+        return f"{self.text}  # {self.place}{way}" if self.place else self.text
 
 
 # What guards of each fact are about.
@@ -71,7 +78,7 @@ def first_read(code: CodeType, name: str) -> str:
 
 
 def absent(origin: Origin, error: Exception) -> Miss:
-    return Miss(describe(origin), "present", f"{type(error).__name__}: {error}", render_place(origin.place))
+    return Miss(describe(origin), "present", f"{type(error).__name__}: {error}", *render_places(origin.place))
 
 
 def say(check: Check, origin: Origin, value: Any) -> tuple[str, str, str]:

@@ -1,25 +1,28 @@
 """What happened while somebody looked: events, in order, with their times.
 
-What enters: events, from all threads. What leaves: a list of them, for who makes a report of it.
+What enters: events, from all threads. What leaves: a list of them, for who makes a report of it, and how long
+compiled graphs ran.
 What holds: texts of graphs that a later stage may change are rendered when they come; the time which that takes is
 taken out of all times given here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from stator import events
 from stator.events import Event
 
 E = TypeVar("E", bound=Event)
 
-# Not those that come with every call: to listen to them makes calls slow.
+# Not those that come with every call: they are only counted, and to listen to replays makes calls slow.
 KINDS: tuple[type[Event], ...] = (
     events.Recorded,
     events.CacheMiss,
@@ -41,26 +44,74 @@ class Noted(NamedTuple):
     thread: int
 
 
-class Chronicle:
-    """A context manager: inside of it, events are noted. It may be entered again and then goes on."""
+class Ran(NamedTuple):
+    """How often a compiled graph ran, and for how long, in seconds."""
 
-    def __init__(self) -> None:
+    times: int  # all of them
+    timed: Sequence[float]  # those that were timed
+    backward: Sequence[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.timed) if self.timed else 0.0
+
+    @property
+    def total(self) -> float:
+        """Of all of them; by the median, where not all were timed."""
+        return sum(self.timed) if len(self.timed) == self.times else self.median * self.times
+
+
+class Chronicle:
+    """A context manager: inside of it, events are noted. It may be entered again and then goes on.
+
+    `replays`: replays are timed, too, all of them; otherwise those inside of `timing`.
+    """
+
+    def __init__(self, *, replays: bool = False) -> None:
         self.noted: list[Noted] = []
+        self._replays = replays
+        self._forward: dict[int, tuple[Any, list[float]]] = {}  # seconds by recording, which is kept alive with them
+        self._backward: dict[int, tuple[Any, list[float]]] = {}  # by captured graph
         self._lock = threading.Lock()
         self._began = time.perf_counter()
         self._aside: list[tuple[float, float]] = [(self._began, 0.0)]  # when rendering ended, and all of it up to then
-        self._end: Callable[[], None] | None = None
+        self._ends: list[Callable[[], None]] = []
 
     def __enter__(self) -> Chronicle:
-        self._end = events.subscribe(self._note, *KINDS)
+        hot = (events.BackwardRan, events.CacheHit) if self._replays else (events.BackwardRan,)
+        self._ends = [events.subscribe(self._note, *KINDS), events.subscribe(self._count, *hot)]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._end is not None:
-            self._end()
-            self._end = None
+        while self._ends:
+            self._ends.pop()()
+
+    @contextlib.contextmanager
+    def timing(self) -> Iterator[None]:
+        """Inside of it replays are timed; calls take longer meanwhile."""
+        end = events.subscribe(self._count, events.CacheHit)
+        try:
+            yield
+        finally:
+            end()
+
+    def ran(self, entry: Any) -> Ran:
+        """How the graph of a recording ran; `entry`: as `Recorded` has it."""
+        with self._lock:
+            _, timed = self._forward.get(id(entry), (None, []))
+            _, backward = self._backward.get(id(getattr(entry, "graph", None)), (None, []))
+            return Ran(max(getattr(entry, "hits", 0), len(timed)), tuple(timed), tuple(backward))
+
+    def _count(self, event: Event) -> None:
+        """No more than that: there may be thousands of calls."""
+        if isinstance(event, events.CacheHit):
+            with self._lock:
+                self._forward.setdefault(id(event.entry), (event.entry, []))[1].append(event.seconds)
+        elif isinstance(event, events.BackwardRan):
+            with self._lock:
+                self._backward.setdefault(id(event.source), (event.source, []))[1].append(event.seconds)
 
     def now(self) -> float:
         """Seconds since the beginning, without those that went into rendering."""

@@ -7,17 +7,21 @@ object to ask and to print. What holds: the counts are those of the lists beside
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from stator.errors import BreakReason, render
-from stator.events import CacheMiss
+from stator.events import BackwardDerived, CacheMiss, Kept
 
 from .chronicle import Chronicle
 from .logs import SPECIALISED
 from .page import write
+from .style import folded, guards_in_short, short_path
 
+MOST_GUARDS = 8  # shown in words; the page shows all
+MOST_KEPT = 5
 OPS = frozenset({"call_function", "call_method", "call_module"})  # the FX nodes which compute
 
 
@@ -81,10 +85,18 @@ class Explanation:
         """How many operations all graphs hold together."""
         return sum(len(ops(graph)) for graph in self.graphs)
 
-    def __str__(self) -> str:
-        return "\n".join(self._lines())
+    @property
+    def kept(self) -> list[tuple[str, tuple[Kept, ...]]]:
+        """What is kept for the backward, by graph, if it is compiled ahead of time. Takes time when first asked."""
+        if self.derive is not None:
+            self.derive()
+        derived = self.chronicle.of(BackwardDerived) if self.chronicle is not None else []
+        return [(event.label, event.kept()) for event in derived if event.operations[1]]
 
-    def _lines(self) -> Iterator[str]:
+    def __str__(self) -> str:
+        return "\n".join([*self._what_was_captured(), *self._what_it_rests_on(), *self._what_ran()])
+
+    def _what_was_captured(self) -> Iterator[str]:
         yield (
             f"stator produced {_count(self.graph_count, 'graph')} with "
             f"{_count(self.graph_break_count, 'graph break')} and {_count(self.op_count, 'op')}"
@@ -95,13 +107,52 @@ class Explanation:
         for number, (why, times) in enumerate(self.breaks_by_place, 1):
             often = f" ({times} times)" if times > 1 else ""
             yield f"\nGraph break {number}{often}: {render(why)}"
+
+    def _what_it_rests_on(self) -> Iterator[str]:
+        if self.guards:
+            lines = list(dict.fromkeys(map(str, self.guards)))
+            yield f"\nAssumed ({_count(len(lines), 'guard')}):"
+            yield from (f"  {line}" for line in guards_in_short(lines, MOST_GUARDS))
+        for why in self.recompilations:
+            yield folded(f"\nRecorded again: {short_path(why)}")
         if self.symbolic:
             yield f"\nSymbolic: {', '.join(self.symbolic)}"
         for text in self.specialised:
-            yield f"\nSpecialised: {text}\n  hint: {SPECIALISED}"
+            yield f"\nSpecialised: {short_path(text)}\n  hint: {SPECIALISED}"
+
+    def _what_ran(self) -> Iterator[str]:
+        for label, values in self.kept:
+            extra = sorted((value for value in values if value.extra), key=lambda value: -value.bytes)
+            yield f"\nKept for the backward of {label}: {sum(value.bytes for value in extra):,} bytes"
+            for value in extra[:MOST_KEPT]:
+                yield f"  {value.name}: {value.what}, {value.bytes:,} bytes: {value.why}"
+            if extra[MOST_KEPT:]:
+                yield f"  and {_count(len(extra) - MOST_KEPT, 'smaller one')}"
+        entries = sorted(self.segments, key=lambda entry: int(entry.number))
+        ran = list(runs(entries, self.chronicle)) if self.chronicle is not None else []
+        if ran:
+            yield "\nCompiled graphs that ran:"
+            yield from (f"  {line}" for line in ran)
         if self.compile_times:
             yield ""
             yield "Times: " + ", ".join(f"{step} {_duration(spent)}" for step, spent in self.compile_times.items())
+
+
+def runs(entries: Iterable[Any], chronicle: Chronicle) -> Iterator[str]:
+    """How often each compiled graph ran and how long that took, one line each: `mse, graph 1: 2 times, …`."""
+    for entry in entries:
+        ran = chronicle.ran(entry)
+        if not entry.number or not ran.times:
+            continue
+        about = "" if len(ran.timed) == ran.times else "about "
+        took = f", median {_duration(ran.median)}, {about}{_duration(ran.total)} in all" if ran.timed else ""
+        back = ran.backward
+        behind = f"; backward {times(len(back))}, median {_duration(median(back))}" if back else ""
+        yield f"{entry.name}, graph {entry.number}: {times(ran.times)}{took}{behind}"
+
+
+def times(number: int) -> str:
+    return "once" if number == 1 else f"{number:,} times"
 
 
 def ops(graph: Any) -> list[str]:
@@ -122,4 +173,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e3:.3f} ms"

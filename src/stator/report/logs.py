@@ -106,12 +106,18 @@ def _miss(event: events.CacheMiss) -> None:
     if event.why is None:
         _log("cache").debug("[Cache Miss] %s: no recording yet", event.name)
         return
-    place = getattr(event.why, "place", "")
-    why = str(event.why).removesuffix(f" (needed by {place})")
+    places = {word: getattr(event.why, name, "") for word, name in (("needed by", "place"), ("from", "caller"))}
+    why = str(event.why)
+    if places["needed by"]:
+        why = why[: why.rindex(" (needed by ")]
     _log("cache").debug("[Cache Miss] %s: %s", event.name, why)
+    lines = [f"\n    {word} {_place(place)}" for word, place in places.items() if place]
+    _log("recompiles").info("Recompiling %s: %s%s", event.name, why, "".join(lines))
+
+
+def _place(place: str) -> str:
     line = style.source_line(place)
-    needed = f"\n    needed by {style.short_path(place)}" + (f": {line}" if line else "") if place else ""
-    _log("recompiles").info("Recompiling %s: %s%s", event.name, why, needed)
+    return style.short_path(place) + (f": {line}" if line else "")
 
 
 def _hit(event: events.CacheHit) -> None:

@@ -58,6 +58,11 @@ function placeOf([file, line]) {
   if (known < 0) return h("span", { class: "faint", title: `${data.files[file]}:${line}` }, text);
   return h("a", { href: `#source/${known}/${line}`, title: `${data.files[file]}:${line}` }, text);
 }
+/** The same for a place that is given as `file:line`. */
+function named(place) {
+  const cut = place.lastIndexOf(":"), file = data.files.indexOf(place.slice(0, cut));
+  return file >= 0 ? placeOf([file, Number(place.slice(cut + 1))]) : place;
+}
 const sourceOf = (file) => data.sources.findIndex((source) => source.file === file);
 
 // -------------------------------------------------------------------------------------------------- Python text
@@ -305,11 +310,11 @@ function guards(chosen = 0) {
   for (const guard of hits) kinds.set(guard[0], (kinds.get(guard[0]) || 0) + 1);
   if (kindShown >= 0 && !kinds.has(kindShown)) kindShown = -1;
   const shown = kindShown < 0 ? hits : hits.filter((guard) => guard[0] === kindShown);
-  const list = h("div", { class: "sheet", id: "guards" });
+  const list = h("div", { class: "sheet" });
   for (let i = 0; i < shown.length; i += BLOCK) {
     const some = shown.slice(i, i + BLOCK);
     list.append(later(27 * some.length, () => some.map((guard) => h("div", { class: "guard" }, h("span", { class: "kind" }, data.kinds[guard[0]]),
-      guardShown(guard), h("span", { class: "where" }, placeOf([guard[3], guard[4]]))))));
+      guardShown(guard), h("span", { class: "where" }, placeOf([guard[3], guard[4]]), guard[5] >= 0 && [h("span", { class: "faint" }, " from "), placeOf([guard[5], guard[6]])])))));
   }
   const chip = (kind, text, number) => h("button", { type: "button", class: "chip", "aria-pressed": String(kindShown === kind), click: () => { kindShown = kind; show(); } }, `${text} `, h("span", { class: "count" }, number.toLocaleString("en")));
   return [
@@ -319,12 +324,28 @@ function guards(chosen = 0) {
   ];
 }
 
+/** Which compiled graphs ran, how often, and how long that took. */
+function runs() {
+  const most = Math.max(...data.recordings.map((r) => r.total + r.backward_total), 1e-12);
+  const cell = (text) => h("td", { class: "num" }, text), none = "–";
+  const rows = data.recordings.map((r, i) => h("tr", {},
+    h("td", {}, h("span", { class: "swatch", style: { "--hue": hue(i) } }), h("a", { href: `#replays/${i}` }, ...found(label(r, i)))),
+    cell(r.hits.toLocaleString("en")), cell(r.timed ? duration(r.median) : none), cell(r.timed ? `${r.timed < r.hits ? "about " : ""}${duration(r.total)}` : none),
+    cell(r.backward ? r.backward.toLocaleString("en") : none), cell(r.backward ? duration(r.backward_median) : none), cell(r.backward ? duration(r.backward_total) : none),
+    h("td", { style: { width: "110px" } }, r.timed + r.backward > 0 && h("div", { class: "meter", style: { "--hue": hue(i), width: `${100 * (r.total + r.backward_total) / most}%` } }))));
+  const timed = data.recordings.some((r) => r.timed), some = data.recordings.some((r) => r.timed && r.timed < r.hits);
+  return [
+    h("div", { class: "sheet scroll", id: "runs" }, h("table", {}, h("tr", {}, ["Recording", "Ran", "Median", "In all", "Backward ran", "Median", "In all", ""].map((t, i) => h("th", { class: i && i < 7 ? "num" : "" }, t))), rows)),
+    h("p", { class: "soft" }, timed ? `The call that is recorded runs as plain Python and is not counted.${some ? " Some of the replays were timed, and all of them are counted." : ""}` : "No replay was timed: the only calls were those that were recorded."),
+  ];
+}
+
 function replays(chosen = 0) {
   const r = data.recordings[chosen];
   const head = heading("Replays", "What later calls run once the guards hold: it checks nothing, calls the compiled graph, rebuilds results and makes the changes that the program made.");
   if (!r) return [...head, nothing("There is no recording.")];
   return [
-    ...head, h("div", { class: "bar" }, chooser("replays", chosen), h("span", { class: "tag good" }, `used ${count(r.hits, "time")}`), h("span", { class: "soft" }, `made in ${duration(r.seconds)}, ${count(r.probes, "probe")} fired`)),
+    ...head, runs(), h("h3", {}, "The replay itself"), h("div", { class: "bar" }, chooser("replays", chosen), h("span", { class: "tag good" }, `used ${count(r.hits, "time")}`), h("span", { class: "soft" }, `made in ${duration(r.seconds)}, ${count(r.probes, "probe")} fired`)),
     r.replay ? listing(r.replay) : nothing("There is no replay: from here on the function runs as plain Python."),
     r.bytecode && h("details", {}, h("summary", {}, h("h3", {}, "Bytecode")), listing(r.bytecode)),
     r.break !== null && [h("h3", {}, "It ends at a break"), breakCard(data.breaks[r.break], r.break)],
@@ -363,10 +384,7 @@ function recompilations() {
   return [...head, h("div", { class: "sheet scroll" }, h("table", {},
     h("tr", {}, ["Function", "Guard that failed", "Expected", "Found", "Needed by"].map((t) => h("th", {}, t))),
     rows.map((miss) => h("tr", {}, h("td", {}, ...found(miss.name)), h("td", { class: "mono" }, ...found(miss.guard || miss.why)), h("td", { class: "mono" }, ...found(miss.expected)),
-      h("td", { class: "mono" }, ...found(miss.found)), h("td", { class: "mono" }, (() => {
-        const cut = miss.place.lastIndexOf(":"), file = data.files.indexOf(miss.place.slice(0, cut));
-        return file >= 0 ? placeOf([file, Number(miss.place.slice(cut + 1))]) : miss.place;
-      })())))))];
+      h("td", { class: "mono" }, ...found(miss.found)), h("td", { class: "mono" }, named(miss.place), miss.caller && [" from ", named(miss.caller)])))))];
 }
 
 /** Bytes that are kept, behind each operation of the forward and then of the backward. */

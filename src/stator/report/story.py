@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import linecache
 import re
+import statistics
 from collections.abc import Iterable
 from typing import Any
 
 from stator import events
 from stator.errors import BreakReason
 
-from .chronicle import Chronicle, Noted
+from .chronicle import Chronicle, Noted, Ran
 
 Data = dict[str, Any]
 WHOLE = 400  # lines; of longer files only what lies around marked lines is shown
@@ -119,10 +120,11 @@ class _Story:
                 "probes": event.probes,
                 "ops": sum(node["op"] == "op" for node in nodes),
                 "hits": getattr(entry, "hits", 0),
+                **_times(self._chronicle.ran(entry)),
                 "symbolic": list(event.symbolic),
                 "specialised": [self._specialised(number, text) for text in event.specialised],
                 "nodes": nodes,
-                "guards": [self._guard(told) for told in guards],
+                "guards": [self._guard(told) for told in sorted(guards, key=lambda told: told.place == "")],
                 "code": event.graph(),
                 "replay": getattr(entry, "replay_source", ""),
                 "bytecode": event.bytecode(),
@@ -152,13 +154,15 @@ class _Story:
         return nodes
 
     def _guard(self, told: Any) -> list[int]:
-        """[kind, form, origin, file, line]"""
+        """[kind, form, origin, file, line, file and line of the user's that led there]"""
         form = told.text.replace(told.origin, _HOLE, 1) if told.origin else told.text
-        return [self._kinds(told.kind), self._forms(form), self._origins(told.origin), *self._place(told.place)]
+        places = *self._place(told.place), *self._place(told.caller)
+        return [self._kinds(told.kind), self._forms(form), self._origins(told.origin), *places]
 
     def _specialised(self, recording: int, text: str) -> Data:
         what, _, place = text.rpartition(", due to ")
-        at = self._place(place) if what else (-1, 0)
+        place, _, caller = place.partition(" from ")
+        at = self._place(caller or place) if what else (-1, 0)
         self._mark(at, "specialised", [recording, what])
         return {"text": what if at[0] >= 0 else text, "at": at}
 
@@ -209,7 +213,8 @@ class _Story:
     def _mark_guards(self) -> None:
         """Lines that made guards necessary, in files that are shown anyway."""
         for recording in self._recordings:
-            for *_, file, line in recording["guards"]:
+            for _, _, _, *places in recording["guards"]:
+                file, line = places[2:] if places[2] >= 0 else places[:2]
                 if file in self._marks and line > 0:
                     mark = self._marks[file].setdefault(line, {})
                     mark["guards"] = mark.get("guards", 0) + 1
@@ -254,8 +259,20 @@ def _name_of(target: Any) -> str:
     return getattr(target, "__name__", None) or str(target)
 
 
+def _times(ran: Ran) -> Data:
+    """Seconds that a compiled graph ran, and its backward."""
+    return {
+        "timed": len(ran.timed),
+        "median": ran.median,
+        "total": ran.total,
+        "backward": len(ran.backward),
+        "backward_median": statistics.median(ran.backward) if ran.backward else 0.0,
+        "backward_total": sum(ran.backward),
+    }
+
+
 def _miss(event: events.CacheMiss) -> Data:
-    parts = {name: str(getattr(event.why, name, "")) for name in ("guard", "expected", "found", "place")}
+    parts = {name: str(getattr(event.why, name, "")) for name in ("guard", "expected", "found", "place", "caller")}
     return {"name": event.name, "why": str(event.why), **parts}
 
 
@@ -278,6 +295,7 @@ def timeline(noted: Iterable[Noted]) -> list[Data]:
     began: dict[int, float] = {}  # by thread: since when it watches, or makes the next segment
     watching: set[int] = set()
     derived: dict[int, list[Data]] = {}  # by thread: what belongs to a backend that has not finished
+    labels: dict[int, str] = {}  # by thread: of the graph that was differentiated last
     for event, start, end, thread in noted:
         if isinstance(event, events.CacheMiss):
             began[thread] = end
@@ -296,11 +314,13 @@ def timeline(noted: Iterable[Noted]) -> list[Data]:
                 stages.append(_stage("backend", f"{name} ({event.backend})", start, end))
             began[thread] = end
         elif isinstance(event, events.BackwardDerived):
+            labels[thread] = event.label
             derived.setdefault(thread, []).append(
                 _stage("forward and backward", "; ".join((event.label, *event.steps)), start, end)
             )
         elif isinstance(event, events.CodeGenerated):
-            derived.setdefault(thread, []).append(_stage("code generation", event.part, start, end))
+            of = f"{labels[thread]}: {event.part} ({event.backend})" if thread in labels else event.part
+            derived.setdefault(thread, []).append(_stage("code generation", of, start, end))
     return sorted(stages, key=lambda stage: (stage["start"], -stage["end"]))
 
 

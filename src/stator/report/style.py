@@ -11,11 +11,13 @@ import os
 import re
 import sysconfig
 import textwrap
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 WIDTH = 100
 _PLACE = re.compile(r"^(.*):(\d+)$")
 _TENSOR = re.compile(r": \w+ torch\.\w+ \[")  # a guard on a tensor
+_VALUE = re.compile(r" (?:==|!=|<|<=|>|>=) ")  # on a number or a text
 
 
 # ------------------------------------------------------------------------------------------------------ places
@@ -54,8 +56,28 @@ def source_line(place: str) -> str:
 # ------------------------------------------------------------------------------------------------------- guards
 
 
-def guards(lines: list[str]) -> str:
+def guards(lines: Sequence[str]) -> str:
     """Guards in the order of what a reader asks for: the program's own values, then libraries, then torch's state."""
+    own, library, state = _sorted(lines)
+    parts = own
+    if library:
+        parts += ["# of classes, code and libraries", *library]
+    if state:
+        parts += ["# of torch's state", *_filled(state)]
+    return "\n".join(parts)
+
+
+def guards_in_short(lines: Sequence[str], most: int) -> list[str]:
+    """The first guards on the program's own values, and how many there are besides."""
+    own, library, state = _sorted(lines)
+    own.sort(key=lambda text: 0 if _TENSOR.search(text) else 1 if _VALUE.search(text) else 2)
+    shown = [line for text in own[:most] for line in text.split("\n")]
+    rest = {"of these": own[most:], "of classes, code and libraries": library, "of torch's state": state}
+    more = ", ".join(f"{len(some):,} more {what}" for what, some in rest.items() if some)
+    return [*shown, f"and {more}"] if more else shown
+
+
+def _sorted(lines: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
     own: list[str] = []
     library: list[str] = []
     state: list[str] = []
@@ -67,12 +89,7 @@ def guards(lines: list[str]) -> str:
             library.append(_with_place(words, place))
         else:
             own.append(_with_place(words, place))
-    parts = own
-    if library:
-        parts += ["# of classes, code and libraries", *library]
-    if state:
-        parts += ["# of torch's state", *_filled(state)]
-    return "\n".join(parts)
+    return own, library, state
 
 
 def _says_little(words: str) -> bool:

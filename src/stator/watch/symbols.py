@@ -115,7 +115,7 @@ class Symbols(Taken):
 
     @property
     def _place(self) -> Place | None:
-        return None if self._closed else self._recorder.watcher.last_probe
+        return None if self._closed else self._recorder.watcher.here
 
     def find(self, value: Any) -> Symbol | None:
         return self._table.get(id(value)) if self._table and type(value) in _TYPES else None

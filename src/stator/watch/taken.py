@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from .. import _native, numbers_in_graphs
-from ..recording import Place
 from .optimizers import is_optimizer
 
 if TYPE_CHECKING:
@@ -43,10 +42,6 @@ class Taken:
     failing: list[fx.Node]  # numbers that cannot be computed for all values that they depend on
     numbers: set[fx.Node]  # of an optimizer, taken or computed from tensors: no sizes depend on them
     _recorder: Recorder
-
-    @property
-    def _place(self) -> Place | None:
-        raise NotImplementedError
 
     def find(self, value: Any) -> Symbol | None:
         raise NotImplementedError
@@ -85,8 +80,8 @@ class Taken:
     @property
     def in_optimizer(self) -> bool:
         """Is the program in code of `torch.optim`? Its numbers are floats, and no sizes."""
-        place = self._place
-        return place is not None and is_optimizer(place.code.co_filename)
+        probe = self._recorder.watcher.last_probe
+        return probe is not None and is_optimizer(probe.code.co_filename)
 
     def _constant_size(self, node: fx.Node, number: float) -> None:
         """A number of which no size depends."""
