@@ -464,7 +464,11 @@ class Symbols(Taken):
         except (ArithmeticError, ValueError):
             value = None
         whole = type(value) is int and all(type(p) in (int, bool) for p in plain)
-        if type(value) not in (int, float) or not _is_manageable(value) or (name == "**" and (found[1] is not None or plain[1] < 0)):
+        if (
+            type(value) not in (int, float)
+            or not _is_manageable(value)
+            or (name == "**" and (found[1] is not None or plain[1] < 0))
+        ):
             return self._specialise_operands(found)
         algebra = term = None
         if not whole:
