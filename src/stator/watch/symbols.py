@@ -647,7 +647,7 @@ _TYPES = (_native.Int, _native.Float)
 
 def _is_manageable(number: float) -> bool:
     """Is it one that guards can compute with?"""
-    return type(number) is not int or number.bit_length() < 63
+    return type(number) is not int or number.bit_length() < 2000
 
 
 def _may_be_symbol(value: Any) -> bool:
