@@ -273,7 +273,11 @@ class Handlers:
     def on_super_attribute(self, probe: Any, super_type: Any, cls: type, self_: Any) -> None:
         self.ledger.place = probe
         if super_type is super:
-            self.attributes.read(super(cls, self_), probe.arg)
+            try:
+                bound = super(cls, self_)
+            except TypeError:  # the instruction is about to raise it
+                raise Drop("operation-raised", "super: TypeError") from None
+            self.attributes.read(bound, probe.arg)
 
     def on_global(self, probe: Any, namespace: dict[str, Any], builtin: dict[str, Any]) -> None:
         self.ledger.place = probe

@@ -348,7 +348,7 @@ class Recorder(Handlers):
             here = break_here(self.watcher, inside=inside)
             if reason is not None and reason.id in _LOOK_AT_CALLERS and len(here.frames) > 1:
                 raise NotResumable("the frames of its callers would not be there")
-            if reason is not None and reason.id == "call-debugger":
+            if reason is not None and any(f"call to sys.{name} " in reason.reason for name in ("settrace", "setprofile")):
                 raise NotResumable("whoever looks on from here would see frames that are not the program's")
             if not self._known_already:
                 recording = effects.conclude_at(self, here)
