@@ -372,7 +372,8 @@ class Program:
 
     def replay_failed(self, entry: Entry, error: BaseException, function: types.FunctionType, slots: Slots) -> Any:
         """A replay that C code called raised: one of ours, or of a continuation of ours."""
-        return self._repeat(entry, error, False, function, slots)
+        # Nothing had to be saved before: a number that failed did so before anything was written.
+        return self._repeat(entry, error, isinstance(error, Failed), function, slots)
 
     def _plain(self, why: Any) -> Plain:
         """A call is going to run as plain Python."""

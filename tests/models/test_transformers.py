@@ -11,6 +11,7 @@ import torch
 import transformers as hf
 from harness import World, check, rand
 from torch import nn
+from transformers.utils.import_utils import torch_compilable_check
 
 VOCABULARY = 100
 
@@ -255,3 +256,20 @@ def test_the_compiled_module_itself_is_trained():
 
 def gradients(w: World) -> dict[str, torch.Tensor | None]:
     return {name: p.grad for name, p in w.model.named_parameters()}
+
+
+def test_a_check_of_the_library_with_a_message_about_data():
+    """The text of a tensor that nobody reads unless the check fails does not break the graph."""
+
+    def fn(ids):
+        count, total = (ids == 3).sum(), ids.numel()
+        torch_compilable_check(count * 4 == total, f"{count} of {total} are 3")
+        return ids * count
+
+    def quarter(seed: int, count: int = 2) -> Any:
+        ids = torch.full((8,), 5)
+        ids[torch.randperm(8, generator=torch.Generator().manual_seed(seed))[:count]] = 3
+        return lambda w: w.fn(ids)
+
+    calls = [quarter(1), quarter(2), quarter(3, 4), quarter(4), quarter(5, 1), quarter(6)]
+    check(lambda: World(fn=fn), calls, expect=None, breaks=[], raises=ValueError)
