@@ -42,6 +42,8 @@ def build(recording: Recording, name: str, backend: tuple[str, Backend], setting
     early = tuple(wanted.index(origin) for origin in recording.early)
     guards = Guards(recording, wanted, compile_guards)
     entry = Entry(recording.name, guards, None, recording.mutates, restores, early)
+    entry.lock = None if recording.lock is None else wanted.index(recording.lock)
+    entry.keeps_lock = recording.keeps_lock
     entry.break_reason = recording.break_reason
     entry.symbolic, entry.specialised = symbols_in_words(recording)
     if recording.plain:

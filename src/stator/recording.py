@@ -314,6 +314,8 @@ class Recording:
     mutates: bool  # the graph writes into its inputs
     restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
     early: list[int] = field(default_factory=list)  # origins of inputs that are written before a number may fail
+    lock: int | None = None  # origin of a lock that the segment takes
+    keeps_lock: bool = False  # it is taken when the segment ends, at a break
     checks: Checks | None = None  # what must be true of the inputs' data
     relations: list[Any] = field(default_factory=list)  # `relations.Relation`s between sizes and numbers
     more_relations: Callable[[], list[Any]] | None = None  # all of them, once the backend has seen the graph

@@ -26,7 +26,7 @@ import torch
 
 from .. import _native
 from ..facts import class_dict, is_open
-from . import logging_calls, optimizers, steering
+from . import locks, logging_calls, optimizers, steering
 from .breaks import Drop
 from .methods import change_first, dict_get, method_rule, object_method
 from .operators import SCRIPTED
@@ -197,6 +197,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
         _named(torch.autograd, "_profiler_enabled") + _named(torch._C, "_accelerator_getAccelerator"),
         "settings, which the guards read again",
     ),
+    (locks.leave_lock, [locks.LOCK.__exit__], "the end of a `with` that has taken a lock"),
     (ask_for_break, [steering.graph_break], "the program asks for a break"),
 ]
 RULES: dict[int, Rule] = {}
@@ -299,6 +300,7 @@ _ASKED_ALWAYS = frozenset(
         object_method,
         optimizers.ask_for_compiler,
         optimizers.group_tensors,
+        locks.leave_lock,
         scripted,
         numpy_of_numbers,
     }

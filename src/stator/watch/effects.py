@@ -503,6 +503,8 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
         mutates=tracer.mutates,
         restores=tracer.written_inputs() if tracer.risky else [],
         early=early,
+        lock=recorder.locks.origin,
+        keeps_lock=recorder.locks.held,
         checks=tracer.checking.conclude(),
         operations=tracer.operations,
         prints=[(rebuild.recipes(arguments), keywords) for arguments, keywords in recorder.prints],
