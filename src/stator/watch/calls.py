@@ -37,7 +37,6 @@ from .rules import (
     advance,
     answer_overrides,
     ask_for_break,
-    cached,
     call_attrgetter,
     call_compiled,
     call_methodcaller,
@@ -256,7 +255,7 @@ def torch_state_reader(func: Any) -> bool:
 
 
 _BY_TYPE: dict[type, Rule] = {
-    functools._lru_cache_wrapper: cached,
+    functools._lru_cache_wrapper: logging_calls.call_cached,
     weakref.ReferenceType: follow_weak_reference,
     functools.partial: call_partial,
     _native.Compiled: call_compiled,
@@ -286,7 +285,7 @@ _ASKED_ALWAYS = frozenset(
         delete_attribute_plainly,
         namespace_of,
         read_again,
-        cached,
+        logging_calls.call_cached,
         show,
         show_plainly,
     }
