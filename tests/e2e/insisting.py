@@ -134,6 +134,12 @@ def deep(x):
     return x
 
 
+def multiplied(x):
+    y = x @ x
+    assert y > 0
+    return y + 1
+
+
 def effects_around():
     """A world with effects, writes and random numbers on both sides of an assert."""
     state = World(seen=[], total=torch.zeros(4), last=torch.zeros(4))

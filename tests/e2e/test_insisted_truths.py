@@ -100,7 +100,7 @@ def test_what_was_made_inside_and_written_to(fn):
 
 DEPENDING = {
     name: getattr(programs, name)
-    for name in ("written_before", "drawn", "branches", "number_used_twice", "asked_by_c_code", "deep")
+    for name in ("written_before", "drawn", "branches", "number_used_twice", "asked_by_c_code", "deep", "multiplied")
 }
 
 

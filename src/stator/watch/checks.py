@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from .symbols import Symbols
 
 _MOST_NODES = 48  # it is all computed twice
+# Operations that take long: a break is cheaper than computing them twice.
+_HEAVY = frozenset(
+    "linear bilinear matmul __matmul__ __rmatmul__ rmatmul mm bmm addmm baddbmm addbmm mv addmv dot einsum tensordot "
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention "
+    "multi_head_attention_forward lstm gru rnn_tanh rnn_relu sort argsort topk cdist".split()
+)
 _ENTERING = frozenset({"_enter_autocast", "_enter_inference_mode"})
 _LEAVING = frozenset({"_exit_autocast", "_exit_inference_mode"})
 # Operations that make the same tensor whenever they are called with the same constants.
@@ -70,7 +76,10 @@ def _name(node: fx.Node) -> str:
 def _can_be_repeated(node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method"):
         return node.op == "placeholder"
-    return not is_random(_name(node)) and not is_opaque(node.target) and _is_known(node)
+    name = _name(node)
+    if is_random(name) or name in _HEAVY or name.startswith("linalg"):
+        return False
+    return not is_opaque(node.target) and _is_known(node)
 
 
 def _is_known(node: fx.Node) -> bool:
