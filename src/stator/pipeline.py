@@ -400,7 +400,16 @@ class Program:
     def replay_failed(self, entry: Entry, error: BaseException, function: types.FunctionType, slots: Slots) -> Any:
         """A replay that C code called raised: one of ours, or of a continuation of ours."""
         # Nothing had to be saved before: a number that failed did so before anything was written.
-        return self._repeat(entry, error, isinstance(error, Failed), function, slots)
+        owner = self._owner_of(entry) if type(error) is Unexpected else None
+        if owner is None:
+            return self._repeat(entry, error, isinstance(error, Failed), function, slots)
+        outcome = owner._proceed(lambda inputs: owner._look_again(entry, inputs), function, slots)
+        return self._follow(outcome) if type(outcome) is Leaving else outcome
+
+    def _owner_of(self, entry: Entry) -> Program | None:
+        """The program, this one or a continuation, whose recording this is."""
+        programs = (self, *self.start._continuations.values())
+        return next((program for program in programs if entry in program.cache.entries), None)
 
     def _plain(self, why: Any) -> Plain:
         """A call is going to run as plain Python."""

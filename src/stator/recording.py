@@ -282,6 +282,7 @@ class Checks(NamedTuple):
     graph: fx.GraphModule
     inputs: tuple[int, ...]
     outcomes: tuple[bool, ...]
+    expected: tuple[bool, ...]  # which of them may come out otherwise without the program's raising
 
 
 @dataclass(slots=True)

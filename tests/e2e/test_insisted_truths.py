@@ -211,3 +211,109 @@ def test_sizes_of_what_is_computed_by_many_operations():
 
     calls = [masked(2), masked(3), masked(5), masked(4), masked(6, 1), masked(7), masked(2, 1)]
     check(of(fn), calls, expect=None, breaks=[], raises=RuntimeError)
+
+
+class Padded(torch.nn.Module):
+    """Keeps its settings in buffers, and goes by them."""
+
+    def __init__(self):
+        super().__init__()
+        self.left = torch.nn.Buffer(torch.tensor(2))
+        self.right = torch.nn.Buffer(torch.tensor(1))
+        self.limits = torch.nn.Buffer(torch.tensor([1.0, 2.0]))
+
+    def forward(self, x):
+        most = max(self.left, self.right)
+        x = torch.nn.functional.pad(x, (self.left, self.right + 1))
+        if most * 2 > 3:
+            x = x + most.item()
+        return x * 2 if x.shape[0] > self.left else x * 3
+
+
+def padded():
+    module = Padded()
+    return World(fn=module, module=module)
+
+
+def with_settings(seed, left, right):
+    def run(w: World):
+        with torch.no_grad():
+            w.module.left.fill_(left)
+            w.module.right.fill_(right)
+        return w.fn(rand(seed))
+
+    return run
+
+
+def test_settings_in_buffers():
+    check(padded, [lambda w, s=s: w.fn(rand(s)) for s in range(4)], expect=ONE, breaks=[])
+
+
+def test_settings_in_buffers_that_change():
+    calls = [with_settings(s, *p) for s, p in enumerate([(2, 1), (2, 1), (1, 3), (1, 3), (2, 1), (0, 0), (0, 0)])]
+    seen = check(padded, calls, expect=None)
+    assert seen.outcomes[1] == seen.outcomes[3] == "hit"
+
+
+def test_settings_in_buffers_that_change_all_the_time():
+    calls = [with_settings(s, s % 3, s % 4) for s in range(12)]
+    seen = check(padded, calls, expect=None)
+    assert seen.world.fn.stator.break_reasons  # in the end
+
+
+def test_other_buffers_are_replaced():
+    def other(seed, left):
+        def run(w: World):
+            w.module.left = torch.tensor(left)
+            return w.fn(rand(seed))
+
+        return run
+
+    check(padded, [other(1, 2), other(2, 2), other(3, 0), other(4, 0), other(5, 2)], expect=None)
+
+
+def test_a_counter_in_a_buffer():
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.count = torch.nn.Buffer(torch.tensor(0))
+
+        def forward(self, x):
+            early = self.count < 3
+            y = x * 2 if early else x * 3
+            self.count += 1
+            return y + 1 if self.count > 5 else y
+
+    def world():
+        module = Counting()
+        return World(fn=module, module=module)
+
+    check(world, [lambda w, s=s: w.fn(rand(s)) for s in range(10)], expect=None)
+
+
+def test_settings_behind_a_break():
+    class Printing(Padded):
+        def forward(self, x):
+            y = x * 2
+            print("here")
+            return super().forward(y)
+
+    def world():
+        module = Printing()
+        return World(fn=module, module=module)
+
+    calls = [with_settings(s, *p) for s, p in enumerate([(2, 1), (2, 1), (1, 3), (1, 3), (2, 1), (2, 1)])]
+    check(world, calls, expect=None)
+
+
+def test_a_vector_in_a_buffer_is_data():
+    class Limited(Padded):
+        def forward(self, x):
+            return x * 2 if self.limits.sum() > 2 else x
+
+    def world():
+        module = Limited()
+        return World(fn=module, module=module)
+
+    seen = check(world, [lambda w, s=s: w.fn(rand(s)) for s in range(4)], expect=None)
+    assert {why.id for why in seen.world.fn.stator.break_reasons} == {"tensor-bool"}

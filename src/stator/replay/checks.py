@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from ..numbers_in_graphs import Failed
+from ..numbers_in_graphs import Failed, Unexpected
 from ..recording import Checks
 
 
 def checking(compiled: Callable[..., Any], checks: Checks) -> Callable[..., Any]:
     """The compiled graph behind its checks: where one comes out otherwise than it did, `Failed` is raised, and nothing
-    has been done."""
-    graph, positions, outcomes = checks
+    has been done. `Unexpected`: the program would go on, by another way."""
+    graph, positions, outcomes, expected = checks
 
     def run(*inputs: Any) -> Any:
         try:
@@ -23,7 +23,8 @@ def checking(compiled: Callable[..., Any], checks: Checks) -> Callable[..., Any]
         except Exception as error:
             raise Failed("a check") from error
         if found != outcomes:
-            raise Failed("a tensor is not as true as it was")
+            changed = any(e and a is not b for a, b, e in zip(found, outcomes, expected, strict=True))
+            raise (Unexpected if changed else Failed)("a tensor is not as true as it was")
         return compiled(*inputs)
 
     return run

@@ -67,6 +67,7 @@ class _Expected(NamedTuple):
     node: fx.Node
     compared: Compared | None
     outcome: bool
+    raises: bool  # does the program raise if it comes out otherwise?
 
 
 def _name(node: fx.Node) -> str:
@@ -100,13 +101,22 @@ class Checking:
         self._sizes: dict[fx.Node, Expression] = {}
 
     def add(self, node: fx.Node, outcome: bool, compared: Compared | None = None) -> bool:
-        """The program goes by the truth of this tensor, or of the number in it, compared. Nothing from outside has
+        """The program insists on the truth of this tensor, or of the number in it, compared. Nothing from outside has
         been written to so far. False: that cannot be checked before the graph runs."""
-        needed = self._ancestry(node)
+        return self._add(node, outcome, compared, self._ancestry(node), raises=True)
+
+    def expect(self, node: fx.Node, outcome: bool, compared: Compared | None, settings: set[fx.Node]) -> bool:
+        """The program goes by it, and it is computed from these inputs alone, which hardly ever change."""
+        needed = self._ancestry(node, lambda n: n.op != "placeholder" or n in settings)
+        return self._add(node, outcome, compared, needed, raises=False)
+
+    def _add(
+        self, node: fx.Node, outcome: bool, compared: Compared | None, needed: set[fx.Node] | None, *, raises: bool
+    ) -> bool:
         if needed is None:
             return False
         self._needed |= needed
-        self._expected.append(_Expected(len(self._nodes.operations), node, compared, outcome))
+        self._expected.append(_Expected(len(self._nodes.operations), node, compared, outcome, raises))
         return True
 
     def is_constant(self, node: fx.Node) -> bool:
@@ -215,7 +225,8 @@ class Checking:
             truths.append(self._truth(graph, made, expected))
         graph.output(tuple(truths))
         outcomes = tuple(expected.outcome for expected in self._expected)
-        return Checks(fx.GraphModule({}, graph, "Checks"), tuple(positions), outcomes)
+        may_change = tuple(not expected.raises for expected in self._expected)
+        return Checks(fx.GraphModule({}, graph, "Checks"), tuple(positions), outcomes, may_change)
 
     @staticmethod
     def _truth(graph: fx.Graph, made: dict[fx.Node, fx.Node], expected: _Expected) -> fx.Node:

@@ -302,7 +302,8 @@ class Tracer(_native.Tracer):
     def _before_truth(self, func: Any, name: str, tensor: Any) -> Step:
         """`bool(tensor)`: it may be the same for all data, or the graph may see to it that it comes out as it does
         now."""
-        if self.truths.is_certain(tensor) or self.truths.insists_on_truth(tensor):
+        truths = self.truths
+        if truths.is_certain(tensor) or truths.insists_on_truth(tensor) or truths.expects_truth(tensor):
             self.lookup(tensor)
             return Step(Treatment.FACT, name, [], False, ("call_function", func, (tensor,), {}, name))
         if not self._recorder.in_optimizer() or not self._recorder.may_expect():
@@ -321,7 +322,8 @@ class Tracer(_native.Tracer):
         """May the program go by the number in this tensor, or have its text?"""
         if text:
             return self.truths.is_ignored(tensor)
-        return self.truths.is_constant(tensor) or self.truths.insists_on_number(tensor)
+        truths = self.truths
+        return truths.is_constant(tensor) or truths.insists_on_number(tensor) or truths.expects_number(tensor)
 
     def _before_grad(self, tensor: Any, value: Any) -> Step:
         """`t.grad = …`: of an outside tensor, set again at the end."""

@@ -1,8 +1,8 @@
 """Truths and numbers that a program takes from tensors and goes by: which of them do not end the graph.
 
 Some are the same for all data (`ranges.py`), or computed from constants. On others a program insists: it raises unless
-they come out as they do; those are checked before the graph runs (`checks.py`). Everything else depends on data, and
-the graph breaks.
+they come out as they do. Those, and what modules keep in buffers of one number, are checked before the graph runs
+(`checks.py`). Everything else depends on data, and the graph breaks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import _native
+from ..recording import Origin
 from .checks import Checking, Compared
 from .raises import comparison_behind, operand, raises_behind, raises_unless, taker_of_text
 from .ranges import certain_truth
@@ -59,12 +60,43 @@ class Truths:
         """An argument with numbers in place of tensors that hold the same number in every call."""
         if isinstance(value, torch.Tensor):
             whole = value.dim() == 0 and not value.dtype.is_floating_point and value.dtype is not torch.bool
-            return value.item() if whole and self.is_constant(value) else value
+            return value.item() if whole and (self.is_constant(value) or self.expects_number(value)) else value
         if type(value) in (tuple, list):
             return type(value)(map(self.without_constants, value))
         if type(value) is slice:
             return slice(*map(self.without_constants, (value.start, value.stop, value.step)))
         return value
+
+    # -- expected
+
+    def expects_truth(self, tensor: Any) -> bool:
+        """The truth of a tensor that is computed from settings of modules. Is it now a check?"""
+        settings = self._settings(tensor)
+        return bool(settings) and self._check(tensor, bool(tensor), None, settings)
+
+    def expects_number(self, tensor: Any) -> bool:
+        """The same of the number in it."""
+        settings = self._settings(tensor)
+        number: Any = tensor.item() if settings else None
+        if type(number) not in _NUMBERS or number != number:
+            return False
+        return self._check(tensor, True, Compared("==", number, False), settings)
+
+    def _settings(self, tensor: Any) -> set[Any]:
+        """The inputs so far that are buffers of one number, of modules: what a module was made with, as a rule."""
+        if not self._may_check(tensor) or not self._recorder.may_expect():
+            return set()
+        known = self._tracer.known.get(id(tensor))
+        origin = self._recorder.ledger.find(tensor) if known is None else None
+        if known is None and (origin is None or not _is_buffer(origin)):
+            return set()
+        self._tracer.lookup(tensor)
+        nodes = self._nodes.by_origin()
+        return {
+            nodes[origin.index]
+            for origin, value, _ in self._tracer.inputs
+            if _is_buffer(origin) and value.numel() == 1 and not value.requires_grad
+        }
 
     # -- insisted on
 
@@ -129,12 +161,20 @@ class Truths:
         loose = self._recorder.ledger.find_loose(other) is not None or self._tracer.is_scalar(other)
         return None if type(other) not in _NUMBERS or loose else Compared(place.comparison, other, place.swapped)
 
-    def _check(self, tensor: Any, outcome: bool, compared: Compared | None) -> bool:
+    def _check(self, tensor: Any, outcome: bool, compared: Compared | None, settings: set[Any] | None = None) -> bool:
         node = self._tracer.node_of(self._tracer.lookup(tensor))
-        if not self._checking.add(node, outcome, compared):
+        if settings is None:
+            added = self._checking.add(node, outcome, compared)
+        else:
+            added = self._checking.expect(node, outcome, compared, settings)
+        if not added:
             return False
         self._tracer.operations += 1  # a check belongs to a graph
         return True
+
+
+def _is_buffer(origin: Origin) -> bool:
+    return origin.parent is not None and origin.parent.key == "_buffers"
 
 
 def _ignores_messages(func: Any) -> bool:
