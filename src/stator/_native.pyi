@@ -276,6 +276,8 @@ class Tracer:
     def known(self) -> dict[int, Known]: ...
     @property
     def scalars(self) -> dict[int, tuple[Any, Any]]: ...  # numbers that are nodes, by identity
+    @property
+    def writers(self) -> list[int]: ...  # places, among the operations, of those that wrote to a tensor
     def __init__(
         self, watcher: Watcher, ledger: Ledger, graph: Any, nodes: list[Any], state: tuple[Any, ...], /
     ) -> None: ...

@@ -16,6 +16,7 @@ from .options import View
 from .recording import Recording
 from .relations import symbols_in_words
 from .replay.cache import Entry
+from .replay.checks import checking
 from .replay.emit import emit, wanted_origins
 from .replay.engine import compile_guards
 from .replay.graph import restoring
@@ -34,11 +35,15 @@ def build(recording: Recording, name: str, backend: tuple[str, Backend], setting
         compiled = restoring(_compile(recording, name, backend, settings, number), recording.graph)
         if captured is not None:
             compiled = verifying(compiled, captured, Subject(name, backend, settings.debug_dir))
+        if recording.checks is not None:
+            compiled = checking(compiled, recording.checks)
     _take_assumptions(recording)
     restores = tuple(wanted.index(origin) for origin in recording.restores)
     early = tuple(wanted.index(origin) for origin in recording.early)
     guards = Guards(recording, wanted, compile_guards)
     entry = Entry(recording.name, guards, None, recording.mutates, restores, early)
+    entry.lock = None if recording.lock is None else wanted.index(recording.lock)
+    entry.keeps_lock = recording.keeps_lock
     entry.break_reason = recording.break_reason
     entry.symbolic, entry.specialised = symbols_in_words(recording)
     if recording.plain:

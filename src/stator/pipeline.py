@@ -96,6 +96,10 @@ def _put_back(tensor: torch.Tensor, contents: torch.Tensor) -> None:
         tensor.copy_(contents)
 
 
+class _Overtaken(Exception):
+    """Another thread has changed what a replay relies on, before it had the lock."""
+
+
 class Plain:
     """A call is not compiled: it runs as plain Python."""
 
@@ -309,13 +313,14 @@ class Program:
 
     def _replay(self, entry: Entry, values: Slots, function: types.FunctionType, slots: Given) -> Any:
         error: Exception
-        saved: list[torch.Tensor] = []
-        kept = entry.restores or entry.early
+        saved: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.tally.count.value += self.start is self and entry.leave is None
         start = time.perf_counter()
         try:
-            saved += [values[position].detach().clone() for position in kept]
-            result = entry.replay(values)  # type: ignore[misc]  # those without one are not replayed
+            if entry.lock is None:
+                result = self._run(entry, values, saved)
+            else:
+                result = self._run_locked(entry, values[entry.lock], (*slots, function), saved)
         except Exception as raised:
             error = raised
         else:
@@ -324,11 +329,33 @@ class Program:
             return result if entry.leave is None else Leaving(entry.leave, function, result)
         early = isinstance(error, Failed)
         if entry.restores or early:
-            for position, contents in zip(kept, saved, strict=False):
-                _put_back(values[position], contents)
+            for tensor, contents in saved:
+                _put_back(tensor, contents)
         if type(error) is Unexpected:
             return self._proceed(lambda inputs: self._look_again(entry, inputs), function, slots)
+        if type(error) is _Overtaken:
+            return self._proceed(self._look, function, slots)
         return self._repeat(entry, error, bool(entry.restores) or early, function, slots)
+
+    @staticmethod
+    def _run(entry: Entry, values: Slots, saved: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
+        for position in entry.restores or entry.early:
+            saved.append((values[position], values[position].detach().clone()))
+        return entry.replay(values)  # type: ignore[misc]  # those without one are not replayed
+
+    def _run_locked(
+        self, entry: Entry, lock: Any, inputs: Slots, saved: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> Any:
+        """The program takes this lock. Another thread may have held it until now, and changed what the guards found."""
+        with contextlib.ExitStack() as held:
+            held.enter_context(lock)
+            values = entry.guards.check(inputs)
+            if values is None or entry.lock is None or values[entry.lock] is not lock:
+                raise _Overtaken
+            result = self._run(entry, values, saved)
+            if entry.keeps_lock:
+                held.pop_all()
+            return result
 
     def _repeat(
         self, entry: Entry, error: BaseException, restored: bool, function: types.FunctionType, slots: Given
@@ -372,7 +399,17 @@ class Program:
 
     def replay_failed(self, entry: Entry, error: BaseException, function: types.FunctionType, slots: Slots) -> Any:
         """A replay that C code called raised: one of ours, or of a continuation of ours."""
-        return self._repeat(entry, error, False, function, slots)
+        # Nothing had to be saved before: a number that failed did so before anything was written.
+        owner = self._owner_of(entry) if type(error) is Unexpected else None
+        if owner is None:
+            return self._repeat(entry, error, isinstance(error, Failed), function, slots)
+        outcome = owner._proceed(lambda inputs: owner._look_again(entry, inputs), function, slots)
+        return self._follow(outcome) if type(outcome) is Leaving else outcome
+
+    def _owner_of(self, entry: Entry) -> Program | None:
+        """The program, this one or a continuation, whose recording this is."""
+        programs = (self, *self.start._continuations.values())
+        return next((program for program in programs if entry in program.cache.entries), None)
 
     def _plain(self, why: Any) -> Plain:
         """A call is going to run as plain Python."""

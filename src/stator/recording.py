@@ -276,6 +276,15 @@ class Read(NamedTuple):
     moves: tuple[int, ...]
 
 
+class Checks(NamedTuple):
+    """Truths that a graph relies on: computed by a graph of their own from some of the inputs, by position."""
+
+    graph: fx.GraphModule
+    inputs: tuple[int, ...]
+    outcomes: tuple[bool, ...]
+    expected: tuple[bool, ...]  # which of them may come out otherwise without the program's raising
+
+
 @dataclass(slots=True)
 class Exit:
     """A break: the state of all frames as it is there, what runs natively, and where that can lead."""
@@ -306,6 +315,9 @@ class Recording:
     mutates: bool  # the graph writes into its inputs
     restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
     early: list[int] = field(default_factory=list)  # origins of inputs that are written before a number may fail
+    lock: int | None = None  # origin of a lock that the segment takes
+    keeps_lock: bool = False  # it is taken when the segment ends, at a break
+    checks: Checks | None = None  # what must be true of the inputs' data
     relations: list[Any] = field(default_factory=list)  # `relations.Relation`s between sizes and numbers
     more_relations: Callable[[], list[Any]] | None = None  # all of them, once the backend has seen the graph
     describe_nodes: Callable[[], None] | None = None  # tells on every node of a symbolic graph what it gives

@@ -93,7 +93,18 @@ def compared_into(x):
     return x + 1 if number < 0 or small else x
 
 
+@torch.library.custom_op("certain_truths::lt", mutates_args=())
+def own_comparison(number: torch.Tensor, bound: float) -> torch.Tensor:
+    return number > 0.5
+
+
+@own_comparison.register_fake
+def _(number, bound):
+    return torch.empty_like(number, dtype=torch.bool)
+
+
 DEPENDS_ON_DATA = {
+    "a comparison of another library": lambda x: x + 1 if torch.ops.certain_truths.lt(torch.rand([]), 0.0) else x,
     "an outside tensor": lambda x: x + 1 if x[0] < 0 else x,
     "a rate above 0": lambda x: x + 1 if torch.rand([]) < 0.5 else x,
     "at most 0": lambda x: x + 1 if torch.rand([]) <= 0 else x,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import transformers as hf
 from harness import World, check, rand
 from torch import nn
+from transformers.utils.import_utils import torch_compilable_check
 
 VOCABULARY = 100
 
@@ -255,3 +257,90 @@ def test_the_compiled_module_itself_is_trained():
 
 def gradients(w: World) -> dict[str, torch.Tensor | None]:
     return {name: p.grad for name, p in w.model.named_parameters()}
+
+
+def test_a_check_of_the_library_with_a_message_about_data():
+    """The text of a tensor that nobody reads unless the check fails does not break the graph."""
+
+    def fn(ids):
+        count, total = (ids == 3).sum(), ids.numel()
+        torch_compilable_check(count * 4 == total, f"{count} of {total} are 3")
+        return ids * count
+
+    def quarter(seed: int, count: int = 2) -> Any:
+        ids = torch.full((8,), 5)
+        ids[torch.randperm(8, generator=torch.Generator().manual_seed(seed))[:count]] = 3
+        return lambda w: w.fn(ids)
+
+    calls = [quarter(1), quarter(2), quarter(3, 4), quarter(4), quarter(5, 1), quarter(6)]
+    check(lambda: World(fn=fn), calls, expect=None, breaks=[], raises=ValueError)
+
+
+class Once(logging.Handler):
+    """Collects what is emitted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(record.getMessage())
+
+
+def once(level: int) -> Callable[[], World]:
+    """A world whose function logs one message once, to a logger of its own."""
+
+    def world() -> World:
+        logger: Any = logging.Logger("of a test", level)
+        handler = Once()
+        logger.addHandler(handler)
+        state = World(handler=handler.seen, logger=logger, last=None)
+
+        def fn(x):
+            state.last = x.shape[0]  # behind a write
+            logger.warning_once("only once")
+            return x * 2
+
+        state.fn = fn
+        return state
+
+    return world
+
+
+def at_level(seed: int, level: int) -> Callable[[World], Any]:
+    def run(w: World) -> Any:
+        w.logger.setLevel(level)
+        w.logger._cache.clear()  # as `logging` does for loggers that it has made itself
+        return w.fn(rand(seed)), list(w.handler)
+
+    return run
+
+
+def test_a_message_logged_once_that_nobody_hears():
+    calls = [lambda w, s=s: (w.fn(rand(s)), list(w.handler)) for s in range(4)]
+    check(once(logging.ERROR), calls, expect="miss hit hit hit", breaks=[])
+
+
+def test_a_message_logged_once_that_somebody_hears():
+    calls = [lambda w, s=s: (w.fn(rand(s)), list(w.handler)) for s in range(4)]
+    seen = check(once(logging.WARNING), calls, expect=None)
+    assert seen.world.handler == ["only once"]
+
+
+def test_a_message_that_was_not_heard_is_not_logged_later():
+    calls = [at_level(1, logging.ERROR), at_level(2, logging.WARNING), at_level(3, logging.WARNING)]
+    seen = check(once(logging.ERROR), calls, expect="miss hit hit", breaks=[])
+    assert seen.world.handler == []
+
+
+def test_a_message_that_is_to_be_logged_again():
+    def forget(seed: int) -> Callable[[World], Any]:
+        def run(w: World) -> Any:
+            w.logger.warning_once.__func__.cache_clear()
+            return at_level(seed, logging.WARNING)(w)
+
+        return run
+
+    calls = [at_level(1, logging.ERROR), at_level(2, logging.ERROR), forget(3), at_level(4, logging.WARNING)]
+    seen = check(once(logging.ERROR), calls, expect=None)
+    assert seen.outcomes[:2] == ["miss", "hit"] and seen.world.handler == ["only once"]

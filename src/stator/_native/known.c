@@ -319,6 +319,16 @@ refresh_one(Tracer *t, PyObject *tensor, Family *f, int in_place)
     return wrote;
 }
 
+/* The node of the operation comes next. */
+static int
+note_writer(Tracer *t)
+{
+    PyObject *place = PyLong_FromSsize_t(PyList_GET_SIZE(t->nodes));
+    int failed = place == NULL || PyList_Append(t->writers, place) < 0;
+    Py_XDECREF(place);
+    return failed ? -1 : 0;
+}
+
 int
 known_refresh(Tracer *t, PyObject *tensors, int in_place)
 {
@@ -331,6 +341,9 @@ known_refresh(Tracer *t, PyObject *tensors, int in_place)
             return -1;
         }
         wrote |= this;
+    }
+    if (wrote && note_writer(t) < 0) {
+        return -1;
     }
     for (Py_ssize_t i = 0; wrote && i < PyList_GET_SIZE(tensors); i++) {
         if (operand(tensors, i, &tensor, &known) < 0) {

@@ -266,7 +266,8 @@ tracer_init(PyObject *self, PyObject *args, PyObject *kwds)
     t->forget = known == NULL ? NULL : PyObject_GetAttrString(known, "pop");
     t->lines = PyDict_New();
     t->scalars = PyDict_New();
-    if (t->forget == NULL || t->lines == NULL || t->scalars == NULL) {
+    t->writers = PyList_New(0);
+    if (t->forget == NULL || t->lines == NULL || t->scalars == NULL || t->writers == NULL) {
         Py_XDECREF(known);
         return -1;
     }
@@ -294,6 +295,7 @@ tracer_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(t->nodes);
     Py_VISIT(t->lines);
     Py_VISIT(t->scalars);
+    Py_VISIT(t->writers);
     Py_VISIT(t->shapes);
     Py_VISIT(t->expected);
     Py_VISIT(t->answers);
@@ -313,6 +315,7 @@ tracer_clear(PyObject *self)
     Py_CLEAR(t->nodes);
     Py_CLEAR(t->lines);
     Py_CLEAR(t->scalars);
+    Py_CLEAR(t->writers);
     Py_CLEAR(t->shapes);
     Py_CLEAR(t->expected);
     Py_CLEAR(t->answers);
@@ -401,6 +404,7 @@ static PyMethodDef tracer_methods[] = {
 static PyMemberDef tracer_members[] = {
     {"known", T_OBJECT_EX, offsetof(Tracer, known), READONLY, "{identity: what is known of the tensor}"},
     {"scalars", T_OBJECT_EX, offsetof(Tracer, scalars), READONLY, "{identity: (number, node)}"},
+    {"writers", T_OBJECT_EX, offsetof(Tracer, writers), READONLY, "Places of the operations that wrote to a tensor."},
     {"shapes", T_OBJECT, offsetof(Tracer, shapes), 0, "Called with every operation's node and result."},
     {"operations", T_PYSSIZET, offsetof(Tracer, operations), 0, NULL},
     {"last_effect", T_LONGLONG, offsetof(Tracer, last_effect), 0,

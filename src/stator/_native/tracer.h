@@ -31,6 +31,7 @@ typedef struct {
     PyObject *forget; /* known.pop */
     PyObject *graph, *nodes; /* a torch.fx.Graph, and the list of its operations */
     PyObject *scalars; /* {address: (number, node)}, of numbers that are nodes */
+    PyObject *writers; /* the places, among the operations, of those that wrote to a tensor */
     PyObject *shapes; /* called with every operation's node and result; or NULL: all sizes are constants */
     PyObject *lines;  /* {(address of a code object, instruction): text} */
     PtrSet own_codes, user_codes;

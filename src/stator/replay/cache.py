@@ -26,6 +26,8 @@ class Entry:
     mutates: bool  # the graph writes into its inputs: a failed call cannot be repeated, unless
     restores: tuple[int, ...]  # these values, by position, are put back first
     early: tuple[int, ...] = ()  # if a number in the graph fails, nothing but these was written
+    lock: int | None = None  # this value, by position, is a lock that is taken while the replay runs,
+    keeps_lock: bool = False  # and stays taken behind it
     leave: _native.Leave | None = None  # after a replay that ends at a break
     graph: Any = None  # the captured graph module
     number: int = 0  # of the graph, among those of the function; 0: there is none
@@ -99,9 +101,8 @@ class Cache:
         if entry.replay is not None:
             settle(entry.replay)
         if engine is not None:
-            self.shelf.arm(
-                entry, engine, None if entry.restores or entry.early else entry.replay, entry.leave, entry.count
-            )
+            alone = not entry.restores and not entry.early and entry.lock is None
+            self.shelf.arm(entry, engine, entry.replay if alone else None, entry.leave, entry.count)
         entry.armed = True
 
     def continuation(self, way: Way) -> Cache:

@@ -100,6 +100,8 @@ def traceback_of(lines: tuple[tuple[str, str, int], ...]) -> types.TracebackType
 def wanted_origins(recording: Recording) -> list[int]:
     """The origins whose values the replay uses: graph inputs first, in order."""
     wanted = dict.fromkeys(recording.inputs)
+    if recording.lock is not None:
+        wanted[recording.lock] = None
     pending: list[Any] = [recording.result]
     pending += [arguments for arguments, _ in recording.prints]
     if recording.exit is not None:

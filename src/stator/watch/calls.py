@@ -26,7 +26,7 @@ import torch
 
 from .. import _native
 from ..facts import class_dict, is_open
-from . import logging_calls, optimizers, steering
+from . import locks, logging_calls, optimizers, steering
 from .breaks import Drop
 from .methods import change_first, dict_get, method_rule, object_method
 from .operators import SCRIPTED
@@ -37,7 +37,6 @@ from .rules import (
     advance,
     answer_overrides,
     ask_for_break,
-    cached,
     call_attrgetter,
     call_compiled,
     call_methodcaller,
@@ -197,6 +196,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
         _named(torch.autograd, "_profiler_enabled") + _named(torch._C, "_accelerator_getAccelerator"),
         "settings, which the guards read again",
     ),
+    (locks.leave_lock, [locks.LOCK.__exit__], "the end of a `with` that has taken a lock"),
     (ask_for_break, [steering.graph_break], "the program asks for a break"),
 ]
 RULES: dict[int, Rule] = {}
@@ -255,7 +255,7 @@ def torch_state_reader(func: Any) -> bool:
 
 
 _BY_TYPE: dict[type, Rule] = {
-    functools._lru_cache_wrapper: cached,
+    functools._lru_cache_wrapper: logging_calls.call_cached,
     weakref.ReferenceType: follow_weak_reference,
     functools.partial: call_partial,
     _native.Compiled: call_compiled,
@@ -285,7 +285,7 @@ _ASKED_ALWAYS = frozenset(
         delete_attribute_plainly,
         namespace_of,
         read_again,
-        cached,
+        logging_calls.call_cached,
         show,
         show_plainly,
     }
@@ -299,6 +299,7 @@ _ASKED_ALWAYS = frozenset(
         object_method,
         optimizers.ask_for_compiler,
         optimizers.group_tensors,
+        locks.leave_lock,
         scripted,
         numpy_of_numbers,
     }

@@ -38,6 +38,7 @@ from .containers import (
 )
 from .identity import Identity
 from .ledger import Ledger
+from .locks import LOCK, Locks
 from .methods import ITERATOR_TYPES
 from .rules import C_DESCRIPTORS
 from .tensors import Tracer, is_tensor
@@ -103,6 +104,7 @@ class Handlers:
     classes: Classes
     attributes: Attributes
     tracer: Tracer
+    locks: Locks
     root: Any  # the function under watch
     root_code: types.CodeType  # of the frame that its run began with
     handled_outside: bool  # was an exception being handled when the run began?
@@ -424,6 +426,9 @@ class Handlers:
 
     def on_with(self, probe: Any, manager: Any) -> None:
         self.ledger.place = probe
+        if type(manager) is LOCK:
+            self.locks.enter(self, manager)
+            return
         if not is_open(type(manager)):
             raise Drop(break_for_type(type(manager), "unknown-callable"), f"with {type(manager).__qualname__}")
         self.touch(manager)

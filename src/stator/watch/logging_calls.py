@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..recording import Edge, Fact
 from .breaks import Drop
-from .rules import Args, Rule
+from .constants import is_constant
+from .rules import Args, Rule, cached, cached_result, is_cached
 
 if TYPE_CHECKING:
     from .handlers import Handlers
@@ -128,6 +129,36 @@ def get_logger(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
 def existing_logger(name: str) -> Any:
     """The logger of this name, if it has been made."""
     return logging.Logger.manager.loggerDict.get(name)
+
+
+# Methods of loggers behind `functools.lru_cache`, which log a message once: by module and name.
+_ONCE = {
+    ("transformers.utils.logging", "warning_once"): logging.WARNING,
+    ("transformers.utils.logging", "info_once"): logging.INFO,
+}
+
+
+def call_cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """A function behind `functools.lru_cache`. A message that was logged already, or that no handler emits, is
+    remembered in the cache, and that is all: the guards see to it that it is there."""
+    if not _logs_once(r, func, args, kwnames):
+        cached(r, func, args, kwnames)
+
+
+def _logs_once(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> bool:
+    wrapped = getattr(func, "__wrapped__", None)
+    level = _ONCE.get((getattr(wrapped, "__module__", ""), getattr(wrapped, "__qualname__", "")))
+    if level is None or kwnames or len(args) < 2 or not all(map(is_constant, args[1:])):
+        return False
+    logger = args[0]
+    origin = r.ledger.find(logger)
+    if origin is None or not _is_plain(logger):
+        return False
+    if not is_cached(func, args) and r.paused(emits, logger, level):
+        return False
+    r.ledger.require(origin, Fact.IS, logger)
+    r.ledger.read(r.ledger.constant(cached_result), Edge.CALL, (func, *args), r.paused(func, *args))
+    return True
 
 
 _METHODS = [getattr(logging.Logger, name) for name in _LEVELS if hasattr(logging.Logger, name)]

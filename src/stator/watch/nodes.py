@@ -70,6 +70,10 @@ class Nodes:
     def inputs(self) -> list[fx.Node]:
         return [node for node, _ in (*self._inputs, *self._numbers)]
 
+    def by_origin(self) -> dict[int, fx.Node]:
+        """The inputs, by the index of their origin."""
+        return {origin.index: node for node, origin in (*self._inputs, *self._numbers)}
+
     @property
     def computes(self) -> bool:
         return bool(self.operations)

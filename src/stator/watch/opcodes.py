@@ -358,6 +358,11 @@ PAIRS: dict[int, tuple[int, int]] = {
 }
 
 
+BUILD_STRING: int = dis.opmap["BUILD_STRING"]
+# Instructions that make parts of an f-string of variables and constants
+PARTS_OF_TEXT: frozenset[int] = _opcodes(
+    *"FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE LOAD_CONST LOAD_FAST".split()
+)
 COPY: int = dis.opmap["COPY"]
 SWAP: int = dis.opmap["SWAP"]
 RESUME: int = dis.opmap["RESUME"]
@@ -375,6 +380,7 @@ POP_EXCEPT: int = dis.opmap["POP_EXCEPT"]
 CHECK_EXC_MATCH: int = dis.opmap["CHECK_EXC_MATCH"]
 CHECK_EG_MATCH: int = dis.opmap["CHECK_EG_MATCH"]
 RERAISE: int = dis.opmap["RERAISE"]
+RAISE_VARARGS: int = dis.opmap["RAISE_VARARGS"]
 LOAD_ATTR: int = dis.opmap["LOAD_ATTR"]
 UNARY_NOT: int = dis.opmap["UNARY_NOT"]
 CALL: int = dis.opmap["CALL"]
@@ -386,6 +392,12 @@ RETURNS: frozenset[int] = _opcodes("RETURN_VALUE", "RETURN_CONST")
 PLAIN_JUMPS: frozenset[int] = _opcodes("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 JUMP_IF_TRUE: int = dis.opmap["POP_JUMP_FORWARD_IF_TRUE" if VERSION == (3, 11) else "POP_JUMP_IF_TRUE"]
 JUMP_IF_FALSE: int = dis.opmap["POP_JUMP_FORWARD_IF_FALSE" if VERSION == (3, 11) else "POP_JUMP_IF_FALSE"]
+# Jumps that pop their operand, and the truth of it for which they jump
+JUMPS_BY_TRUTH: dict[int, bool] = {
+    op: name.endswith("TRUE")
+    for name, op in dis.opmap.items()
+    if name.startswith("POP_JUMP") and name.endswith(("TRUE", "FALSE"))
+}
 JUMP_IF_NONE: int = dis.opmap["POP_JUMP_FORWARD_IF_NONE" if VERSION == (3, 11) else "POP_JUMP_IF_NONE"]
 # Jumps that leave their operand where it is and the jump that decides the same way and pops it (3.11)
 OR_POP: dict[int, int] = {

@@ -53,7 +53,31 @@ def as_function(func: Any) -> Any:
         return func(*args, **kwargs)
 
     call.__name__ = call.__qualname__ = func.__name__
+    call.__wrapped__ = func  # type: ignore[attr-defined]
     return call
+
+
+_SIZES = frozenset({"aten::size", "aten::dim", "aten::len"})
+_OF_NUMBERS = frozenset(
+    "prim::Constant prim::max prim::min prim::ListConstruct aten::tensor aten::add aten::sub aten::mul aten::div "
+    "aten::floordiv aten::sqrt aten::__getitem__".split()
+)
+
+
+def asks_for_sizes_alone(target: Any) -> bool:
+    """Is this a scripted function whose result depends on the sizes of the tensors that it is given, and on nothing
+    else of them?"""
+    func = getattr(target, "__wrapped__", None)
+    return isinstance(func, SCRIPTED) and _text_asks_for_sizes_alone(func)
+
+
+@functools.cache
+def _text_asks_for_sizes_alone(func: Any) -> bool:
+    graph = func.inlined_graph
+    if not all(node.kind() in _SIZES | _OF_NUMBERS for node in graph.nodes()):
+        return False
+    tensors = [value for value in graph.inputs() if str(value.type()) == "Tensor"]
+    return all(use.user.kind() in _SIZES for value in tensors for use in value.uses())
 
 
 def require_sizes(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -7,7 +7,9 @@ program that asks so is not cut there. (The number is drawn all the same.)
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
@@ -24,21 +26,21 @@ def _below_zero(number: float) -> bool:
     return number < 0
 
 
-_RULES: dict[str, _Rule] = {
-    "lt": (False, _at_most_zero),
-    "ge": (True, _at_most_zero),
-    "le": (False, _below_zero),
-    "gt": (True, _below_zero),
+_RULES: dict[Any, _Rule] = {
+    name: rule
+    for names, rule in (
+        (("lt", operator.lt, torch.lt), (False, _at_most_zero)),
+        (("ge", operator.ge, torch.ge), (True, _at_most_zero)),
+        (("le", operator.le, torch.le), (False, _below_zero)),
+        (("gt", operator.gt, torch.gt), (True, _below_zero)),
+    )
+    for name in names
 }
-
-
-def _name(node: fx.Node) -> str:
-    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
 
 
 def certain_truth(node: fx.Node, operations: list[fx.Node]) -> bool | None:
     """What `bool` of the tensor that this node gives is in every call; None: that depends on data."""
-    rule = _RULES.get(_name(node))
+    rule = _RULES.get(node.target)
     if rule is None or len(node.args) != 2 or node.kwargs:
         return None
     drawn, bound = node.args
@@ -55,7 +57,7 @@ def _untouched(drawn: fx.Node, compared: fx.Node, operations: list[fx.Node]) -> 
     for node in reversed(operations):
         if node is drawn:
             return True
-        only_compares = node is compared or (_name(node) in _RULES and not node.kwargs)
+        only_compares = node is compared or (node.target in _RULES and not node.kwargs)
         if not only_compares and not {drawn, compared}.isdisjoint(node.all_input_nodes):
             return False
     return False

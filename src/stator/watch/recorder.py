@@ -30,6 +30,7 @@ from .classes import Classes
 from .exits import Arrival, Break, NotResumable, arrive, break_here
 from .handlers import HANDLERS, SPREAD, Handlers
 from .ledger import Ledger
+from .locks import Locks
 from .module_calls import GETATTR, ModuleCalls
 from .reasons import reason_of, words
 from .symbols import Changing, Symbols
@@ -123,6 +124,7 @@ class Recorder(Handlers):
         self.attributes = Attributes(self.ledger, self.classes)
         self.tracer = Tracer(self, state)
         self.leaves = leaves.Leaves(self)
+        self.locks = Locks()
         self.module_calls = ModuleCalls(self)
         self.approves = self.symbols is None
         self.handled_outside = sys.exc_info()[0] is not None

@@ -269,6 +269,16 @@ class Shapes:
     def expression(self, number: Any) -> Expression:
         return translate(number.node.expr, self._terms)
 
+    def expression_at(self, node: fx.Node) -> Expression:
+        """The whole number that a node gives, as an expression; None if it gives none, or none of sizes alone."""
+        number = self._values.get(node)
+        if not isinstance(number, torch.SymInt):
+            return None
+        try:
+            return self.expression(number)
+        except (KeyError, NotImplementedError):
+            return None
+
 
 @contextmanager
 def _quiet() -> Iterator[None]:

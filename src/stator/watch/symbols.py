@@ -415,6 +415,17 @@ class Symbols(Taken):
                 self.shapes.set(symbol.node, self.shapes.number(plain_number(symbol.number), symbol.term))
         return symbol.node
 
+    def size_of(self, node: fx.Node) -> Any:
+        """The number that a node gives as an expression of the inputs' sizes; None if it is none."""
+        return None if self.abandoned is not None or self.shapes is None else self.shapes.expression_at(node)
+
+    def has_fixed_sizes(self, node: fx.Node) -> bool:
+        """Is this tensor of the same size in every call?"""
+        if self.abandoned is not None or self.shapes is None:
+            return True
+        sizes = getattr(self.shapes.known(node), "sizes", (None,))
+        return all(type(size) is int for size in sizes)
+
     def _node(self, kind: str, target: Any, args: tuple[Any, ...]) -> fx.Node:
         name = target if isinstance(target, str) else target.__name__
         return self._recorder.tracer.number_node(kind, target, args, name)

@@ -24,13 +24,14 @@ from ..facts import FORWARD_LEVEL, MODE_COUNT, container_kind, is_random, shared
 from ..numbers_in_graphs import expect_truth
 from ..recording import Edge, Fact, Origin, TensorFacts
 from .breaks import Drop
+from .checks import Checking
 from .constants import is_constant
 from .containers import expose
 from .early import move_early
 from .nodes import NOTHING, OWN_FOLDERS, Nodes
 from .operators import require_sizes
-from .ranges import certain_truth
 from .spelling import Treatment, Way, may_fail, needs_data, spell, way_of, writes_in_place
+from .truths import Truths
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -125,6 +126,8 @@ class Tracer(_native.Tracer):
         self.state = state
         self.in_operator = False  # a body that is not torch's is at work
         self._symbols = recorder.symbols if nodes is None else None
+        self.checking = Checking(self._nodes, self.writers)
+        self._inside = nodes is not None
         if self._symbols is not None:
             self.shapes = self._sized
 
@@ -136,6 +139,10 @@ class Tracer(_native.Tracer):
     def abandon(self) -> Tracer:
         """The recording ends: which tracer was there first?"""
         return self
+
+    @property
+    def truths(self) -> Truths:
+        return Truths(self._recorder, self, self.checking, self._nodes, inside=self._inside)
 
     # -- one torch function
 
@@ -161,6 +168,8 @@ class Tracer(_native.Tracer):
             return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self.node_of(known),), {}, name))
         if kind is Treatment.BREAK and name in ("__bool__", "is_nonzero") and is_tensor(args[0]):
             return self._before_truth(func, name, args[0])
+        if kind is Treatment.BREAK and name in ("item", "__format__") and is_tensor(args[0]) and self._settled(*args):
+            return Step(Treatment.FACT, name, [], False, ("call_function", func, args, kwargs, name))
         if kind is Treatment.GRAD:
             return self._before_grad(*args)
         if kind is Treatment.BREAK:
@@ -175,7 +184,10 @@ class Tracer(_native.Tracer):
             return Step(kind, name, tensors, False, ("call_function", func, args, kwargs, way.label))
         self._check_state()
         if way.data and needs_data(func, name, args, kwargs):
-            raise Drop("dynamic-shape-op", name)
+            first = 1 if args and isinstance(args[0], torch.Tensor) else 0
+            args = (*args[:first], *self.truths.without_constants(args[first:]))
+            if needs_data(func, name, args, kwargs):
+                raise Drop("dynamic-shape-op", name)
         if way.opaque:
             require_sizes(func, name, args, kwargs)
             self.in_operator = True
@@ -290,8 +302,8 @@ class Tracer(_native.Tracer):
     def _before_truth(self, func: Any, name: str, tensor: Any) -> Step:
         """`bool(tensor)`: it may be the same for all data, or the graph may see to it that it comes out as it does
         now."""
-        known = self.known.get(id(tensor))
-        if known is not None and not known.index and certain_truth(known.node, self._nodes.operations) is not None:
+        truths = self.truths
+        if truths.is_certain(tensor) or truths.insists_on_truth(tensor) or truths.expects_truth(tensor):
             self.lookup(tensor)
             return Step(Treatment.FACT, name, [], False, ("call_function", func, (tensor,), {}, name))
         if not self._recorder.in_optimizer() or not self._recorder.may_expect():
@@ -305,6 +317,13 @@ class Tracer(_native.Tracer):
         self.operations += 1
         symbols.failing.append(self.node(kind, target, (*args, outcome), kwargs, name))
         return outcome
+
+    def _settled(self, tensor: Any, *text: Any) -> bool:
+        """May the program go by the number in this tensor, or have its text?"""
+        if text:
+            return self.truths.is_ignored(tensor)
+        truths = self.truths
+        return truths.is_constant(tensor) or truths.insists_on_number(tensor) or truths.expects_number(tensor)
 
     def _before_grad(self, tensor: Any, value: Any) -> Step:
         """`t.grad = …`: of an outside tensor, set again at the end."""
