@@ -111,6 +111,7 @@ class Ledger(_native.Ledger):
         """The recording is over: nothing is kept alive any more."""
         super().close()
         self.changes.clear()
+        self._noted.clear()
 
     def known_objects(self) -> Iterator[tuple[Origin, Any]]:
         seen: set[int] = set()

@@ -21,7 +21,7 @@ from .. import _native
 from ..errors import BreakReason
 from ..facts import torch_state
 from ..options import View
-from ..recording import Recording, Way
+from ..recording import Edge, Recording, Way
 from . import effects, interiors, leaves, optimizers, policy, steering, uses
 from .attributes import Attributes
 from .breaks import Drop
@@ -507,6 +507,13 @@ class Recorder(Handlers):
             self.symbols.specialise_in([number for value in (func, *args) for number in uses.hidden_numbers(value)])
             self.symbols.specialise_in(args if probe is None else ())
         return getattr(self.symbols, found) if isinstance(found, str) else found
+
+    def may_be_given_up(self, value: Any) -> bool:
+        """Is it one that the segment was given by the frames, and that no variable of theirs has any more?"""
+        origin = self.ledger.find(value) if self._way is not None else None
+        if origin is None or origin.edge is not Edge.LOCAL:
+            return False
+        return not any(value is kept for entry in self.watcher.frames()[0] for kept in entry[5])
 
     def held(self) -> Iterator[Any]:
         """What the frames' variables hold and nobody else may: made inside, or by Python at an earlier break."""
