@@ -160,3 +160,59 @@ def test_numbers_that_are_too_long_for_texts():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(lambda: World(fn=fn), calls, expect=None)
+
+
+class Kept:
+    __slots__ = ("number", "other")
+
+
+def test_numbers_that_were_symbols_are_the_programs_own_again():
+    """Small ints are one object each, so `is` tells what stands for one from the one."""
+
+    def world():
+        kept = Kept()
+        table: dict = {}
+        items = [1]
+
+        def fn(x):
+            table["n"] += 1
+            items[0] += 1
+            kept.number += 1
+            return x * table["n"] + items[0] * kept.number
+
+        def call(w, n):
+            table["n"], items[0], kept.number = n, n + 1, n + 2
+            result = w.fn(rand(n))
+            own = [table["n"] is n + 1, items[0] is n + 2, kept.number is n + 3]
+            return result, own
+
+        return World(fn=fn, call=call)
+
+    check(world, [lambda w, n=n: w.call(w, n) for n in range(3, 10)], expect=None)
+
+
+def test_numbers_that_are_only_read_stay_the_programs_own():
+    def world():
+        table: dict = {}
+        kept = Kept()
+
+        def fn(x):
+            return x * table["n"] + kept.number
+
+        def call(w, n):
+            table["n"] = kept.number = n
+            return w.fn(rand(n)), table["n"] is n, kept.number is n
+
+        return World(fn=fn, call=call)
+
+    check(world, [lambda w, n=n: w.call(w, n) for n in range(3, 10)], expect=None)
+
+
+def test_attributes_of_an_ordered_dict_made_inside():
+    def fn(x):
+        made = collections.OrderedDict(a=1)
+        made.x = [2]
+        print("here")
+        return made.x, list(made), x + 1
+
+    check(lambda: World(fn=fn), FOUR, expect=None)

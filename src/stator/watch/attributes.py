@@ -121,6 +121,12 @@ class Attributes:
         self._tables: dict[int, list[tuple[Origin | None, dict[str, Any]]]] = {}
         self._spaces: dict[int, tuple[Origin, dict[str, Any]]] = {}  # by index of the owner's origin
 
+    def let_go(self) -> None:
+        """The segment is over: nothing that was found is needed any more."""
+        for found in (self._plans, self._plain, self._supers, self._tables, self._spaces):
+            found.clear()
+        self._classes.let_go()
+
     # -- reading
 
     def read(self, owner: Any, name: str) -> None:

@@ -48,6 +48,11 @@ class Classes:
 
     is_open = staticmethod(is_open)
 
+    def let_go(self) -> None:
+        """The segment is over: nothing that was found is needed any more."""
+        self._entries.clear()
+        self._specials.clear()
+
     def entry(self, cls: type, name: str) -> Any:
         """The MRO entry `name` of a class (or MISSING), guarded to stay the one it is."""
         memo = (id(cls), name)

@@ -55,7 +55,10 @@ def _expose_sequence(ledger: Ledger, origin: Origin, initial: Any) -> None:
 
 
 def _expose_dict(ledger: Ledger, origin: Origin, initial: dict[Any, Any]) -> None:
-    keys = tuple(keys_of(initial))
+    try:
+        keys = tuple(keys_of(initial))
+    except KeyError:  # the hash of a key is another one than it was
+        raise Drop("object-keys", "a dict from outside does not find its own keys") from None
     if not all(map(is_constant, keys)):
         raise Drop("object-keys", "a dict from outside has objects as keys")
     ledger.require(origin, Fact.KEYS, keys)

@@ -32,13 +32,18 @@ _SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)  # to close one 
 _NOT_ENTERED = (torch.Tensor, type, ModuleType, CodeType, BuiltinFunctionType)
 
 
+def may_be_noticed(value: Any) -> bool:
+    """Could somebody come to notice it?"""
+    return type(value) not in _PLAIN and not issubclass(type(value), _NOT_ENTERED)
+
+
 def is_noticed(value: Any) -> bool:
     """Would somebody notice if nobody held the value any more?"""
     pending, seen = [value], set[int]()
     while pending:
         one = pending.pop()
         kind = type(one)
-        if kind in _PLAIN or id(one) in seen or issubclass(kind, _NOT_ENTERED):
+        if id(one) in seen or not may_be_noticed(one):
             continue
         if len(seen) == _MOST or issubclass(kind, _SUSPENDED) or weakref.getweakrefcount(one):
             return True

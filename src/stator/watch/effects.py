@@ -102,7 +102,7 @@ class Rebuilder:
         if has_finalizer(cls):
             raise Drop("rebuild", f"{cls.__qualname__} has a finalizer")
         describe(self, value, blueprint)
-        if is_open(cls) or cls is types.SimpleNamespace or issubclass(cls, BaseException):
+        if is_open(cls) or cls in _WITH_ATTRIBUTES or issubclass(cls, BaseException):
             self._attributes(value, blueprint)
 
     def _attributes(self, value: Any, blueprint: Blueprint) -> None:
@@ -284,6 +284,7 @@ _REDUCED = (
     *map(type, (iter(int, 1), enumerate([]))),
     *map(type, (zip(), map(abs, ()), filter(None, ()), [].append)),
 )
+_WITH_ATTRIBUTES = (types.SimpleNamespace, collections.OrderedDict)  # builtin types whose instances have a dict
 _DESCRIBE: dict[type, Callable[[Rebuilder, Any, Blueprint], None]] = {
     **dict.fromkeys(_REDUCED, Rebuilder._reduced),
     **dict.fromkeys(_WALKERS, Rebuilder._walker),

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from .. import _native
 from ..recording import Continuation, Way
 from .continuation import Layout, raise_at, resume
-from .deaths import is_noticed
+from .deaths import is_noticed, may_be_noticed
 from .flow import NotResumable
 from .step import Exit, moves, step
 from .suspend import Choose, Suspended, handled_around, made_function, suspended
@@ -50,12 +50,12 @@ class Arrival(NamedTuple):
 
 def break_here(watcher: _native.Watcher, *, inside: bool) -> Break:
     """The break before the instruction that the run is about to execute, or which is at work (`inside`)."""
-    frames = suspended(watcher, is_noticed)
+    frames = suspended(watcher, _holds)
     last = frames[-1]
     if inside:
         _check_untouched(watcher)
     handled = handled_around(frames)
-    held = [name for name, value in zip(last.bound, last.values, strict=False) if is_noticed(value)]
+    held = [name for name, value in zip(last.bound, last.values, strict=False) if may_be_noticed(value)]
     code, exits = step(last.code, last.offset, last.bound, last.stack, handled=handled is not None, held=held)
     values = last.values if handled is None else (*last.values, handled)
     state = dict(zip(code.co_varnames, values, strict=False))
@@ -113,6 +113,12 @@ def _way(frames: list[Suspended], exit: Exit | Suspended) -> Way:
     return Way(tuple(reversed(found)), raises)
 
 
+def _holds(value: Any, times: int) -> bool:
+    """Is a value not to die before the frame whose variable has it? Its death may be noticed; or, if it is in other
+    places of the frames too, come to be noticed there."""
+    return is_noticed(value) or (times > 1 and may_be_noticed(value))
+
+
 def _chosen_by(broken: Break | None) -> Choose:
     """The variables that frames go on with behind a break: what the step gives back, and what the callers had."""
 
@@ -129,7 +135,7 @@ def _chosen_by(broken: Break | None) -> Choose:
 
 def arrive(watcher: _native.Watcher, broken: Break | None) -> Arrival | None:
     """Where the live run stands now that the step is made; None if that is none of the ways that lead on from it."""
-    frames = suspended(watcher, is_noticed, _chosen_by(broken))
+    frames = suspended(watcher, _holds, _chosen_by(broken))
     way = _way(frames, frames[-1])
     if broken is not None and way.key not in {known.key for known in broken.ways}:
         return None

@@ -123,6 +123,10 @@ class Handlers:
         """What to call in place of a C callable which would make a plain number of a symbolic one; or None."""
         raise NotImplementedError
 
+    def may_be_given_up(self, value: Any) -> bool:
+        """Is it perhaps nobody but the recording that holds this value?"""
+        raise NotImplementedError
+
     # -- what several handlers need
 
     def print_later(self, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> bool:

@@ -9,8 +9,10 @@ first read. Known objects are kept alive until the recording ends, so that an id
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 from .. import _native
@@ -126,6 +128,7 @@ class Ledger(_native.Ledger):
         """The recording is over: nothing is kept alive any more."""
         super().close()
         self.changes.clear()
+        self._noted.clear()
 
     def known_objects(self) -> Iterator[tuple[Origin, Any]]:
         seen: set[int] = set()
@@ -134,3 +137,40 @@ class Ledger(_native.Ledger):
             if origin is not None and id(value) not in seen:
                 seen.add(id(value))
                 yield origin, value
+
+
+def give_back_contents(ledger: Ledger, originals: dict[int, tuple[Any, Any]]) -> None:
+    """What the segment has put into outside containers becomes what the program knows it as: `is` tells the number
+    that stands for another one. No code of the program's is run.
+    """
+    for change in ledger.changes.values() if originals else ():
+        for put, value in _contents(change):
+            if id(value) in originals:
+                put(originals[id(value)][1])
+
+
+def _contents(change: Change) -> list[tuple[Callable[[Any], None], Any]]:
+    target = change.target
+    if change.kind == "list":
+        return [
+            (functools.partial(list.__setitem__, target, index), value)
+            for index, value in enumerate(list.__iter__(target))
+        ]
+    if change.kind == "dict":
+        keys = list(dict.keys(target) if change.whole else change.written)
+        return [
+            (functools.partial(dict.__setitem__, target, key), dict.__getitem__(target, key))
+            for key in keys
+            if not issubclass(type(_native.mro_lookup(type(key), "__hash__")), FunctionType)
+            and dict.__contains__(target, key)
+        ]
+    if change.kind == "slot":
+        return [(functools.partial(slot.__set__, target), _slot_value(slot, target)) for slot in change.written]
+    return []
+
+
+def _slot_value(slot: Any, target: Any) -> Any:
+    try:
+        return slot.__get__(target)
+    except AttributeError:
+        return None

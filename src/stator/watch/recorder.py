@@ -21,7 +21,7 @@ from .. import _native
 from ..errors import BreakReason
 from ..facts import torch_state
 from ..options import View
-from ..recording import Recording, Way
+from ..recording import Edge, Recording, Way
 from . import effects, interiors, leaves, optimizers, policy, steering, uses
 from .attributes import Attributes
 from .breaks import Drop
@@ -29,15 +29,17 @@ from .calls import INTERCEPTED
 from .classes import Classes
 from .exits import Arrival, Break, NotResumable, arrive, break_here
 from .handlers import HANDLERS, SPREAD, Handlers
-from .ledger import Ledger
+from .ledger import Ledger, give_back_contents
 from .locks import Locks
 from .module_calls import GETATTR, ModuleCalls
+from .newborn import newborn
 from .reasons import reason_of, words
 from .symbols import Changing, Symbols
 from .tensors import TensorMode, Tracer, is_tensor
 
 _MOST_REPEATS = 100
 _LOOK_AT_CALLERS = frozenset({"frames", "call-warn"})
+_LET_LOOK_ON = ("call to sys.settrace ", "call to sys.setprofile ")
 
 
 class Segment(NamedTuple):
@@ -69,6 +71,7 @@ class Recorder(Handlers):
         included, when it arrives there with these inputs?
         """
         self.name = name
+        self._beginning: list[None] | None = []  # what is younger was made by the run; None: what is young at all
         self.failure: BaseException | None = None
         self.exhausted = False  # the program has used up the stack, and left nothing for us
         self.raised: BaseException | None = None  # by the program
@@ -147,6 +150,8 @@ class Recorder(Handlers):
         self.root_code = function.__code__
         self._way = way
         self._given = slots if isinstance(slots, list) else []
+        if way is not None:
+            self._beginning = None  # the call began before this
         self.slots = tuple(slots if way is None else map(self.own_object, slots))
         self._changing = self._hopeless = {id(self.slots[index]) for index in changing}
         self._callers = {id(value) for value in slots} if way is None else set()
@@ -200,18 +205,27 @@ class Recorder(Handlers):
             return []
         if not self._over and not self._waiting and not self._known_already:
             try:
-                self.segments.append(Segment(self._way, effects.conclude(self, result)))
+                self.segments.append(Segment(self._way, self._lasting(effects.conclude(self, result))))
+                give_back_contents(self.ledger, self._originals)
             except (Drop, RecursionError) as error:
                 drop = error if isinstance(error, Drop) else Drop("rebuild", "a result nested too deep")
                 self._give_up(drop, reason_of(drop, self.watcher.last_probe))
                 del drop  # its traceback has this frame: together they would keep what the program lets go
         return self.segments
 
-    def plain_recording(self, reason: BreakReason | None = None) -> Recording:
-        """What is known of a run that cannot be replayed: under these guards it would break again."""
+    def _lasting(self, recording: Recording) -> Recording:
+        """The recording, if its guards can hold in another call."""
+        made = newborn(recording.origins, self._beginning)
+        if made is not None:
+            raise Drop("unguardable", f"{made.__qualname__}, which the call itself has made", transient=True)
+        return recording
+
+    def plain_recording(self, reason: BreakReason | None = None, *, bare: bool = False) -> Recording:
+        """What is known of a run that cannot be replayed: under these guards it would break again. `bare`: without any
+        guards, which would keep what they name."""
         return Recording(
             name=self.name,
-            origins=self.ledger.origins,
+            origins=[] if bare else self.ledger.origins,
             state=self.tracer.state,
             graph=None,
             inputs=[],
@@ -225,7 +239,7 @@ class Recorder(Handlers):
             mutates=False,
             restores=[],
             break_reason=reason,
-            **effects.symbolic_part(self),
+            **({} if bare else effects.symbolic_part(self)),
         )
 
     def operations(self) -> int:
@@ -321,7 +335,9 @@ class Recorder(Handlers):
         """The segment runs as plain Python under the guards noted so far."""
         self._over = True
         if not self._known_already:
-            self.segments.append(Segment(self._way, self.plain_recording(reason), drop.transient, drop.again))
+            made = newborn(self.ledger.origins, self._beginning) is not None
+            recording = self.plain_recording(reason, bare=made)
+            self.segments.append(Segment(self._way, recording, drop.transient or made, drop.again))
         self._make_plain()
 
     def _wait(self, broken: Break | None, calls: int = 0) -> None:
@@ -339,6 +355,7 @@ class Recorder(Handlers):
     def _let_die(self) -> None:
         """The program may look whether what it has given up is gone."""
         self.slots, self.slot_values = (), []
+        self.attributes.let_go()
         with contextlib.suppress(RuntimeError):  # in use: then it is closed with the next segment
             self.ledger.close()
 
@@ -350,10 +367,10 @@ class Recorder(Handlers):
             here = break_here(self.watcher, inside=inside)
             if reason is not None and reason.id in _LOOK_AT_CALLERS and len(here.frames) > 1:
                 raise NotResumable("the frames of its callers would not be there")
-            if reason is not None and any(f"call to sys.{name} " in reason.reason for name in ("settrace", "setprofile")):
+            if reason is not None and reason.reason.startswith(_LET_LOOK_ON):
                 raise NotResumable("whoever looks on from here would see frames that are not the program's")
             if not self._known_already:
-                recording = effects.conclude_at(self, here)
+                recording = self._lasting(effects.conclude_at(self, here))
                 if reason is not None and not self._goes_on_in_a_loop(reason):
                     recording.break_reason = reason
                 self.segments.append(Segment(self._way, recording))
@@ -478,6 +495,8 @@ class Recorder(Handlers):
             if type(operand) not in _LOOSE_TYPES:
                 self.symbols.specialise_in(operand)
                 self.stands_for(operand, operand + 0)
+            elif self.ledger.find_loose(operand) is not None:
+                self.ledger.settle(operand)
         self._give_back()
 
     def instead(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
@@ -491,6 +510,13 @@ class Recorder(Handlers):
             self.symbols.specialise_in([number for value in (func, *args) for number in uses.hidden_numbers(value)])
             self.symbols.specialise_in(args if probe is None else ())
         return getattr(self.symbols, found) if isinstance(found, str) else found
+
+    def may_be_given_up(self, value: Any) -> bool:
+        """Is it one that the segment was given by the frames, and that no variable of theirs has any more?"""
+        origin = self.ledger.find(value) if self._way is not None else None
+        if origin is None or origin.edge is not Edge.LOCAL:
+            return False
+        return not any(value is kept for entry in self.watcher.frames()[0] for kept in entry[5])
 
     def held(self) -> Iterator[Any]:
         """What the frames' variables hold and nobody else may: made inside, or by Python at an earlier break."""
@@ -523,6 +549,8 @@ class Recorder(Handlers):
         """
         if not self._originals:
             return
+        if loose:
+            give_back_contents(self.ledger, self._originals)
         entries, _ = self.watcher.frames()
         for calls, entry in enumerate(reversed(entries)):
             values, probe = list(entry[5]), entry[-1]

@@ -309,9 +309,12 @@ def is_cached(func: Any, args: tuple[Any, ...]) -> bool:
 
 def follow_weak_reference(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     origin = r.ledger.find(func)
+    target = r.paused(func)
+    if target is not None and r.may_be_given_up(target):
+        raise Drop("let-go", type(target).__qualname__)
     if origin is not None:
         r.ledger.touch(origin, func)
-        r.ledger.read(origin, Edge.CALL, (), r.paused(func))
+        r.ledger.read(origin, Edge.CALL, (), target)
 
 
 def call_partial(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:

@@ -14,6 +14,7 @@ What holds in between:
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -86,12 +87,13 @@ def _places(copy: CodeType, original: CodeType) -> list[tuple[int, bool]]:
     return known
 
 
+Holds = Callable[[Any, int], bool]  # a variable's value, and how often it is found in the frames
 # Number, offset, stack and bound variables of a frame: those which it is to go on with, or None.
 Choose = Callable[[int, int, Layout, frozenset[str]], tuple[str, ...] | None]
 
 
 def suspended(
-    watcher: n.Watcher, holds: Callable[[Any], bool] = lambda value: False, choose: Choose = lambda *frame: None
+    watcher: n.Watcher, holds: Holds = lambda value, times: False, choose: Choose = lambda *frame: None
 ) -> list[Suspended]:
     """The frames of the run, the root first. To be called by a handler, outside of its own except clauses.
 
@@ -116,7 +118,12 @@ def suspended(
         _say_where_instead(error, frames, len(entries))
         raise
     _set_handled(frames, stacks, handled)
-    return [_state(i, *parts, holds, choose) for i, parts in enumerate(zip(frames, stacks, finishes, strict=True))]
+    times = Counter(id(value) for frame in frames for value in frame.variables.values())
+    times.update(id(value) for stack in stacks for value in stack)
+    return [
+        _state(i, *parts, lambda value: holds(value, times[id(value)]), choose)
+        for i, parts in enumerate(zip(frames, stacks, finishes, strict=True))
+    ]
 
 
 def _say_where_instead(error: NotResumable, frames: list[_Frame], count: int) -> None:

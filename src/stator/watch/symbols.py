@@ -98,6 +98,7 @@ class Symbols(Taken):
         self._marked: list[Marked] = []
         self._stand_ins: list[Any] = []
         self._opened: list[Any] = []  # tuples that the ledger is about to know
+        self._put: list[tuple[Callable[[], Any], Callable[[Any], Any], Any, Any]] = []  # symbols in places outside
         self.inputs: list[tuple[Origin, fx.Node]] = []  # numbers that are inputs of the graph
         self.specialised: list[Specialised] = []
         self._closed = False
@@ -144,10 +145,12 @@ class Symbols(Taken):
             return False
         if not _may_be_symbol(value):
             return False
-        put = self._way_to_put(origin)
-        if put is None:
+        way = self._way_to_put(origin)
+        if way is None:
             return False
-        put(self._given(origin, value))
+        number = self._given(origin, value)
+        way[1](number)
+        self._put.append((*way, number, value))
         return True
 
     def _open(self, origin: Origin, value: tuple[Any, ...]) -> None:
@@ -174,11 +177,10 @@ class Symbols(Taken):
 
         symbol = self._enter(value, algebra if type(value) is int else None, make)
         symbol.origin, symbol.sources, symbol.term = origin, frozenset({symbol}), term
-        self._recorder.stands_for(symbol.number, value)
         return symbol.number
 
-    def _way_to_put(self, origin: Origin) -> Callable[[Any], Any] | None:
-        """How a number is put where it was read from. (An equal one: nobody else can tell, when it is plain again.)"""
+    def _way_to_put(self, origin: Origin) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+        """How a number is read where it was read from, and put there."""
         assert origin.parent is not None
         try:
             key, parent = origin.key, self._value_of(origin.parent)
@@ -189,18 +191,18 @@ class Symbols(Taken):
             return None  # by now that way leads to another object
         if any(self._may_have_changed(parent, key, slots) for slots in (False, True)):
             return None  # what was read is what lay there when the segment began
-        if origin.edge is Edge.ITEM and type(parent) in (dict, list):
-            return lambda number: operator.setitem(parent, key, number)
+        if origin.edge is Edge.ITEM and type(parent) is list:
+            return lambda: parent[key], lambda number: operator.setitem(parent, key, number)
         if origin.edge is Edge.ITEM and isinstance(parent, dict):
-            return lambda number: dict.__setitem__(parent, key, number)
+            return lambda: dict.__getitem__(parent, key), lambda number: dict.__setitem__(parent, key, number)
         if origin.edge is Edge.ITEM and isinstance(parent, tuple):
-            return lambda number: _native.swap_item(parent, key, number)
+            return lambda: tuple.__getitem__(parent, key), lambda number: _native.swap_item(parent, key, number)
         if origin.edge is Edge.ATTR and key == "cell_contents":
-            return lambda number: setattr(parent, key, number)
+            return lambda: parent.cell_contents, lambda number: setattr(parent, key, number)
         if origin.edge is Edge.SLOT and "__slots__" in class_dict(
             key.__objclass__
         ):  # else of a C class: perhaps read-only
-            return lambda number: key.__set__(parent, number)
+            return lambda: key.__get__(parent), lambda number: key.__set__(parent, number)
         return None
 
     def _may_have_changed(self, container: Any, key: Any, slots: bool) -> bool:
@@ -399,6 +401,7 @@ class Symbols(Taken):
         number = _native.symbol(value)
         symbol = Symbol(number, algebra, make if first is None else lambda: self.node_of(first), frozenset())
         self._table[id(number)] = symbol
+        self._recorder.stands_for(number, value)
         if algebra is not None:
             self._by_expression.setdefault(algebra.node.expr, symbol)
         self._recorder.watcher.loosen(number)
@@ -648,6 +651,11 @@ class Symbols(Taken):
         """The segment is over: every number that was symbolic is plain."""
         for number in (*(symbol.number for symbol in self._table.values()), *self._stand_ins):
             _native.turn_plain(number)
+        for get, put, number, value in reversed(self._put):  # `is` tells an equal number from the program's own
+            with contextlib.suppress(LookupError, AttributeError, ValueError):
+                if get() is number:
+                    put(value)
+        self._put.clear()
         self._closed = True
         self._table.clear()
         self._by_expression.clear()
