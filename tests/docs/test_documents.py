@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -54,6 +55,17 @@ def test_the_programs_print_what_is_said(name: str) -> None:
     for (source, wanted), got in zip(parts, printed, strict=True):
         if wanted is not None:
             assert same(wanted, got, doctest.ELLIPSIS), f"{name}:\n{source}\nsays:\n{wanted}\nprints:\n{got}"
+
+
+def test_the_picture_is_whole_in_itself() -> None:
+    picture = (DOCS / "way.svg").read_text()
+    tree = ElementTree.fromstring(picture)
+    assert tree.tag.endswith("svg") and "(docs/way.svg)" in (DOCS.parent / "README.md").read_text()
+    words = " ".join("".join(element.itertext()) for element in tree.iter() if element.tag.endswith("}text"))
+    for stage in ("watch", "guards", "graph", "joint graph", "partition", "backend", "replay"):
+        assert stage in words
+    assert "prefers-color-scheme: dark" in picture
+    assert set(re.findall(r"https?://[^\s\"']+", picture)) == {"http://www.w3.org/2000/svg"}  # nothing is fetched
 
 
 def test_links_lead_somewhere() -> None:
