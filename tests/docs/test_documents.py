@@ -57,6 +57,26 @@ def test_the_programs_print_what_is_said(name: str) -> None:
             assert same(wanted, got, doctest.ELLIPSIS), f"{name}:\n{source}\nsays:\n{wanted}\nprints:\n{got}"
 
 
+SURROUNDINGS = """
+import torch
+x, fn = torch.ones(4, 4), lambda x: x.sin()
+model = module = torch.nn.Linear(4, 4)
+my_backend = lambda gm, example_inputs: gm.forward
+"""
+
+
+def test_the_blocks_of_the_readme_run(tmp_path: Path) -> None:
+    sources = [SURROUNDINGS, *(source for source, _ in blocks(DOCS.parent / "README.md"))]
+    assert len(sources) == 3
+    given = json.dumps(sources)
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN], input=given, capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "stator produced 1 graph with 0 graph breaks and 1 op" in json.loads(ran.stdout.splitlines()[2])
+    assert (tmp_path / "report.html").exists()
+
+
 def test_the_picture_is_whole_in_itself() -> None:
     picture = (DOCS / "way.svg").read_text()
     tree = ElementTree.fromstring(picture)
