@@ -222,7 +222,9 @@ class _Explained:
         self._name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
         self._captured: list[tuple[Any, list[Any]]] = []  # graphs to differentiate, with stand-ins for their inputs
         self._chronicle = Chronicle(replays=True)
-        self._compiled = compile(fn, backend=self.as_captured)  # a backend of its own: no recording is there already
+        with self._chronicle:
+            self._compiled = compile(fn, backend=self.as_captured)  # one of its own: no recording is there already
+        self._at_once = [event.reason for event in self._chronicle.of(events.GraphBreak)]  # why it cannot be recorded
 
     def as_captured(self, gm: Any, example_inputs: Any) -> Any:
         if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in example_inputs):
@@ -254,7 +256,7 @@ class _Explained:
         entries = handle.entries
         return Explanation(
             graphs=handle.graphs,
-            break_reasons=handle.break_reasons,
+            break_reasons=[*self._at_once, *handle.break_reasons],
             guards=[line for entry in entries for line in entry.guards.lines()],
             segments=entries,
             compile_times={entry.name: entry.seconds for entry in entries},

@@ -7,6 +7,7 @@ hold on them again, the graph, the effects, and how to rebuild the result. Nothi
 from __future__ import annotations
 
 import enum
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from torch import fx
 
     from .errors import BreakReason
+
+
+# Of a compiled module this is the function that is recorded; nobody asks then whose code it is.
+_MODULE_CALL = os.path.join("torch", "nn", "modules", "module.py:")
 
 
 class Edge(enum.IntEnum):
@@ -115,9 +120,11 @@ def path_of(origin: Origin) -> tuple[Any, ...]:
 
 def render_places(place: Any) -> tuple[str, str]:
     """The line that made a guard necessary, and the user's line that led there, if that is another; else empty."""
-    if type(place) is tuple:
-        return _render_line(place[0]), _render_line(place[1])
-    return _render_line(place), ""
+    if type(place) is not tuple:
+        return _render_line(place), ""
+    inner, outer = place
+    caller = _render_line(outer)
+    return _render_line(inner), "" if _MODULE_CALL in caller else caller
 
 
 def render_place(place: Any) -> str:

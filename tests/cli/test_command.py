@@ -62,6 +62,10 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(SCRIPT.splitlines(), 1) if text in line)
 
 
+def two_lines() -> tuple[str, str]:
+    return "a", "b"
+
+
 # ------------------------------------------------------------------------------------------------------- explain
 
 
@@ -200,7 +204,45 @@ def test_bench_of_what_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     path = tmp_path / "raises.py"
     path.write_text("def step(): raise KeyError('no')\n")
     assert main(["bench", f"{path}:step", "--backend", "eager"]) == 1
-    assert "KeyError: 'no'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "line 1, in step" in said and said.endswith("KeyError: 'no'\n") and "site-packages" not in said
+    assert stator.__path__[0] not in said  # no frame of ours
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def step(:", "SyntaxError: invalid syntax"),
+        ("import not_there_at_all", "ModuleNotFoundError: No module named 'not_there_at_all'"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("\0", "SyntaxError: source code string cannot contain null bytes"),
+    ],
+)
+@pytest.mark.parametrize("command", ["explain", "bench"])
+def test_files_that_fail(
+    command: str, text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fails.py"
+    path.write_text(text)
+    assert main([command, f"{path}:step" if command == "bench" else str(path)]) == 1
+    error = capsys.readouterr().err
+    assert error.endswith(f"{said}\n") and "importlib" not in error and "runpy" not in error and "cli" not in error
+
+
+def test_files_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "secret.py"
+    path.write_text("print('read')\n")
+    refused = PermissionError(13, "Permission denied", str(path))
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:  # the superuser, who runs tests in containers, may read everything
+        raise refused
+
+    monkeypatch.setattr("stator.cli.misuse.open", refuse, raising=False)
+    assert main(["explain", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert f"{str(path)!r} cannot be read: Permission denied" in captured.err and captured.out == ""
 
 
 def test_env(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,6 +274,15 @@ def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         (["explain", "not-there.py"], "there is no file 'not-there.py'"),
         (["explain", "--backend", "inducter", __file__], "did you mean 'inductor'?"),
         (["explain", "--html", "/no/such/folder/x.html", __file__], "there is no folder"),
+        (["explain", "."], "'.' is a folder, not a Python file"),
+        (["explain", "--html", ".", __file__], "'.' is a folder, not a file to write to"),
+        (["bench", ".:f"], "'.' is a folder, not a Python file"),
+        (["bench", "not-there.py:f"], "there is no file 'not-there.py'"),
+        (
+            ["bench", f"{__file__}:line_of"],
+            "missing a required argument: 'text' (--inputs names a function",
+        ),
+        (["bench", f"{__file__}:line_of", "--inputs", "two_lines"], "too many positional arguments (two_lines gave 2)"),
         (["bench", "no-colon"], "not of the form FILE:FUNCTION"),
         (["bench", f"{__file__}:not_there"], "has no 'not_there'"),
         (["bench", f"{__file__}:SCRIPT"], "cannot be called"),

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -54,6 +55,37 @@ def test_the_programs_print_what_is_said(name: str) -> None:
     for (source, wanted), got in zip(parts, printed, strict=True):
         if wanted is not None:
             assert same(wanted, got, doctest.ELLIPSIS), f"{name}:\n{source}\nsays:\n{wanted}\nprints:\n{got}"
+
+
+SURROUNDINGS = """
+import torch
+x, fn = torch.ones(4, 4), lambda x: x.sin()
+model = module = torch.nn.Linear(4, 4)
+my_backend = lambda gm, example_inputs: gm.forward
+"""
+
+
+def test_the_blocks_of_the_readme_run(tmp_path: Path) -> None:
+    sources = [SURROUNDINGS, *(source for source, _ in blocks(DOCS.parent / "README.md"))]
+    assert len(sources) == 3
+    given = json.dumps(sources)
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN], input=given, capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "stator produced 1 graph with 0 graph breaks and 1 op" in json.loads(ran.stdout.splitlines()[2])
+    assert (tmp_path / "report.html").exists()
+
+
+def test_the_picture_is_whole_in_itself() -> None:
+    picture = (DOCS / "way.svg").read_text()
+    tree = ElementTree.fromstring(picture)
+    assert tree.tag.endswith("svg") and "(docs/way.svg)" in (DOCS.parent / "README.md").read_text()
+    words = " ".join("".join(element.itertext()) for element in tree.iter() if element.tag.endswith("}text"))
+    for stage in ("watch", "guards", "graph", "joint graph", "partition", "backend", "replay"):
+        assert stage in words
+    assert "prefers-color-scheme: dark" in picture
+    assert set(re.findall(r"https?://[^\s\"']+", picture)) == {"http://www.w3.org/2000/svg"}  # nothing is fetched
 
 
 def test_links_lead_somewhere() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+import stator
 from stator.errors import break_reason
 from stator.report.explain import Explanation, ops
 
@@ -108,3 +109,14 @@ def test_breaks_at_one_place_are_counted() -> None:
 def test_two_reasons_at_one_place_stay_apart() -> None:
     e = Explanation([], [a_break(), break_reason("time", prints.__code__, None, what="time.time"), a_break()])
     assert [(why.id, times) for why, times in e.breaks_by_place] == [("call-print", 2), ("time", 1)]
+
+
+def test_what_cannot_be_recorded_at_all_is_said() -> None:
+    def numbers(x: Any) -> Any:
+        yield x + 1
+
+    for function, name in ((torch.sin, "sin"), (numbers, "numbers")):
+        explanation = stator.explain(function)(torch.ones(2))
+        assert (explanation.graph_count, explanation.graph_break_count) == (0, 1), name
+        assert name in explanation.break_reasons[0].reason and "hint: " in str(explanation)
+        assert explanation.again(torch.ones(2)).graph_break_count == 1

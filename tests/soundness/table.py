@@ -28,12 +28,12 @@ RULES: dict[int, tuple[str, str]] = {
     2: (
         "a constant is taken for an equal one of another type, sign or identity",
         "e2e/test_arguments.py::test_numbers_are_guarded_by_value_and_type "
-        "e2e/test_arguments.py::test_zeros_of_both_signs_and_nan e2e/test_corners.py::test_the_sign_of_a_zero",
+        "e2e/test_arguments.py::test_zeros_of_both_signs_and_nan e2e/test_rebuilt_results.py::test_the_sign_of_a_zero",
     ),
     3: (
         "a container keeps its length and changes its content, its order or its ways",
         "e2e/test_containers.py::test_dicts_with_other_keys "
-        "e2e/test_corners.py::test_a_list_with_an_iteration_of_its_own "
+        "e2e/test_reads_inside_c_code.py::test_a_list_with_an_iteration_of_its_own "
         "e2e/test_hidden_state.py::test_the_order_of_an_ordered_dict_is_guarded_even_if_its_keys_are_the_same",
     ),
     4: (
@@ -50,7 +50,7 @@ RULES: dict[int, tuple[str, str]] = {
     ),
     6: (
         "an effect is lost, made twice, or read back as it was before",
-        "e2e/test_corners.py::test_a_class_attribute_read_after_it_was_written "
+        "e2e/test_unusual_effects.py::test_a_class_attribute_read_after_it_was_written "
         "e2e/test_closures_and_globals.py::test_a_global_tensor_accumulates "
         "e2e/test_tensors.py::test_an_input_is_changed_through_a_view",
     ),
@@ -141,7 +141,7 @@ PITFALLS: dict[int, tuple[str, str]] = {
     14: (
         "C callables with state: getters, partials, caches, weak references, context variables, iterators",
         "e2e/test_hidden_state.py::test_context_variables e2e/test_hidden_state.py::test_thread_local_state "
-        "e2e/test_corners.py::test_an_iterator_from_outside_is_moved_by_c_code",
+        "e2e/test_unusual_effects.py::test_an_iterator_from_outside_is_moved_by_c_code",
     ),
     15: (
         "finalizers and signal handlers run inside a recording",

@@ -239,8 +239,6 @@ codeinfo_copy(Watcher *w, PyCodeObject *code, PyObject **reason)
         PyErr_Clear();
         return NULL;
     }
-    Verdict v = codeinfo_classify(w, code); /* the function that is recorded is asked about by nobody else */
-    Py_XDECREF(v.payload);
     Shield s;
     shield_up(&s, &thread_here, w);
     PyObject *copy = make_copy(code);

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
+import inspect
 import os
 import statistics
 import sys
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -18,27 +18,29 @@ import torch
 
 from ..api import compile as stator_compile
 from ..backends.registry import DEFAULT
-from .misuse import Misused
+from .misuse import Misused, check_readable
+from .tracebacks import print_error
 
 ENOUGH = 5e-3  # seconds that one timing should take; short functions are called several times for it
 MOST_CALLS = 10_000
 
 
 def run(given: argparse.Namespace) -> int:
-    module = load(given.target)
-    name = given.target.rpartition(":")[2]
-    function = _find(module, name)
-    inputs = _find(module, given.inputs)() if given.inputs else ()
-    if not isinstance(inputs, (tuple, list)):
-        inputs = (inputs,)
+    try:
+        function, inputs = _what_to_call(given.target, given.inputs)
+    except Misused:
+        raise
+    except Exception as error:  # of the file, or of the function that gives the arguments
+        print_error(error)
+        return 1
     compiled = stator_compile(function, backend=given.backend or DEFAULT)
     try:
         first = _timed(functools.partial(compiled, *inputs), 1)
         plain, fast = in_turn(
             functools.partial(function, *inputs), functools.partial(compiled, *inputs), rounds=given.rounds
         )
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        print_error(error)
         return 1
     times = plain / fast
     print(f"{given.target}, backend {given.backend or DEFAULT}, medians of {given.rounds} rounds in turn")
@@ -54,6 +56,24 @@ def run(given: argparse.Namespace) -> int:
         print(f"  that is less than {given.at_least:g}")
         return 3
     return 0
+
+
+def _what_to_call(target: str, giver: str | None) -> tuple[Any, Sequence[Any]]:
+    """The function that is meant, and its arguments."""
+    module = load(target)
+    name = target.rpartition(":")[2]
+    function = _find(module, name)
+    inputs = _find(module, giver)() if giver else ()
+    if not isinstance(inputs, (tuple, list)):
+        inputs = (inputs,)
+    try:
+        inspect.signature(function).bind(*inputs)
+    except TypeError as error:
+        advice = f"{giver} gave {len(inputs)}" if giver else "--inputs names a function of the file that gives them"
+        raise Misused(f"{name}: {error} ({advice})") from error
+    except ValueError:  # some functions of C have no signature
+        pass
+    return function, inputs
 
 
 def in_turn(*functions: Callable[[], Any], rounds: int) -> list[float]:
@@ -90,8 +110,7 @@ def load(target: str) -> ModuleType:
     path, colon, name = target.rpartition(":")
     if not colon or not path or not name:
         raise Misused(f"{target!r} is not of the form FILE:FUNCTION")
-    if not os.path.isfile(path):
-        raise Misused(f"there is no file {path!r}")
+    check_readable(path)
     spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
     if spec is None or spec.loader is None:
         raise Misused(f"{path!r} is no Python file")

@@ -6,7 +6,6 @@ import argparse
 import os
 import runpy
 import sys
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,15 +16,15 @@ from ..report.explain import Explanation, runs
 from ..report.page import write
 from ..report.style import folded, short_path
 from .bench import duration
-from .misuse import Misused
+from .misuse import check_readable, check_writable
 from .top_calls import Site, TopCalls
+from .tracebacks import print_error
 
 
 def run(given: argparse.Namespace) -> int:
-    if not os.path.isfile(given.script):
-        raise Misused(f"there is no file {given.script!r}")
-    if given.html and not os.path.isdir(os.path.dirname(os.path.abspath(given.html))):
-        raise Misused(f"there is no folder for {given.html!r}")
+    check_readable(given.script)
+    if given.html:
+        check_writable(given.html)
     if given.backend:
         look_up(given.backend)
     chronicle = Chronicle()
@@ -56,19 +55,11 @@ def run_script(path: str, arguments: list[str], calls: TopCalls) -> int:
         print(wish.code, file=sys.stderr)
         return 1
     except BaseException as error:
-        _print_error(error)
+        print_error(error)
         return 1
     finally:
         sys.argv, sys.path[0] = former
     return 0
-
-
-def _print_error(error: BaseException) -> None:
-    """As Python would, without the frames that are ours."""
-    at = error.__traceback__
-    while at is not None and at.tb_frame.f_code.co_filename.startswith((os.path.dirname(__file__), "<frozen runpy>")):
-        at = at.tb_next
-    traceback.print_exception(error.with_traceback(at))
 
 
 # ------------------------------------------------------------------------------------------------------ in words

@@ -1,0 +1,193 @@
+"""Results that are hard to make again: partials, exceptions, frozen sets, deep nests, functions."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from changing_worlds import check_calls
+from harness import World, check, rand
+
+
+def test_a_partial_with_names_that_are_no_identifiers():
+    """Keywords may be any text."""
+
+    def fn(x):
+        return functools.partial(dict, x, **{"a b": 1, "class": x})
+
+    check(lambda: World(fn=fn), [lambda w: w.fn(rand(1)).keywords] * 3, expect=None)
+
+
+def test_a_partial_with_attributes():
+    """It has a dict."""
+
+    def fn(x):
+        call = functools.partial(max, x)
+        call.note = 3
+        return call
+
+    check(lambda: World(fn=fn), [lambda w: vars(w.fn(rand(1)))] * 3, expect=None)
+
+
+def test_an_exception_with_a_note():
+    """Notes and attributes of an exception are parts of it."""
+
+    def fn(x):
+        error = ValueError("no", x)
+        error.add_note("a note")
+        return error
+
+    def call(w):
+        error = w.fn(rand(1))
+        return vars(error), error.args
+
+    check(lambda: World(fn=fn), [call] * 3, expect=None)
+
+
+def test_what_an_exception_keeps_in_c():
+    """`__init__` sets the value of a StopIteration, and the code of a SystemExit."""
+
+    def fn(x):
+        return StopIteration(x), SystemExit(3), AttributeError("no", name="a", obj=x)
+
+    def call(w):
+        stop, leaving, missing = w.fn(rand(1))
+        return stop.value, leaving.code, missing.name, missing.obj
+
+    check(lambda: World(fn=fn), [call] * 3, expect=None)
+
+
+def test_an_exception_with_a_constructor_of_its_own():
+    """`OSError(2, …)` is made once per call, as are the random numbers beside it."""
+
+    def fn(x):
+        return OSError(2, "gone"), x + torch.rand(4)
+
+    def call(w):
+        error, y = w.fn(rand(1))
+        return type(error), error.errno, error.strerror, y
+
+    check(lambda: World(fn=fn), [call] * 3, expect=None)
+
+
+def test_a_frozen_set_of_objects_with_a_hash_of_their_own():
+    """Their hash needs their fields; the random numbers are drawn once."""
+
+    @dataclass(frozen=True)
+    class Point:
+        x: int
+
+    def fn(x):
+        return frozenset({Point(1)}), x + torch.rand(4)
+
+    def call(w):
+        points, y = w.fn(rand(1))
+        return [point.x for point in points], y
+
+    check(lambda: World(fn=fn), [call] * 3, expect=None)
+
+
+def test_a_frozen_set_of_objects_after_a_write():
+    """And nothing is raised."""
+
+    @dataclass(frozen=True)
+    class Point:
+        x: int
+
+    def fn(x):
+        x.add_(1)
+        return frozenset({Point(1)}), x
+
+    def call(w):
+        points, y = w.fn(rand(1))
+        return [point.x for point in points], y
+
+    check(lambda: World(fn=fn), [call] * 3, expect=None)
+
+
+def test_a_number_with_many_digits():
+    """Too long to be written in decimal."""
+
+    def fn(x):
+        return x + 1, 1 << 20000
+
+    check(lambda: World(fn=fn), [lambda w: w.fn(rand(1))[1] >> 19990] * 3, expect=None)
+
+
+def test_a_deeply_nested_result():
+    """Deeper than Python recurses."""
+
+    def fn(x):
+        chain = None
+        for _ in range(3000):
+            chain = [chain]
+        return x + 1, chain
+
+    check(lambda: World(fn=fn), [lambda w: w.fn(rand(1))[0]] * 3, expect=None)
+
+
+def test_a_function_made_inside_sees_the_globals_of_its_module():
+    """Not a copy of them."""
+
+    def world():
+        names = {"SCALE": 2, "__builtins__": {}}
+        exec("def fn(x):\n    y = x * 2\n    return lambda: y * SCALE\n", names)
+        return World(fn=names["fn"], names=names)
+
+    def call(seed):
+        def run(w):
+            made = w.fn(rand(seed))
+            w.names["SCALE"] = seed + 2
+            return made()
+
+        return run
+
+    check(world, [call(1), call(2), call(3)], expect=None)
+
+
+def test_the_identity_of_an_object_is_an_int():
+    """As a result of the watched call too."""
+
+    def fn(x):
+        return x + 1, id(x)
+
+    check(lambda: World(fn=fn), [lambda w: type(w.fn(rand(1))[1])] * 3, expect=None)
+
+
+def test_the_sign_of_a_zero():
+    """NumPy's zeros have one too."""
+    import math
+
+    import numpy as np
+
+    def fn(x, number):
+        return x * math.copysign(1.0, number)
+
+    plus, minus = np.float64(0.0), np.float64(-0.0)
+    check_calls(fn, (plus,), (plus,), (minus,), (plus,))
+
+
+def test_an_object_made_inside_with_a_lookup_of_its_own():
+    """Nobody asks it but the program."""
+
+    def world():
+        log = []
+
+        class Logged:
+            def __getattribute__(self, name):
+                log.append(name)
+                return object.__getattribute__(self, name)
+
+        def fn(x):
+            box = Logged()
+            box.scale = x * 2
+            return box
+
+        return World(fn=fn, log=log)
+
+    def run(w):
+        w.fn(rand(1))
+        return list(w.log)
+
+    check(world, [run, run, run], expect=None)
