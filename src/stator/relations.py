@@ -93,7 +93,7 @@ def holds(relation: Relation, values: Any) -> bool:
         return False
 
 
-_MOST_BITS = 2_000  # CPython refuses to write much longer numbers
+MOST_BITS = 2_000  # CPython refuses to write much longer numbers
 
 
 def terms_of(expression: Expression) -> set[tuple[Any, ...]]:
@@ -125,7 +125,7 @@ def render(expression: Expression, origins: list[Origin]) -> str:
 
 
 def _constant(value: Any) -> str:
-    if type(value) is int and value.bit_length() > _MOST_BITS:
+    if type(value) is int and value.bit_length() > MOST_BITS:
         return f"a number of {value.bit_length()} bits"
     return repr(value)
 

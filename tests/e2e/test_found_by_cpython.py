@@ -197,11 +197,12 @@ def test_numbers_that_are_only_read_stay_the_programs_own():
         kept = Kept()
 
         def fn(x):
-            return x * table["n"] + kept.number
+            return x * table["n"] + kept.number + table["both"][1]
 
         def call(w, n):
             table["n"] = kept.number = n
-            return w.fn(rand(n)), table["n"] is n, kept.number is n
+            table["both"] = (0, n)
+            return w.fn(rand(n)), table["n"] is n, kept.number is n, table["both"][1] is n
 
         return World(fn=fn, call=call)
 

@@ -244,8 +244,9 @@ static PyObject *
 swap_item(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     Py_ssize_t index = nargs == 3 ? PyLong_AsSsize_t(args[1]) : -1;
-    if (index < 0 || !PyTuple_Check(args[0]) || index >= PyTuple_GET_SIZE(args[0]) || !is_symbol(args[2])) {
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "swap_item(tuple, index, symbol)");
+    if (index < 0 || !PyTuple_Check(args[0]) || index >= PyTuple_GET_SIZE(args[0]) ||
+        !(is_symbol(args[2]) || PyLong_CheckExact(args[2]) || PyFloat_CheckExact(args[2]))) {
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "swap_item(tuple, index, number)");
     }
     PyObject *old = PyTuple_GET_ITEM(args[0], index);
     int number = Py_IS_TYPE(old, &PyLong_Type) || Py_IS_TYPE(old, &PyFloat_Type);
@@ -305,7 +306,7 @@ static PyMethodDef functions[] = {
     {"symbol", symbol, METH_O, "A symbolic number with this value."},
     {"turn_plain", turn_plain, METH_O, "A symbolic number is a plain one from now on."},
     {"swap_item", (PyCFunction)(void (*)(void))swap_item, METH_FASTCALL,
-     "Put a symbolic number in the place of an equal plain one in a tuple."},
+     "Put a symbolic number in the place of an equal plain one in a tuple, or the other way round."},
     {NULL},
 };
 

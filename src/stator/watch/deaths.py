@@ -28,6 +28,7 @@ from .. import _native
 
 _MOST = 500  # objects that are looked at; behind that anything is possible
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
+_PLAIN |= {_native.Int, _native.Float}  # symbolic numbers
 _SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)  # to close one runs its `finally`
 _NOT_ENTERED = (torch.Tensor, type, ModuleType, CodeType, BuiltinFunctionType)
 

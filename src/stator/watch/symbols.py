@@ -24,7 +24,7 @@ from torch import fx
 from .. import _native
 from ..facts import class_dict, has_own_hash
 from ..recording import Edge, Fact, Origin, Place, Specialised, describe, path_of, render_place
-from ..relations import Relation, terms_of
+from ..relations import MOST_BITS, Relation, terms_of
 from .breaks import Drop
 from .steering import marks_of
 from .taken import ARITHMETIC, DIVISIONS, Taken, plain_number
@@ -665,8 +665,8 @@ _TYPES = (_native.Int, _native.Float)
 
 
 def _is_manageable(number: float) -> bool:
-    """Is it one that guards can compute with?"""
-    return type(number) is not int or number.bit_length() < 2000
+    """Is it short enough for CPython to write it down? Reports do that."""
+    return type(number) is not int or number.bit_length() <= MOST_BITS
 
 
 def _may_be_symbol(value: Any) -> bool:

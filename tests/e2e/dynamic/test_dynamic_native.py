@@ -139,10 +139,14 @@ def test_swapping_items_of_tuples():
     for index, value, error in ((0, symbol(1001), ValueError), (2, symbol(1), ValueError), (3, symbol(1), ValueError)):
         with pytest.raises(error):
             swap_item(items, index, value)
-    for arguments in ((items, 4, number), (items, -1, number), ([1000], 0, number), (items, 1, 2.5), (items, 0)):
+    for arguments in ((items, 4, number), (items, -1, number), ([1000], 0, number), (items, 1, "a"), (items, 0)):
         with pytest.raises(TypeError):
             swap_item(*arguments)
     assert items == (1000, 2.5, "a", True)
+    plain = int("1000")
+    turn_plain(number)
+    swap_item(items, 0, plain)
+    assert items[0] is plain
 
 
 @settings(deadline=None)
