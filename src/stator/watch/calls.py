@@ -147,6 +147,11 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
     (identity_of, [id], "good as a key within one run"),
     (exception_info, [sys.exc_info], "the exception being handled here is a fresh object"),
     (read_again, [sys.getrecursionlimit], "a setting, which the guards read again"),
+    (
+        read_again,
+        _named(torch._C, "_cuda_getDeviceCount _cuda_isCurrentStreamCapturing"),
+        "the state of devices, which the guards ask again",
+    ),
     (nothing, [sys.intern], "gives back an equal string"),
     (pure, [os.fspath], "asks the path for its text, in Python"),
     (pure, _named(collections, "deque OrderedDict"), "hold what they find in their arguments"),
