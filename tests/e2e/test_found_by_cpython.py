@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import operator
+import sys
 import types
 import warnings
 
@@ -160,6 +161,24 @@ def test_numbers_that_are_too_long_for_texts():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(lambda: World(fn=fn), calls, expect=None)
+
+
+def test_a_profiler_sees_the_frames_of_the_program_alone():
+    def leaf():
+        return 1
+
+    def world():
+        def fn(x):
+            y = x + 1
+            seen = []
+            sys.setprofile(lambda frame, event, arg: seen.append((event, frame.f_code.co_name)))
+            leaf()
+            sys.setprofile(None)
+            return seen, y * 2
+
+        return World(fn=fn)
+
+    check(world, FOUR, expect=None)
 
 
 class Kept:

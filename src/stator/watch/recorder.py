@@ -38,8 +38,8 @@ from .symbols import Changing, Symbols
 from .tensors import TensorMode, Tracer, is_tensor
 
 _MOST_REPEATS = 100
+_SET_TRACERS = frozenset({"sys.settrace", "sys.setprofile"})
 _LOOK_AT_CALLERS = frozenset({"frames", "call-warn"})
-_LET_LOOK_ON = ("call to sys.settrace ", "call to sys.setprofile ")
 
 
 class Segment(NamedTuple):
@@ -298,6 +298,8 @@ class Recorder(Handlers):
             self._stop()
             return
         try:
+            if drop.detail in _SET_TRACERS:
+                raise NotResumable("a tracer would see frames that are not the program's")
             self._suspend(reason, inside=drop.inside)
         except NotResumable as why:
             drop.again = self._break_earlier(drop, why.probe)
@@ -367,8 +369,6 @@ class Recorder(Handlers):
             here = break_here(self.watcher, inside=inside)
             if reason is not None and reason.id in _LOOK_AT_CALLERS and len(here.frames) > 1:
                 raise NotResumable("the frames of its callers would not be there")
-            if reason is not None and reason.reason.startswith(_LET_LOOK_ON):
-                raise NotResumable("whoever looks on from here would see frames that are not the program's")
             if not self._known_already:
                 recording = self._lasting(effects.conclude_at(self, here))
                 if reason is not None and not self._goes_on_in_a_loop(reason):
