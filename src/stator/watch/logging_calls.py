@@ -138,11 +138,10 @@ _ONCE = {
 }
 
 
-def call_cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def call_cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """A function behind `functools.lru_cache`. A message that was logged already, or that no handler emits, is
     remembered in the cache, and that is all: the guards see to it that it is there."""
-    if not _logs_once(r, func, args, kwnames):
-        cached(r, func, args, kwnames)
+    return None if _logs_once(r, func, args, kwnames) else cached(r, func, args, kwnames)
 
 
 def _logs_once(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> bool:

@@ -32,7 +32,7 @@ from .handlers import HANDLERS, SPREAD, Handlers
 from .ledger import Ledger, give_back_contents
 from .locks import Locks
 from .module_calls import GETATTR, ModuleCalls
-from .newborn import newborn
+from .newborn import Beginning, newborn
 from .reasons import reason_of, words
 from .symbols import Changing, Symbols
 from .tensors import TensorMode, Tracer, is_tensor
@@ -71,7 +71,7 @@ class Recorder(Handlers):
         included, when it arrives there with these inputs?
         """
         self.name = name
-        self._beginning: list[None] | None = []  # what is younger was made by the run; None: what is young at all
+        self._beginning: Beginning | None = Beginning()  # None: nobody can tell
         self.failure: BaseException | None = None
         self.exhausted = False  # the program has used up the stack, and left nothing for us
         self.raised: BaseException | None = None  # by the program
