@@ -40,10 +40,10 @@ from .errors import (
 )
 from .numbers_in_graphs import Failed, Unexpected
 from .options import View, options
-from .recording import Recording, Way
+from .recording import Recording, Way, is_module_call
 from .replay.cache import Cache, Entry
 from .replay.guards import Guards
-from .replay.words import Miss, first_read
+from .replay.words import Miss, first_read, first_read_in_forward
 from .watch import policy
 from .watch.recorder import Experience, Recorder, Segment
 from .watch.symbols import Changing
@@ -598,6 +598,8 @@ class Program:
             miss = entry.guards.why(inputs)
             if miss is not None and not miss.place and miss.guard in self.names:  # guarded before anything ran
                 return miss._replace(place=first_read(self.function.__code__, miss.guard))
+            if miss is not None and not miss.caller and is_module_call(miss.place):
+                return miss._replace(caller=first_read_in_forward(inputs[0], miss.guard))
             return miss
         except Exception as error:
             return Miss(entry.name, "guards to hold", f"{type(error).__name__}: {error}", "")

@@ -124,7 +124,12 @@ def render_places(place: Any) -> tuple[str, str]:
         return _render_line(place), ""
     inner, outer = place
     caller = _render_line(outer)
-    return _render_line(inner), "" if _MODULE_CALL in caller else caller
+    return _render_line(inner), "" if is_module_call(caller) else caller
+
+
+def is_module_call(place: str) -> bool:
+    """Is this a line of the code of torch that calls modules?"""
+    return _MODULE_CALL in place
 
 
 def render_place(place: Any) -> str:

@@ -104,6 +104,7 @@ def test_every_guard_is_of_some_kind() -> None:
 def test_recompilations_say_why(net_page: Path) -> None:
     (miss,) = data_of(net_page)["misses"]
     assert (miss["guard"], miss["expected"], miss["found"]) == ("args[1]", "2", "3")
+    assert miss["caller"] == f"{__file__}:{line_of('for _ in range(n' + '):')}"
 
 
 def test_specialised_numbers_are_marked(net_page: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dis
+import inspect
+import re
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -75,6 +77,17 @@ def first_read(code: CodeType, name: str) -> str:
         if instruction.argval == name and instruction.opname.startswith("LOAD_"):
             return f"{code.co_filename}:{line}"
     return ""
+
+
+def first_read_in_forward(module: Any, guard: str) -> str:
+    """The line where the `forward` of a module first reads the argument that a guard is about; empty: none."""
+    forward = inspect.getattr_static(type(module), "forward", None)
+    given = re.match(r"args\[(\d+)\]|kwargs\['(\w+)'\]", guard)
+    if given is None or not isinstance(forward, FunctionType):
+        return ""
+    code = forward.__code__
+    names = code.co_varnames[1 : code.co_argcount] if given[1] else (given[2],)
+    return "".join(first_read(code, name) for name in names[int(given[1] or 0) :][:1])
 
 
 def absent(origin: Origin, error: Exception) -> Miss:
