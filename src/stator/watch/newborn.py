@@ -3,8 +3,9 @@
 A guard that names one can hold in no other call, and would keep it alive: a recording with such a guard is not kept.
 What is older than a run, or is found in its module, is not looked at twice.
 
-How the age is told: objects that the collector knows are linked in the order in which they were made, and it rests
-while a run is recorded. A full collection that the program asks for keeps the order.
+How the age is told: objects that the collector has not come across yet are linked in the order in which they were
+made, and it rests while a run is recorded. Behind a collection that the program asks for nothing is known of the
+order: then nothing counts as new.
 """
 
 from __future__ import annotations
@@ -60,11 +61,6 @@ def _younger_than(marker: Any) -> set[int]:
     """Identities of what was made after the marker. Nothing, if the collector does not know that any more."""
     if marker is None:
         return set(map(id, gc.get_objects(0)))
-    younger: set[int] = set()
-    for generation in range(3):
-        objects = gc.get_objects(generation)
-        place = next((index for index, value in enumerate(objects) if value is marker), None)
-        younger.update(map(id, objects if place is None else objects[place + 1 :]))
-        if place is not None:
-            return younger
-    return set()
+    objects = gc.get_objects(0)
+    place = next((index for index, value in enumerate(objects) if value is marker), len(objects))
+    return set(map(id, objects[place + 1 :]))

@@ -185,6 +185,8 @@ class Recorder(Handlers):
 
     def run(self) -> Any:
         """Call the function watched. An exception is the program's own if it is `raised`."""
+        if self._way is None:
+            self._beginning = []  # now that the collector rests
         with TensorMode(self):
             self.tracer.begin()
             try:
