@@ -78,6 +78,7 @@ class Recorder(Handlers):
         self.returned: tuple[()] | tuple[Any] = ()  # by the program: its result, if it has come to an end
         self.segments: list[Segment] = []
         self.frames: list[types.CodeType] = []  # that were run with probes, each function's once
+        self.on_stop: Callable[[], None] = lambda: None
         self._program = program
         self._settings = settings
         self._ask = ask
@@ -354,6 +355,7 @@ class Recorder(Handlers):
     def _stop(self) -> None:
         """Nothing more is recorded of this run."""
         self.watcher.stop()
+        self.on_stop()
         self._let_die()
 
     def _let_die(self) -> None:
