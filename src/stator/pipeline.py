@@ -463,6 +463,7 @@ class Program:
         segments: list[Segment] = []
         misled = False
         try:
+            recorder.on_stop = gc.enable if gc.isenabled() else recorder.on_stop  # the program may wait for it
             with _collector_paused(), announce.watching(self.name, recorder):
                 result = recorder.run()
                 misled = recorder.watcher.misled or recorder.exhausted

@@ -179,7 +179,7 @@ def test_super_without_a_first_argument_stays_an_error() -> None:
 
 def test_run_checks_its_arguments() -> None:
     notes = Notes()
-    for bad in ((len, ()), (programs.classes, []), (programs.classes, (1,))):
+    for bad in ((len, ()), (programs.classes, {}), (programs.classes, (1,)), (programs.classes, [1])):
         assert outcome(notes.watcher.run, *bad)[1] is TypeError
     assert not n.hook_installed()
 

@@ -3,8 +3,9 @@
 A guard that names one can hold in no other call, and would keep it alive: a recording with such a guard is not kept.
 What is older than a run, or is found in its module, is not looked at twice.
 
-How the age is told: objects that the collector knows are linked in the order in which they were made, until it runs.
-It rests while a run is recorded; if the program makes it run, nobody can tell.
+How the age is told: objects that the collector has not come across yet are linked in the order in which they were
+made, and it rests while a run is recorded. Behind a collection that the program asks for nothing is known of the
+order: then nothing counts as new.
 """
 
 from __future__ import annotations
@@ -22,31 +23,11 @@ from ..recording import Edge, Origin
 _old: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class Beginning:
-    """Of a run: what is younger was made by it."""
-
-    def __init__(self) -> None:
-        self._collections = _collections()
-
-    def younger(self) -> set[int]:
-        """Identities of what was made since. Nothing, if the collector has run."""
-        objects = gc.get_objects(0)
-        place = next((index for index, value in enumerate(objects) if value is self), None)
-        if place is None or self._collections != _collections():
-            return set()
-        return set(map(id, objects[place + 1 :]))
-
-
-def _collections() -> list[int]:
-    return [generation["collections"] for generation in gc.get_stats()]
-
-
-def newborn(origins: Iterable[Origin], beginning: Beginning | None) -> Any:
-    """A class or function in guards that was made since; None if there is none, or nobody can tell."""
-    if beginning is None:
-        return None
+def newborn(origins: Iterable[Origin], marker: Any) -> Any:
+    """A class or function in guards that is younger than `marker`, an object that the collector knows; or None. Without
+    a marker: one that the collector has not come across yet."""
     named = {id(value): value for origin in origins for value in _named_by(origin) if _may_be_new(value)}
-    young = beginning.younger() if named else set()
+    young = _younger_than(marker) if named else set()
     found = next((value for key, value in named.items() if key in young), None)
     if found is None:
         _old.update(named.values())
@@ -74,3 +55,12 @@ def _is_found(value: Any) -> bool:
         namespace = getattr(found, "__dict__", {})
         found = namespace.get(name)
     return found is value
+
+
+def _younger_than(marker: Any) -> set[int]:
+    """Identities of what was made after the marker. Nothing, if the collector does not know that any more."""
+    if marker is None:
+        return set(map(id, gc.get_objects(0)))
+    objects = gc.get_objects(0)
+    place = next((index for index, value in enumerate(objects) if value is marker), len(objects))
+    return set(map(id, objects[place + 1 :]))

@@ -32,7 +32,7 @@ from .handlers import HANDLERS, SPREAD, Handlers
 from .ledger import Ledger, give_back_contents
 from .locks import Locks
 from .module_calls import GETATTR, ModuleCalls
-from .newborn import Beginning, newborn
+from .newborn import newborn
 from .reasons import reason_of, words
 from .symbols import Changing, Symbols
 from .tensors import TensorMode, Tracer, is_tensor
@@ -71,13 +71,14 @@ class Recorder(Handlers):
         included, when it arrives there with these inputs?
         """
         self.name = name
-        self._beginning: Beginning | None = Beginning()  # None: nobody can tell
+        self._beginning: list[None] | None = []  # what is younger was made by the run; None: what is young at all
         self.failure: BaseException | None = None
         self.exhausted = False  # the program has used up the stack, and left nothing for us
         self.raised: BaseException | None = None  # by the program
         self.returned: tuple[()] | tuple[Any] = ()  # by the program: its result, if it has come to an end
         self.segments: list[Segment] = []
         self.frames: list[types.CodeType] = []  # that were run with probes, each function's once
+        self.on_stop: Callable[[], None] = lambda: None
         self._program = program
         self._settings = settings
         self._ask = ask
@@ -185,6 +186,8 @@ class Recorder(Handlers):
 
     def run(self) -> Any:
         """Call the function watched. An exception is the program's own if it is `raised`."""
+        if self._way is None:
+            self._beginning = []  # now that the collector rests
         with TensorMode(self):
             self.tracer.begin()
             try:
@@ -352,6 +355,7 @@ class Recorder(Handlers):
     def _stop(self) -> None:
         """Nothing more is recorded of this run."""
         self.watcher.stop()
+        self.on_stop()
         self._let_die()
 
     def _let_die(self) -> None:
