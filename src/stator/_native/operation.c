@@ -392,6 +392,13 @@ mode_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     PyObject *recorder = Py_XNewRef(((Mode *)self)->recorder);
     PyObject *tracer = recorder == NULL ? Py_NewRef(Py_None) : PyObject_GetAttr(recorder, names[TRACER]);
     Py_XDECREF(recorder);
+    if (tracer == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear(); /* a segment could not be begun: nothing is recorded any more */
+        PyObject *given = nargs > 2 ? Py_NewRef(args[2]) : PyTuple_New(0);
+        PyObject *result = given == NULL ? NULL : PyObject_Call(args[0], given, nargs > 3 && args[3] != Py_None ? args[3] : NULL);
+        Py_XDECREF(given);
+        return result;
+    }
     if (tracer == NULL || !PyObject_TypeCheck(tracer, &TracerType) || ((Tracer *)tracer)->known == NULL) {
         if (tracer != NULL) {
             PyErr_SetString(PyExc_TypeError, "the recorder of this mode has no tracer");

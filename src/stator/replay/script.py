@@ -192,7 +192,10 @@ if __name__ == "__main__":
 def guards_script(title: str, recording: Recording, names: Sequence[str]) -> str:
     """What was assumed, as a function of the arguments that says what holds; run on arguments that were made up."""
     values = Values()
-    slots = [name if name.isidentifier() else f"slot_{index}" for index, name in enumerate(names)]
+    slots = [
+        name if name.isidentifier() and name not in names[:index] else f"slot_{index}"
+        for index, name in enumerate(names)
+    ]
     asked = _Asked(slots, recording.origins)
     rows = [asked.state(name, value) for name, value in zip(STATE_NAMES, recording.state, strict=True)]
     rows += [asked.check(origin, check) for origin in recording.origins for check in origin.checks]

@@ -198,7 +198,8 @@ class Recorder(Handlers):
                     self.raised = error
                 raise
             finally:
-                self.tracer.active = False
+                with contextlib.suppress(AttributeError):  # a segment that could not be begun has none
+                    self.tracer.active = False
         return self.returned[0]
 
     def finish(self, result: Any) -> list[Segment]:
