@@ -81,15 +81,19 @@ class Transform(torch.nn.Module):
 class CustomFunction(torch.nn.Module):
     runs_python = True  # what its backward reads it reads when it is called: nobody can derive that ahead of time
 
-    def __init__(self, cls: Any, sizes: tuple[int, ...] = ()) -> None:
-        """`sizes`: which arguments are `torch.Size`; nodes of graphs have tuples there."""
+    def __init__(self, cls: Any, sizes: frozenset[int], objects: dict[int, Any]) -> None:
+        """`sizes`: which arguments are `torch.Size`; nodes of graphs have tuples there. `objects`: arguments that nodes
+        cannot have, by position."""
         super().__init__()
-        self._cls, self._sizes = cls, sizes
+        self._cls, self._sizes, self._objects = cls, sizes, objects
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._sizes:
-            args = tuple(torch.Size(value) if place in self._sizes else value for place, value in enumerate(args))
+        if self._sizes or self._objects:
+            args = tuple(map(self._given, range(len(args)), args))
         return self._cls.apply(*args, **kwargs)
+
+    def _given(self, place: int, value: Any) -> Any:
+        return torch.Size(value) if place in self._sizes else self._objects.get(place, value)
 
     def extra_repr(self) -> str:
         return str(self._cls.__qualname__)

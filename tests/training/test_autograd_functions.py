@@ -473,7 +473,83 @@ def test_a_list_that_changes_before_the_backward_runs():
         w.items.pop()
         return x.grad
 
-    check(world, [later] * 4, expect=None)
+    def other(w: World):
+        w.items = [1, 2, 3]
+        return later(w)
+
+    def longer(w: World):
+        w.items.append(5)
+        return later(w)
+
+    check(world, [later] * 4, expect=ONE, breaks=[])
+    check(world, [later, later, other, later, longer, later], expect=None, breaks=[])
+
+
+class Configured(torch.autograd.Function):
+    """Goes by an object that it is given."""
+
+    @staticmethod
+    def forward(ctx, x, settings, module):
+        ctx.settings = settings
+        return x * settings["scale"] + module.weight.sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.settings["scale"], None, None
+
+
+def configured():
+    state = World(settings={"scale": 2.0, "unused": [1]}, module=torch.nn.Linear(2, 2, bias=False))
+    torch.nn.init.ones_(state.module.weight)
+    state.fn = lambda x: Configured.apply(x.sin(), state.settings, state.module) + 1
+    return state
+
+
+def test_objects_from_outside_are_given_themselves():
+    def changed(seed, scale):
+        def run(w: World):
+            w.settings["scale"] = scale
+            return call(seed)(w)
+
+        return run
+
+    def heavier(seed):
+        def run(w: World):
+            with torch.no_grad():
+                w.module.weight.add_(1)
+            return call(seed)(w)
+
+        return run
+
+    check(configured, FOUR, expect=ONE, breaks=[])
+    calls = [call(1), call(2), changed(3, 5.0), changed(4, 5.0), heavier(5), heavier(6), changed(7, 2.0), call(8)]
+    check(configured, calls, expect="miss hit miss hit hit hit hit hit", breaks=[])
+
+
+def test_other_objects_from_outside_are_noticed():
+    def replaced(seed):
+        def run(w: World):
+            w.settings = {"scale": 7.0}
+            return call(seed)(w)
+
+        return run
+
+    check(configured, [call(1), call(2), replaced(3), call(4)], expect="miss hit miss hit", breaks=[])
+
+
+def test_an_object_from_outside_that_was_changed_before():
+    def world():
+        state = configured()
+
+        def fn(x):
+            state.settings["scale"] = state.settings["scale"] + 1.0
+            return Configured.apply(x.sin(), state.settings, state.module) + 1
+
+        state.fn = fn
+        return state
+
+    seen = check(world, [call(s) for s in range(6)], expect=None)
+    assert {why.id for why in seen.world.fn.stator.break_reasons} == {"autograd-function"}
 
 
 def test_an_argument_with_attributes_of_its_own():

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from .._native import Family, Known
 from ..leaves_in_graphs import TENSOR, Applied, CustomFunction, Structure, Transform
-from ..recording import Edge
+from ..recording import Edge, Fact
 from .breaks import Drop
 from .constants import is_constant
 from .nodes import Nodes
@@ -217,10 +217,20 @@ class Interiors:
             recorder.consult_deep(value)
         operands: list[tuple[Any, Known]] = []
         argument = recorder.tracer.argument
-        for value in (*(value for value in args if type(value) is not torch.Size), *kwargs.values()):
+        for value in kwargs.values():
             self._refuse_copies(cls, value)
-        positional = tuple([argument(value, operands) for value in args])
+        positional = tuple([None if self._is_itself(cls, value) else argument(value, operands) for value in args])
         return positional, {name: argument(value, operands) for name, value in kwargs.items()}, operands
+
+    def _is_itself(self, cls: Any, value: Any) -> bool:
+        """Is it given as the object that it is, from outside?"""
+        origin = self._recorder.ledger.find(value)
+        if origin is not None and not is_tensor(value) and not is_constant(value) and type(value) is not tuple:
+            self._recorder.ledger.require(origin, Fact.IS, value)
+            return True
+        if type(value) is not torch.Size:
+            self._refuse_copies(cls, value)
+        return False
 
     def _refuse_copies(self, cls: Any, value: Any) -> None:
         """A graph gives it other objects than the program does. It must not be able to tell them, and it may keep them
@@ -252,8 +262,12 @@ class Interiors:
             if not is_tensor(part) and not is_constant(part):
                 raise Drop("autograd-function", f"{cls.__qualname__}, which gives a {type(part).__qualname__}")
         outer.refresh(operands, False)
-        sizes = tuple(place for place, value in enumerate(given) if type(value) is torch.Size)
-        node = outer.module_leaf(CustomFunction(cls, sizes), args, kwargs, cls.__name__)
+        function = CustomFunction(
+            cls,
+            sizes=frozenset(place for place, value in enumerate(given) if type(value) is torch.Size),
+            objects={place: value for place, value in enumerate(given) if args[place] is None and value is not None},
+        )
+        node = outer.module_leaf(function, args, kwargs, cls.__name__)
         outer._register(result, node, operands)
 
 
