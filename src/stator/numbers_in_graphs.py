@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -54,7 +55,7 @@ def root(a: float) -> float:
     return _checked(math.sqrt, a)
 
 
-_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
     "==": operator.eq,
@@ -66,7 +67,7 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 
 def expect(a: float, comparison: str, b: float, outcome: bool) -> None:
     """The program has gone on as it does if `a comparison b` is `outcome`."""
-    if _COMPARISONS[comparison](a, b) is not outcome:
+    if COMPARISONS[comparison](a, b) is not outcome:
         raise Unexpected(f"{a} {comparison} {b} is {not outcome}")
 
 

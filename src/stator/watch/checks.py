@@ -21,6 +21,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from ..facts import is_random
+from ..numbers_in_graphs import COMPARISONS
 from ..recording import Checks
 from ..relations import BINARY, TERMS, UNARY, Expression, terms_of
 from .nodes import Nodes
@@ -40,14 +41,6 @@ _ENTERING = frozenset({"_enter_autocast", "_enter_inference_mode"})
 _LEAVING = frozenset({"_exit_autocast", "_exit_inference_mode"})
 # Operations that make the same tensor whenever they are called with the same constants.
 _MAKERS = frozenset("tensor as_tensor scalar_tensor zeros ones full arange linspace eye div".split())
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 class Compared(NamedTuple):
@@ -59,7 +52,7 @@ class Compared(NamedTuple):
 
     def holds(self, number: Any) -> bool:
         both = (self.other, number) if self.swapped else (number, self.other)
-        return bool(_COMPARISONS[self.comparison](*both))
+        return bool(COMPARISONS[self.comparison](*both))
 
 
 class _Expected(NamedTuple):
@@ -235,5 +228,5 @@ class Checking:
         if expected.compared is not None:
             taken = graph.call_method("item", (node,))
             comparison, other, swapped = expected.compared
-            node = graph.call_function(_COMPARISONS[comparison], (other, taken) if swapped else (taken, other))
+            node = graph.call_function(COMPARISONS[comparison], (other, taken) if swapped else (taken, other))
         return graph.call_function(operator.truth, (node,))

@@ -23,6 +23,7 @@ from torch import fx
 
 from .. import _native
 from ..facts import class_dict, has_own_hash
+from ..numbers_in_graphs import COMPARISONS
 from ..recording import Edge, Fact, Origin, Place, Specialised, describe, path_of, render_place
 from ..relations import MOST_BITS, Relation, terms_of
 from .breaks import Drop
@@ -37,14 +38,6 @@ NUMBER = None  # what of an origin's value changes: the number that it is, or
 Dim = int | None  # one of its sizes; a stride by the complement
 ANY_SIZE = (0, 2**62)
 
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 _READ_TOO_LATE = ("__defaults__", "__kwdefaults__")  # a frame that starts has its arguments already
 _FACTS_OF_SIZES = frozenset(
     "shape size stride numel nelement nbytes __len__ is_contiguous is_same_size dim_order".split()
@@ -454,7 +447,7 @@ class Symbols(Taken):
         if name in ("==", "!=") and any(other is None or type(other) is str for other in others):
             return NotImplemented
         if all(type(other) in (int, float, bool) and _is_manageable(other) for other in others):
-            if name in _COMPARISONS:
+            if name in COMPARISONS:
                 return self._compare(name, *operands)
             if name == "bool":
                 return self._compare("!=", operands[0], 0)
@@ -521,7 +514,7 @@ class Symbols(Taken):
         return frozenset({symbol}) if symbol.algebra is not None else symbol.sources
 
     def _compare(self, name: str, a: Any, b: Any) -> Any:
-        compare = _COMPARISONS[name]
+        compare = COMPARISONS[name]
         value = compare(plain_number(a), plain_number(b))
         first, second = self.find(a), self.find(b)
         if any(symbol is not None and symbol.data for symbol in (first, second)):
