@@ -438,7 +438,7 @@ SHORT_CALLS = {
     "dict.update unbound": lambda w: dict.update(),
     "list.append unbound": lambda w: list.append(),
     "list.extend": lambda w: w.items.extend(),
-    "list.sort unbound": lambda w: list.sort(),
+    "list.sort unbound": lambda w: list.sort(*()),  # as `list.sort()` CPython itself crashes, once it is specialised
     "list.remove": lambda w: w.items.remove(),
     "set.pop unbound": lambda w: set.pop(),
     "str.format unbound": lambda w: str.format(),

@@ -264,20 +264,114 @@ swap_item(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 
 /* `sum` and `math.prod` look into the ints that they add to a float or a bool; here every number is asked, by `ask`. */
 static PyObject *
-accumulate(PyObject *iterable, PyObject *start, binaryfunc step, binaryfunc ask)
+add_up(PyObject *result, PyObject *item, binaryfunc step, binaryfunc ask)
 {
-    PyObject *items = PyObject_GetIter(iterable), *result = items == NULL ? NULL : Py_NewRef(start), *item;
+    int looks = PyFloat_CheckExact(result) || PyBool_Check(result);
+    return looks && is_symbol(item) ? ask(result, item) : step(result, item);
+}
+
+static PyObject *
+accumulate(PyObject *items, PyObject *start, binaryfunc step, binaryfunc ask)
+{
+    PyObject *result = Py_NewRef(start), *item;
     while (result != NULL && (item = PyIter_Next(items)) != NULL) {
-        int looks = PyFloat_CheckExact(result) || PyBool_Check(result);
-        Py_SETREF(result, looks && is_symbol(item) ? ask(result, item) : step(result, item));
+        Py_SETREF(result, add_up(result, item, step, ask));
         Py_DECREF(item);
     }
     if (PyErr_Occurred()) {
         Py_CLEAR(result);
     }
-    Py_XDECREF(items);
     return result;
 }
+
+#if PY_VERSION_HEX < 0x030C0000
+#define SUM(items, start) accumulate(items, start, PyNumber_Add, number_add)
+#else
+#define SUM(items, start) compensated(items, start)
+
+/* An int or a bool, plain or symbolic, that fits in a word. */
+static int
+is_word(PyObject *x)
+{
+    int overflow = 1;
+    if (PyLong_CheckExact(x) || PyBool_Check(x) || Py_IS_TYPE(x, &IntType)) {
+        PyLong_AsLongAndOverflow(x, &overflow);
+    }
+    return !overflow;
+}
+
+static int
+is_float(PyObject *x)
+{
+    return PyFloat_CheckExact(x) || Py_IS_TYPE(x, &FloatType);
+}
+
+/* The value of a number, on which the run depends from now on. */
+static PyObject *
+settled(PyObject *number)
+{
+    if (!is_symbol(number)) {
+        return Py_NewRef(number);
+    }
+    Py_XDECREF(consult(HASH, number, NULL));
+    return PyErr_Occurred() ? NULL : symbol_value(number);
+}
+
+/* What `sum` makes of floats: `result`, `item` and the numbers after them, by their values. `*other` is what follows. */
+static PyObject *
+sum_of_values(PyObject *items, PyObject *result, PyObject *item, PyObject **other)
+{
+    PyObject *start = settled(result), *numbers = PyList_New(0), *sum = NULL;
+    PyObject *next = Py_NewRef(item);
+    while (start != NULL && numbers != NULL && next != NULL && (is_float(next) || PyLong_Check(next))) {
+        PyObject *value = settled(next);
+        int failed = value == NULL || PyList_Append(numbers, value) < 0;
+        Py_XDECREF(value);
+        Py_SETREF(next, failed ? NULL : PyIter_Next(items));
+    }
+    if (start != NULL && numbers != NULL && !PyErr_Occurred()) {
+        PyObject *builtins = PyImport_ImportModule("builtins");
+        sum = builtins == NULL ? NULL : PyObject_CallMethod(builtins, "sum", "OO", numbers, start);
+        Py_XDECREF(builtins);
+    }
+    if (sum == NULL) {
+        Py_CLEAR(next);
+    }
+    *other = next;
+    Py_XDECREF(start);
+    Py_XDECREF(numbers);
+    return sum;
+}
+
+/* From 3.12 on `sum` keeps what rounding takes from a sum of floats. For that it compares them, so their values count.
+ * It does so as long as it has met ints that fit in a word, and then floats. */
+static PyObject *
+compensated(PyObject *items, PyObject *start)
+{
+    PyObject *result = Py_NewRef(start), *item = NULL;
+    int simple = (is_word(start) && !PyBool_Check(start)) || is_float(start);
+    while (simple && result != NULL && (item = PyIter_Next(items)) != NULL) {
+        simple = is_word(item) || (is_float(item) && !is_float(result));
+        if (!simple && is_float(result) && (is_float(item) || PyLong_Check(item))) {
+            PyObject *other = NULL;
+            Py_SETREF(result, sum_of_values(items, result, item, &other));
+            Py_SETREF(item, other);
+        }
+        if (result != NULL && item != NULL) {
+            Py_SETREF(result, add_up(result, item, PyNumber_Add, number_add));
+            simple = simple && result != NULL && (is_word(result) || is_float(result));
+        }
+        Py_CLEAR(item);
+    }
+    if (PyErr_Occurred()) {
+        Py_CLEAR(result);
+    }
+    if (result != NULL && !simple) {
+        Py_SETREF(result, accumulate(items, result, PyNumber_Add, number_add));
+    }
+    return result;
+}
+#endif
 
 static PyObject *
 total(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
@@ -285,8 +379,10 @@ total(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     if (nargs < 1 || nargs > 2) {
         return PyErr_Format(PyExc_TypeError, "sum() takes one or two arguments, not %zd", nargs);
     }
+    PyObject *items = PyObject_GetIter(args[0]);
     PyObject *start = nargs == 2 ? Py_NewRef(args[1]) : PyLong_FromLong(0);
-    PyObject *result = start == NULL ? NULL : accumulate(args[0], start, PyNumber_Add, number_add);
+    PyObject *result = items == NULL || start == NULL ? NULL : SUM(items, start);
+    Py_XDECREF(items);
     Py_XDECREF(start);
     return result;
 }
@@ -294,8 +390,11 @@ total(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 static PyObject *
 product(PyObject *Py_UNUSED(module), PyObject *iterable)
 {
-    PyObject *start = PyLong_FromLong(1);
-    PyObject *result = start == NULL ? NULL : accumulate(iterable, start, PyNumber_Multiply, number_multiply);
+    PyObject *items = PyObject_GetIter(iterable), *start = PyLong_FromLong(1), *result = NULL;
+    if (items != NULL && start != NULL) {
+        result = accumulate(items, start, PyNumber_Multiply, number_multiply);
+    }
+    Py_XDECREF(items);
     Py_XDECREF(start);
     return result;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -65,6 +66,14 @@ def test_comparisons_are_relations():
     check_floats(lambda x, f: x * 2 if f > 2 else x * 3, "miss miss hit hit miss hit")
     check_floats(lambda x, f: x * 2 if f * 2 > f + 1.7 else x * 3, "miss miss hit hit miss hit")
     check_floats(lambda x, f: x * 2 if 2 < f <= 3 else x * 3, "miss miss miss hit miss hit")
+
+
+def test_a_sum_of_floats_rounds_as_python_does():
+    """From 3.12 on `sum` compares the floats that it adds, so it needs them."""
+    expect = SPECIAL if sys.version_info >= (3, 12) else SYMBOLIC
+    check_floats(lambda x, f: (x * 2, sum([0.1, f, 1e16, 0.7, -1e16])), expect)
+    check_floats(lambda x, f: (x * 2, sum(f * k for k in (1, 1e16, 0.3, -1e16))), expect)
+    check_floats(lambda x, f: x * sum([3, f, 2]), SYMBOLIC)
 
 
 def test_what_compares_oddly():

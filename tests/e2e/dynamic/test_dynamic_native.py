@@ -25,6 +25,15 @@ from stator.replay.engine import _formulas, _steps
 PLAIN = st.one_of(st.integers(), st.integers(-10, 10), st.floats(allow_nan=False))
 
 
+class Counted(int):
+    def __radd__(self, other):
+        return other + 100
+
+
+class Half(float):
+    pass
+
+
 # ---- symbolic numbers -----------------------------------------------------------------------------
 
 
@@ -154,6 +163,15 @@ def test_swapping_items_of_tuples():
 def test_totals_and_products(numbers):
     assert repr(total(numbers)) == repr(sum(numbers)) and repr(product(numbers)) == repr(math.prod(numbers))
     assert repr(total(iter(numbers), 2.5)) == repr(sum(numbers, 2.5))
+    assert repr(total([*map(symbol, numbers)], symbol(2.5))) == repr(sum(numbers, 2.5))
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(PLAIN, st.booleans(), st.sampled_from([2**63, -(2**80), Counted(3), Half(0.5)])), max_size=8))
+def test_totals_of_numbers_of_all_kinds(numbers):
+    """From 3.12 on `sum` adds floats in a way of its own, and leaves it once it meets something else."""
+    for start in (0, 0.1, True, Counted(1), Half(0.5)):
+        assert repr(total(numbers, start)) == repr(sum(numbers, start))
 
 
 def test_totals_of_what_cannot_be_added():
