@@ -37,6 +37,7 @@ import torch
 from torch import nn
 
 import stator
+from stator import _native
 
 
 class World(types.SimpleNamespace):
@@ -401,7 +402,8 @@ class Description:
         self.say(path, f"{type_name(value)}.{value.name}")
 
     def value(self, path: str, value: float | str | bytearray) -> None:
-        self.say(path, f"{type_name(value)} {type(value).__repr__(value)}")
+        symbol = type(value) in (_native.Int, _native.Float)  # one that has got out of its recording
+        self.say(path, f"{'symbolic ' * symbol}{type_name(value)} {type(value).__repr__(value)}")
         self.attributes(path, value)
 
     def function(self, path: str, fn: types.FunctionType) -> None:
@@ -416,6 +418,9 @@ class Description:
         self.add(f"{path}.defaults", fn.__defaults__)
         self.add(f"{path}.kwdefaults", fn.__kwdefaults__)
         self.attributes(path, fn)
+
+    def compiled(self, path: str, fn: Any) -> None:
+        self.add(path, fn.__wrapped__)  # what the plain world has in its place
 
     def method(self, path: str, method: types.MethodType) -> None:
         self.say(path, "bound method")
@@ -449,6 +454,7 @@ class Description:
         ((set, frozenset), unordered),
         ((int, float, str, bytearray), value),
         (types.FunctionType, function),
+        (_native.Compiled, compiled),
         (types.MethodType, method),
         (functools.partial, partial),
         (type, klass),

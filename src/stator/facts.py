@@ -99,6 +99,17 @@ def shared_storages(tensors: Iterable[Any]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 
+def memory_of(tensor: Any) -> int:
+    """The storage that a tensor lies in, or that the one lies in for which it stands."""
+    memory: int | None = getattr(tensor, "stator_memory", None)
+    return tensor.untyped_storage()._cdata if memory is None else memory  # type: ignore[no-any-return]
+
+
+def stand_for(fake: Any, tensor: Any) -> None:
+    """A tensor without data has a storage of its own; this says which other ones it shares it with."""
+    fake.stator_memory = memory_of(tensor)
+
+
 _RANDOM_TAG = torch.Tag.nondeterministic_seeded
 
 

@@ -13,6 +13,7 @@ import functools
 import os
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import torch
@@ -115,7 +116,10 @@ def count(tally: collections.Counter[str], outcome: Outcome) -> None:
 def progress(tally: collections.Counter[str], found: int, wanted: int, seconds: float) -> None:
     rate = tally["programs"] / max(seconds, 0.01)
     line = f"{tally['programs']}/{wanted} programs, {found} mismatches, {rate:.1f} a second"
-    print(f"\r{line}", end="", flush=True, file=sys.stderr)
+    if sys.stderr.isatty():
+        print(f"\r{line}", end="", flush=True, file=sys.stderr)
+    elif tally["programs"] % 1000 == 0:
+        print(line, flush=True, file=sys.stderr)
 
 
 def say(text: str) -> None:
@@ -145,6 +149,7 @@ def written(text: str, finding: Finding, folder: str, number: int, seconds: floa
             return False
         return other.finding is not None and other.finding.kind == finding.kind and other.raised <= raised
 
+    warnings.simplefilter("ignore", SyntaxWarning)  # what is cut out of a program may look odd
     whole = ast.unparse(ast.parse(text))
     if outcome_of(whole).finding is None:
         small, note = (

@@ -190,9 +190,9 @@ static PyNumberMethods float_numbers = {
     .nb_float = number_float,
 };
 
-/* Printed and pickled as the numbers that they are. */
+/* Printed and pickled as the numbers that they are, and called so in messages. */
 static PyTypeObject IntType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Int",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "int",
     .tp_doc = "An int of a watched run that stands for others.",
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_as_number = &int_numbers,
@@ -202,7 +202,7 @@ static PyTypeObject IntType = {
 };
 
 static PyTypeObject FloatType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Float",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "float",
     .tp_doc = "A float of a watched run that stands for others.",
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_as_number = &float_numbers,
@@ -452,7 +452,11 @@ symbol_setup(PyObject *module)
     }
     IntType.tp_base = &PyLong_Type;
     FloatType.tp_base = &PyFloat_Type;
-    return PyModule_AddType(module, &IntType) < 0 || PyModule_AddType(module, &FloatType) < 0 ||
+    if (PyType_Ready(&IntType) < 0 || PyType_Ready(&FloatType) < 0) {
+        return -1;
+    }
+    return PyModule_AddObjectRef(module, "Int", (PyObject *)&IntType) < 0 ||
+                   PyModule_AddObjectRef(module, "Float", (PyObject *)&FloatType) < 0 ||
                    PyModule_AddFunctions(module, functions) < 0
                ? -1
                : 0;

@@ -22,6 +22,7 @@ from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ..errors import CannotDerive
+from ..facts import memory_of
 from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted
 from .functional import Value, View
@@ -323,12 +324,10 @@ class _Trace:
 
     def _refuse_shared(self, index: int) -> None:
         """A write to memory that another input shares is not seen through that other input."""
-        written = self._inputs[index]
-        where = written.untyped_storage()._cdata
-        for other in self._plan.inputs:
-            shares = isinstance(self._inputs[other], Tensor) and self._inputs[other].untyped_storage()._cdata == where
-            if other != index and shares:
-                raise CannotDerive("a write to an input that shares memory with another")
+        written = memory_of(self._inputs[index])
+        others = (self._inputs[other] for other in self._plan.inputs if other != index)
+        if any(isinstance(other, Tensor) and memory_of(other) == written for other in others):
+            raise CannotDerive("a write to an input that shares memory with another")
 
     def _plan_outputs(self, outputs: list[Any]) -> None:
         roots: dict[int, set[int]] = {}  # memory -> tensors of it that are outputs

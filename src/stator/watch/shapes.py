@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy import functions
 
+from ..facts import stand_for
 from ..recording import Place
 from ..relations import TERMS, Expression, Relation
 from .sizes import Outline, Sizes, lies_in_order, told
@@ -71,6 +72,7 @@ class Shapes:
         with self.mode, torch._C.DisableTorchFunction():
             fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
             fake.requires_grad_(tensor.requires_grad)
+        stand_for(fake, tensor)
         self._enter(node, fake, exact=True)
 
     def _strides(self, tensor: torch.Tensor, sizes: list[Any], origin: int, dims: Any) -> list[Any]:

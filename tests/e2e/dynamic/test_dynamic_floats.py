@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from harness import World, check, rand
 
+import stator
+
 NAN, INF = float("nan"), float("inf")
 NUMBERS = (1.5, 2.5, 3.5, 1.5, -2.5, 0.5)
 SYMBOLIC = "miss miss hit hit hit hit"
@@ -113,6 +115,21 @@ def test_roots_of_negative_numbers_are_complex(numbers):
 
 def test_what_overflows_raises():
     check_floats(lambda x, f: (x * 2, f**1000.0), "miss miss hit hit", (1.5, 1.25, 1e10, 1.0), raises=OverflowError)
+
+
+@pytest.mark.parametrize("fn", [lambda x, f: torch.maximum(x, f), lambda x, f: x * 2 + len(f), lambda x, f: f + "1"])
+def test_an_error_speaks_of_a_float(fn):
+    compiled = stator.compile(lambda x, f: fn(x, f) if f > 1 else x * f, backend="eager", dynamic=True)
+    assert torch.equal(compiled(rand(1), 0.5), rand(1) * 0.5)
+    for f in (0.25, 1.5, 2.5, 3.5):
+        if f < 1:
+            assert torch.equal(compiled(rand(1), f), rand(1) * f)
+            continue
+        with pytest.raises(TypeError) as expected:
+            fn(rand(1), f)
+        with pytest.raises(TypeError) as found:
+            compiled(rand(1), f)
+        assert str(found.value) == str(expected.value)
 
 
 def test_dropout_draws_the_same_random_numbers():
