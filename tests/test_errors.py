@@ -195,6 +195,14 @@ def test_unknown_backend_lists_the_known_and_the_nearest() -> None:
     assert str(UnknownBackend(3, [])) == "there is no backend 3 (known: none)"
 
 
+def test_a_long_text_of_a_backend_is_cut() -> None:
+    error = BackendError("mine", ValueError("\n".join(["first" + "x" * 500, *map(str, range(1, 100))])), None)
+    lines = str(error).splitlines()
+    assert lines[0].startswith("backend 'mine' failed with ValueError: firstxxx") and len(lines[0]) < 400
+    assert lines[11:] == ["11", "… 88 more lines"]
+    assert str(BackendError("mine", ValueError("a\nb"), None)).endswith("ValueError: a\nb")
+
+
 def test_backend_error_carries_the_cause_and_the_graph() -> None:
     cause = ValueError("no such op")
     error = BackendError("mine", cause, "some/graph.py")

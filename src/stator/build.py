@@ -80,7 +80,7 @@ def _compile(
         if not callable(compiled):
             raise TypeError(f"the backend gave back {compiled!r}, which is not callable")
     except Exception as error:
-        text = recording.graph.print_readable(print_output=False)
+        text = f"{recording.graph.print_readable(print_output=False)}\n{type(error).__name__}: {error}\n"
         raise BackendError(backend[0], error, announce.save(text, "graph", settings.debug_dir)) from error
     finally:
         if sys.getrecursionlimit() != depth:  # it is the program's, and some programs read it

@@ -402,7 +402,14 @@ class BackendError(StatorError):
     def __str__(self) -> str:
         saved = f"; the graph was saved to {self.graph_path}" if self.graph_path else ""
         cause = self.__cause__
-        return f"backend {self.backend!r} failed with {type(cause).__name__}: {cause}{saved}"
+        return f"backend {self.backend!r} failed with {type(cause).__name__}: {_beginning(str(cause))}{saved}"
+
+
+def _beginning(text: str, lines: int = 12, columns: int = 300) -> str:
+    """Of what a C++ compiler says, the first lines tell."""
+    found = [line if len(line) <= columns else line[:columns] + " …" for line in text.splitlines()]
+    more = [f"… {len(found) - lines} more lines"] if len(found) > lines else []
+    return "\n".join([*found[:lines], *more])
 
 
 class VerificationError(StatorError):

@@ -77,6 +77,37 @@ def test_torchs_own_autograd_is_not_asked(monkeypatch: pytest.MonkeyPatch, refus
     assert refused == []
 
 
+def steps(x: torch.Tensor, f: float) -> torch.Tensor:
+    """A float that changes as operand, factor, bound and exponent, of tensors and of one number, and computed with."""
+    y = x.exp() * f + x.sin().add(x, alpha=f) - (f - x) / (f * 2)
+    return y.clamp(max=f + 3.0) * x[0] * (f * x.shape[0]) + (x.abs().detach() ** f) * (x > f)
+
+
+def test_floats_that_change(refused: Any) -> None:
+    fn = stator.compile(steps, backend="inductor", options={"suppress_errors": False})
+    for f in (0.5, 0.25, 1.75, -0.5, 0.25):
+        x = torch.randn(6, requires_grad=True)
+        other = x.detach().clone().requires_grad_()
+        expected, found = steps(x, f), fn(other, f)
+        torch.testing.assert_close(found, expected)
+        expected.sum().backward()
+        found.sum().backward()
+        torch.testing.assert_close(other.grad, x.grad)
+    assert refused == [] and (fn.stator.recordings, fn.stator.hits) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x, f: x + torch.full((6,), f), lambda x, f: x.bfloat16() * f, lambda x, f: (x > 0).long() * f]
+)
+def test_floats_that_generated_code_cannot_take(fn: Any, refused: Any) -> None:
+    """Then the graph runs as captured."""
+    compiled = stator.compile(fn, backend="inductor", options={"suppress_errors": False})
+    for f in (0.5, 0.25, 1.75):
+        x = torch.randn(6)
+        torch.testing.assert_close(compiled(x, f), fn(x, f))
+    assert [type(event) for event in refused] == [events.NotDerived] and compiled.stator.hits == 1
+
+
 FIRST = """
 import torch, stator
 from stator import events

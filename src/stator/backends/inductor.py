@@ -14,6 +14,7 @@ from torch._guards import TracingContext, tracing
 from .. import events
 from ..autograd.compile import compile_function
 from ..errors import CannotDerive
+from .floats import take_in_tensors
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -43,10 +44,20 @@ def _say_casts(module: fx.GraphModule) -> None:
             node.args, node.kwargs = (node.args[0], node.kwargs["dtype"]), {}
 
 
+def _with_tensors(generated: Callable[[list[Any]], Any], numbers: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    def call(given: list[Any]) -> Any:
+        given += [torch.scalar_tensor(number, dtype=torch.float64) for number in numbers(*given)]
+        return generated(given)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
 def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backward: bool) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.virtualized import V
 
+    examples, numbers = take_in_tensors(module, example_inputs)
     _say_casts(module)
     # What the forward keeps must come with the strides that the backward was derived for, like every other output.
     output = module.graph.output_node()
@@ -61,8 +72,8 @@ def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backw
         V.set_fake_mode(mode),
         tracing(TracingContext(mode)),
     ):
-        generated: Any = compile_fx_inner(module, list(example_inputs), is_backward=is_backward)
+        generated: Any = compile_fx_inner(module, examples, is_backward=is_backward)
     if events.listening(events.CodeGenerated):
         code = str(getattr(generated, "source_code", None) or "")
         events.emit(events.CodeGenerated("inductor", part, time.perf_counter() - start, lambda: code))
-    return generated  # type: ignore[no-any-return]  # typed loosely there; takes a list and clears it
+    return generated if numbers is None else _with_tensors(generated, numbers)  # takes a list and clears it

@@ -1,0 +1,125 @@
+"""Floats that change, for a code generator that does not know them: it gets each in a tensor of one number.
+
+Enters: a forward or backward graph with its example inputs. Leaves: the same graph, with one more input for each float
+that an operator takes, and a function that computes these floats from the graph's inputs, in Python, as eager does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..errors import CannotDerive
+
+aten = torch.ops.aten
+_EXACT = (torch.float32, torch.float64)  # operands that eager computes with in their own type
+
+# Operators on a tensor and a number, and the same on two tensors.
+_OF_TENSORS: dict[Any, Any] = {
+    **{getattr(aten, name).Tensor: getattr(aten, name).Tensor for name in ("add", "sub", "mul", "div")},
+    **{getattr(aten, name).Scalar: getattr(aten, name).Tensor for name in ("add", "sub", "mul", "div", "rsub")},
+    **{getattr(aten, name).Scalar: getattr(aten, name).Tensor for name in ("lt", "le", "gt", "ge", "eq", "ne")},
+    aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
+    aten.clamp_min.default: aten.clamp_min.Tensor,
+    aten.clamp_max.default: aten.clamp_max.Tensor,
+    aten.lerp.Scalar: aten.lerp.Tensor,
+}
+
+
+def take_in_tensors(module: fx.GraphModule, examples: Sequence[Any]) -> tuple[list[Any], Callable[..., Any] | None]:
+    """Rewrite the graph; its example inputs from now on, and what computes those that are new, if there are any."""
+    graph = module.graph
+    taken = [node for node in graph.nodes if _is_float(node) and any(map(_is_operator, node.users))]
+    if not taken:
+        return list(examples), None
+    numbers = _computed(graph, taken)
+    mode = next((value.fake_mode for value in examples if hasattr(value, "fake_mode")), None)
+    if mode is None:
+        raise CannotDerive("a float that changes, and no tensor")
+    rewriter = _Rewriter(graph, mode, taken)
+    for node in [node for node in graph.nodes if _is_operator(node) and any(map(_is_float, node.all_input_nodes))]:
+        rewriter.rewrite(node)
+    module.recompile()
+    return [*examples, *rewriter.examples], numbers
+
+
+def _is_float(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.SymFloat)
+
+
+def _is_operator(node: fx.Node) -> bool:
+    return node.op == "call_function" and not isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat)
+
+
+def _computed(graph: fx.Graph, wanted: Sequence[fx.Node]) -> Callable[..., Any]:
+    """The part of a graph that computes these numbers, as a function of the graph's inputs."""
+    needed: set[fx.Node] = set()
+
+    def need(node: fx.Node) -> None:
+        if node not in needed:
+            needed.add(node)
+            for read in node.all_input_nodes:
+                need(read)
+
+    for node in wanted:
+        need(node)
+    part = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node.op == "placeholder" or node in needed:
+            copies[node] = part.node_copy(node, copies.__getitem__)
+    part.output(tuple(copies[node] for node in wanted))
+    return fx.GraphModule(torch.nn.Module(), part).forward
+
+
+class _Rewriter:
+    def __init__(self, graph: fx.Graph, mode: Any, floats: Sequence[fx.Node]) -> None:
+        self._graph, self._mode = graph, mode
+        self.examples: list[Any] = []
+        self.floats: dict[fx.Node, fx.Node] = {}  # and the inputs that have them in tensors
+        *_, last = graph.find_nodes(op="placeholder")
+        for node in floats:
+            with mode:
+                example = torch.empty((), dtype=torch.float64)
+            with graph.inserting_after(last):
+                last = self.floats[node] = graph.placeholder(f"{node.name}_in_a_tensor")
+            last.meta["val"] = example
+            self.examples.append(example)
+
+    def rewrite(self, node: fx.Node) -> None:
+        """An operator that takes floats takes tensors."""
+        kinds = {val.dtype for val in self._tensors(node)}
+        if len(kinds) != 1 or not kinds <= {*_EXACT}:
+            raise CannotDerive(f"{node.target} on a float that changes and {', '.join(map(str, kinds)) or 'no tensor'}")
+        (kind,) = kinds
+        with self._graph.inserting_before(node):
+            alpha = self._in_tensor(node.kwargs.get("alpha"), kind)
+            if alpha is not None:
+                x, y = node.args
+                if not isinstance(y, fx.Node):
+                    raise CannotDerive(f"{node.target} of numbers that change")
+                node.args, node.kwargs = (x, self._call(aten.mul.Tensor, y, alpha)), {}
+            args = tuple(self._in_tensor(arg, kind) or arg for arg in node.args)
+            if args == node.args and alpha is not None:
+                return
+        if node.target not in _OF_TENSORS or any(value in self.floats for value in node.kwargs.values()):
+            raise CannotDerive(f"{node.target} takes a float that changes")
+        node.target, node.args = _OF_TENSORS[node.target], args
+
+    def _tensors(self, node: fx.Node) -> Iterator[Tensor]:
+        return (val for read in node.all_input_nodes if isinstance(val := read.meta.get("val"), Tensor))
+
+    def _in_tensor(self, value: Any, kind: torch.dtype) -> fx.Node | None:
+        given = self.floats.get(value) if isinstance(value, fx.Node) else None
+        if given is None or kind is torch.float64:
+            return given
+        return self._call(torch.ops.prims.convert_element_type.default, given, kind)
+
+    def _call(self, operator: Any, *args: Any) -> fx.Node:
+        node = self._graph.call_function(operator, args)
+        with self._mode:
+            node.meta["val"] = operator(*(arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in args))
+        return node
