@@ -102,7 +102,7 @@ def shared_storages(tensors: Iterable[Any]) -> tuple[tuple[int, ...], ...]:
 def memory_of(tensor: Any) -> int:
     """The storage that a tensor lies in, or that the one lies in for which it stands."""
     memory: int | None = getattr(tensor, "stator_memory", None)
-    return tensor.untyped_storage()._cdata if memory is None else memory  # type: ignore[no-any-return]
+    return tensor.untyped_storage()._cdata if memory is None else memory
 
 
 def stand_for(fake: Any, tensor: Any) -> None:

@@ -6,6 +6,7 @@ import collections
 import operator
 import sys
 import types
+import typing
 import warnings
 
 import pytest
@@ -234,5 +235,49 @@ def test_attributes_of_an_ordered_dict_made_inside():
         made.x = [2]
         print("here")
         return made.x, list(made), x + 1
+
+    check(lambda: World(fn=fn), FOUR, expect=None)
+
+
+def test_classes_that_let_nothing_be_set():
+    def world():
+        class Mine:
+            n = 1
+
+        def fn(x):
+            texts = []
+            for write in (
+                lambda: object.__setattr__(str, "foo", 42),
+                lambda: object.__setattr__(Mine, "n", 42),
+                lambda: object.__delattr__(Mine, "n"),
+                lambda: setattr(str, "foo", 42),
+                lambda: setattr(Mine, "m", 2),
+            ):
+                try:
+                    write()
+                except TypeError as error:
+                    texts.append(str(error))
+            return x * Mine.n, texts
+
+        return World(fn=fn, Mine=Mine)
+
+    check(world, FOUR, expect=None, raises=())
+
+
+def test_the_module_of_a_caller():
+    """From 3.12 on `sys` tells the name of a caller's module, and named tuples ask for it."""
+
+    def fn(x):
+        made = typing.NamedTuple("Made", [("a", int)])  # noqa: UP014  # this is what asks
+        return x + 1, made.__module__, getattr(sys, "_getframemodulename", lambda depth: __name__)(0)
+
+    check(lambda: World(fn=fn), FOUR, expect=None)
+
+
+def test_variables_of_types_made_inside():
+    def fn(x):
+        t, p = typing.TypeVar("t"), typing.ParamSpec("p")
+        nested = list[typing.Callable[p, t]]
+        return x + 1, nested.__parameters__[0] is p, nested.__parameters__[1] is t
 
     check(lambda: World(fn=fn), FOUR, expect=None)

@@ -415,13 +415,18 @@ class Attributes:
             return
         if not _writes_plainly(setter) and self._ledger.find(owner) is not None:
             raise Drop("unguardable", f"attributes of {cls.__name__} are set by C code")
-        self.write_plain(owner, name, delete=delete)
+        if issubclass(type(owner), type):
+            self._write_class(owner, name)
+            return
+        self._write_instance(owner, name, delete)
 
     def write_plain(self, owner: Any, name: str, *, delete: bool = False) -> None:
         """As `object.__setattr__` does it."""
         if issubclass(type(owner), type):
-            self._write_class(owner, name)
-            return
+            return  # raises TypeError by itself
+        self._write_instance(owner, name, delete)
+
+    def _write_instance(self, owner: Any, name: str, delete: bool) -> None:
         origin = self._ledger.find(owner)
         cls = type(owner)
         if origin is not None:
@@ -464,6 +469,8 @@ class Attributes:
             raise Drop("unguardable", f"{cls.__name__}.{name} is set through C code")
 
     def _write_class(self, owner: type, name: str) -> None:
+        if not self._classes.is_open(owner):
+            return  # raises TypeError by itself
         if name.startswith("__") and name.endswith("__"):
             raise Drop("unguardable", f"special method {owner.__name__}.{name} is changed")
         origin = self._ledger.constant(owner)

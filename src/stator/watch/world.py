@@ -40,7 +40,7 @@ TABLE: tuple[Row, ...] = (
     Row("call-input", "getpass", "*", "waits for what the user types"),
     Row("call-debugger", "builtins", "breakpoint", "hands over to a person"),
     Row("call-debugger", "sys", "breakpointhook settrace setprofile", "lets somebody look on"),
-    Row("frames", "sys", "_getframe _current_frames", "the frames of a watched run are others"),
+    Row("frames", "sys", "_getframe _current_frames _getframemodulename", "the frames of a watched run are others"),
     Row("call-debugger", "pdb", "*", "hands over to a person"),
     Row("call-debugger", "bdb", "*", "hands over to a person"),
     Row("exec-eval", "builtins", "exec eval compile", "runs code that is not there to be watched"),
