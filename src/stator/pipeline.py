@@ -470,8 +470,10 @@ class Program:
                 segments = [] if misled else self._finish(recorder, result)
         except BaseException as error:
             if recorder.raised is error:
+                recorder.raised = None  # who holds an exception holds its frames, and these the recorder
                 self._note_raise(recorder)
-            if recorder.raised is error or not isinstance(error, Exception):
+                raise
+            if not isinstance(error, Exception):
                 raise
             recorder.failure = recorder.failure or error
         if recorder.raised is not None:  # the fault came while that was on its way

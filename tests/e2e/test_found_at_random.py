@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import operator
 import threading
 import weakref
 
 import torch
 from harness import World, check, rand
+
+import stator
 
 
 def check_calls(world, *arguments, expect=None):
@@ -262,3 +266,79 @@ def test_a_cached_function_makes_a_tensor_once():
         return World(fn=fn, table=table)
 
     check_calls(world, (1,), (1,), (1,), (2,), (2,), (1,))
+
+
+def test_a_list_that_only_grows_keeps_the_rest_of_it():
+    """Its first item is a number that changes, so the second recording puts a symbol in its place."""
+
+    def fn(x, numbers):
+        numbers.append("end")
+        return x * numbers[0], numbers
+
+    lists = ([1], [3, 1], [1], [5, 6, 7], [3, 2])
+    calls = [lambda w, seed=seed, given=given: w.fn(rand(seed), [*given]) for seed, given in enumerate(lists)]
+    check(lambda: World(fn=fn), calls, expect="miss miss hit hit hit")
+
+
+def test_a_truth_is_no_number_where_identities_are_compared():
+    numbers = {"n": 7}
+
+    def fn(x, flag):
+        if numbers["n"] is True:
+            return x, flag
+        numbers["n"] = 1
+        return x * 2, flag
+
+    compiled = stator.compile(fn, backend="eager", dynamic=True)
+    for flag in (True, True, True, False, True):
+        assert compiled(rand(1), flag)[1] is flag
+    assert compiled.stator.hits == 2
+
+
+def test_an_argument_that_becomes_a_number_behind_a_break():
+    """Two empty places were one object, and the guards say so."""
+
+    def fn(x, y, flag):
+        kept = flag
+        stator.graph_break()
+        y += 2
+        return x * 2, y, kept
+
+    makers = (lambda: (torch.arange(1), []), lambda: (7, 1), lambda: ([], []), lambda: (8, 1), lambda: (2.5, 2.5))
+    calls = [lambda w, seed=seed, make=make: w.fn(rand(seed), *make()) for seed, make in enumerate(makers)]
+    check(lambda: World(fn=fn), calls, expect=None, raises=TypeError)
+
+
+def test_an_exception_is_not_kept_by_the_recording():
+    """With its frames, and all that they hold."""
+
+    def world():
+        w = World(log=[], talk=None)
+
+        def talk():
+            try:
+                while True:
+                    yield 1
+            finally:
+                w.log.append("closed")
+
+        def fn(x):
+            w.talk = talk()
+            return x + w.missing
+
+        w.fn = fn
+        return w
+
+    def call(w):
+        held = w.talk  # until this frame is gone
+        with contextlib.suppress(AttributeError):
+            w.fn(rand(1))
+        return next(w.talk), held is None
+
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        check(world, [call] * 5, expect=None, observe=lambda w: [*w.log])
+    finally:
+        if collects:
+            gc.enable()

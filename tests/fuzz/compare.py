@@ -169,6 +169,8 @@ def program_frames(error: BaseException) -> list[tuple[str, int]]:
         for at, line in traceback.walk_tb(error.__traceback__)
         if at.f_code.co_filename == FILE
     ]
+    if isinstance(error, RecursionError):  # how deep it went is not the program's business
+        return sorted(set(found))
     if isinstance(error, UnboundLocalError) and found:
         # Once CPython 3.11 has joined two loads into one instruction, it blames the line of the first.
         found[-1] = (found[-1][0], 0)
@@ -208,11 +210,11 @@ class Whole(Description):
 
     def tensor(self, path: str, t: torch.Tensor) -> None:
         if self.tolerant and t.is_floating_point():
-            # Another order of additions in the backward: the last digits may differ.
+            # Another order of additions in the backward: the last digits may differ, and what is left of a zero.
             before = len(self.lines)
             super().tensor(path, t)
             line = self.lines[before]
-            numbers = [f"{float(number):.3g}" for number in t.detach().reshape(-1)[:8].tolist()]
+            numbers = [f"{round(float(number), 5):.3g}" for number in t.detach().reshape(-1)[:8].tolist()]
             self.lines[before] = f"{line[: line.rindex('[')]}{numbers}"
             return
         super().tensor(path, t)

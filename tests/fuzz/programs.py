@@ -117,6 +117,8 @@ class _Program:
         self.written = main + "\n".join(pieces)
         calls = self.calls(settings["gradients"])
         own = "\n".join(["\n".join(pieces), "\n".join(state), main, calls])
+        if settings["backend"] != "eager":  # several writes to a tensor become one, and that is what it counts
+            own = own.replace("._version", ".dim()")
         return "\n".join([IMPORTS + oddities.IMPORTS, f"SETTINGS = {settings!r}", *fixed_parts(own), own, ""])
 
     def settings(self) -> dict[str, object]:

@@ -299,7 +299,8 @@ class Guards:
         """The first argument slot that holds another number or text than the guards expect."""
         for origin in self._origins:
             value = slots[origin.key[0]] if origin.edge is Edge.LOCAL else None
-            if type(value) in (int, float, str) and not all(holds(check, value, []) for check in origin.checks):
+            alone = [check for check in origin.checks if check.fact not in (Fact.SAME, Fact.OTHER)]
+            if type(value) in (int, float, str) and not all(surely_holds(check, value) for check in alone):
                 return int(origin.key[0])
         return None
 

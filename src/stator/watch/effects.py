@@ -362,7 +362,8 @@ def _list_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     now = list(list.__iter__(change.target))
     initial = change.initial
     size = len(initial)
-    if len(now) >= size and all(a is b for a, b in zip(initial, now, strict=False)):
+    # Even if things were put at its end and nothing else was done, its items may be other ones: symbols of numbers.
+    if not change.whole or (len(now) >= size and all(a is b for a, b in zip(initial, now, strict=False))):
         added = rebuild.recipes(now[size:])
         return [Effect("extend", change.origin.index, None, added)] if added else []
     return [Effect("refill list", change.origin.index, None, rebuild.recipes(now))]

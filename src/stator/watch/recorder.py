@@ -497,7 +497,7 @@ class Recorder(Handlers):
         """`is` tells one small int from another by its value: the program must find the objects that it would have."""
         assert self.symbols is not None
         for operand in operands:
-            if type(operand) not in _LOOSE_TYPES:
+            if self.symbols.find(operand) is not None:
                 self.symbols.specialise_in(operand)
                 self.stands_for(operand, operand + 0)
             elif self.ledger.find_loose(operand) is not None:
