@@ -223,7 +223,8 @@ class _Explained:
         self._captured: list[tuple[Any, list[Any]]] = []  # graphs to differentiate, with stand-ins for their inputs
         self._chronicle = Chronicle(replays=True)
         with self._chronicle:
-            self._compiled = compile(fn, backend=self.as_captured)  # one of its own: no recording is there already
+            # One of its own: no recording is there already.
+            self._compiled = compile(fn, backend=self.as_captured, options={"background_compile": False})
         self._at_once = [event.reason for event in self._chronicle.of(events.GraphBreak)]  # why it cannot be recorded
 
     def as_captured(self, gm: Any, example_inputs: Any) -> Any:

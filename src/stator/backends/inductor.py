@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,19 +15,57 @@ import torch
 from torch import fx
 from torch._guards import TracingContext, tracing
 
-from .. import events
+from .. import background, events
 from ..autograd.compile import compile_function
 from ..errors import CannotDerive
 from .floats import take_in_tensors
 
+_one_at_a_time = threading.RLock()  # the generator expects that
+_SILENT = {"shape_padding": False}  # for other threads' sake: to find out what pays it would draw random numbers
+
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    with _one_at_a_time:
+        return _compile(gm, example_inputs)
+
+
+def _renew_lock() -> None:
+    """In the child of a fork nobody else is there to hold it."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _leave_numbers_alone() -> None:
+    """The generator puts torch's random numbers back to where they were when it began. They are the process's: on the
+    background thread that would undo what the program draws meanwhile."""
+    former: Any = vars(sys.modules["torch._dynamo.utils"])["preserve_rng_state"]
+    if getattr(former, "by_stator", False):
+        return
+
+    @functools.wraps(former)
+    def preserve_rng_state() -> Any:
+        return contextlib.nullcontext() if background.is_here() else former()
+
+    preserve_rng_state.by_stator = True  # type: ignore[attr-defined]
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("torch._inductor", "torch._dynamo")) and hasattr(module, "preserve_rng_state"):
+            module.preserve_rng_state = preserve_rng_state  # type: ignore[attr-defined]
+
+
+def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     # Imports that take seconds, and only this backend needs them. Some decompositions expect `lowering` to be there.
     from torch._inductor import config, lowering  # noqa: F401
     from torch._inductor.decomposition import select_decomp_table
 
+    settings: dict[str, Any] = {"fallback_random": True}  # numbers are drawn by ATen: a dropout's mask is eager's
+    if background.is_here():
+        _leave_numbers_alone()
+        settings |= _SILENT
     try:
-        with config.patch(fallback_random=True):  # numbers are drawn by ATen: a dropout's mask is eager's
+        with config.patch(settings):
             return compile_function(
                 gm,
                 example_inputs,
