@@ -65,6 +65,8 @@ def compile(
     """Compile a function, a method or a module. Without `fn`: a decorator.
 
     The first call runs for real and is recorded; later calls are replayed where everything that was read is as before.
+    `mode`, for `backend="inductor"`: `"reduce-overhead"` launches the kernels of a graph on a GPU all at once,
+    `"max-autotune"` does too, and takes time to find the fastest kernels. Other backends have nothing to choose.
     """
     if fn is None:
         return functools.partial(
@@ -103,7 +105,7 @@ def _programs_with(
     options = {**_DYNAMIC[dynamic], **(options or {})}
     if mode is not None and mode not in MODES:
         raise ValueError(f"there is no mode {mode!r}; known modes: {', '.join(MODES)}")
-    chosen = look_up(backend)
+    chosen = look_up(backend, mode)
     settings = global_options.merged(options)
 
     def program_of(function: types.FunctionType, name: str, *, shared: bool = False) -> Program:

@@ -588,12 +588,13 @@ class Program:
         if recorder.failure is not None or not segments:
             self._internal_failure("watching", recorder.failure or RuntimeError("no recording"))
             return
+        in_background = self.settings.background_compile and not getattr(self.backend[1], "benchmarks", False)
         parts = []
         for segment in segments:
             program = self if segment.way is None else self.start.continuation(segment.way)
             if program._is_lasting(segment):
                 make = functools.partial(program._make_entry, segment.recording, start, recorder.frames)
-                part = later.part(program.cache, segment.recording, make) if self.settings.background_compile else None
+                part = later.part(program.cache, segment.recording, make) if in_background else None
                 if part is None:
                     make(program._store)
                 else:

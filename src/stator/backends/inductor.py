@@ -18,6 +18,7 @@ from torch._guards import TracingContext, tracing
 from .. import background, events
 from ..autograd.compile import compile_function
 from ..errors import CannotDerive
+from .cuda_graphs import Replayed, is_capturable
 from .floats import take_in_tensors
 
 _one_at_a_time = threading.RLock()  # the generator expects that
@@ -25,8 +26,25 @@ _SILENT = {"shape_padding": False}  # for other threads' sake: to find out what 
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    with _one_at_a_time:
-        return _compile(gm, example_inputs)
+    return _compile(gm, example_inputs, {}, captures=False)
+
+
+class InMode:
+    """This backend, with other settings of the generator."""
+
+    def __init__(self, mode: str) -> None:
+        from torch._inductor import list_mode_options
+
+        self._settings: dict[str, Any] = dict(list_mode_options(mode))
+        # The generator's own way to use CUDA graphs gives away memory that the next call writes to.
+        self._captures = bool(self._settings.pop("triton.cudagraphs", False))
+        self.benchmarks = bool(self._settings.get("max_autotune"))  # with random numbers, which are the process's
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _compile(gm, example_inputs, self._settings, captures=self._captures)
+
+
+in_mode = functools.cache(InMode)  # one for each mode: functions compiled alike share their recordings
 
 
 def _renew_lock() -> None:
@@ -55,22 +73,24 @@ def _leave_numbers_alone() -> None:
             module.preserve_rng_state = preserve_rng_state  # type: ignore[attr-defined]
 
 
-def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def _compile(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any], *, captures: bool
+) -> Callable[..., Any]:
     # Imports that take seconds, and only this backend needs them. Some decompositions expect `lowering` to be there.
     from torch._inductor import config, lowering  # noqa: F401
     from torch._inductor.decomposition import select_decomp_table
 
-    settings: dict[str, Any] = {"fallback_random": True}  # numbers are drawn by ATen: a dropout's mask is eager's
+    settings = {**settings, "fallback_random": True}  # numbers are drawn by ATen: a dropout's mask is eager's
     if background.is_here():
         _leave_numbers_alone()
         settings |= _SILENT
     try:
-        with config.patch(settings):
+        with _one_at_a_time, config.patch(settings):
             return compile_function(
                 gm,
                 example_inputs,
-                fw_compiler=functools.partial(_generate, is_backward=False),
-                bw_compiler=functools.partial(_generate, is_backward=True),
+                fw_compiler=functools.partial(_generate, is_backward=False, captures=captures),
+                bw_compiler=functools.partial(_generate, is_backward=True, captures=captures),
                 decompositions=select_decomp_table(),
             )
     except CannotDerive as why:
@@ -95,10 +115,13 @@ def _with_tensors(generated: Callable[[list[Any]], Any], numbers: Callable[..., 
     return call
 
 
-def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backward: bool) -> Callable[..., Any]:
+def _generate(
+    module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backward: bool, captures: bool = False
+) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.virtualized import V
 
+    captures = captures and is_capturable(module, example_inputs)  # asked now: the generator changes the graph
     examples, numbers = take_in_tensors(module, example_inputs)
     _say_casts(module)
     # What the forward keeps must come with the strides that the backward was derived for, like every other output.
@@ -118,4 +141,6 @@ def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backw
     if events.listening(events.CodeGenerated):
         code = str(getattr(generated, "source_code", None) or "")
         events.emit(events.CodeGenerated("inductor", part, time.perf_counter() - start, lambda: code))
+    if captures:
+        return Replayed(generated)
     return generated if numbers is None else _with_tensors(generated, numbers)  # takes a list and clears it
