@@ -17,15 +17,16 @@ SOURCE = Path(__file__).parents[1] / "src" / "stator"
 
 # Plain data that every room may use.
 GROUND = {"options", "errors", "events", "recording", "facts", "relations", "scripts"}
-GROUND |= {"numbers_in_graphs", "leaves_in_graphs"}
+GROUND |= {"numbers_in_graphs", "leaves_in_graphs", "background"}
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
 BELOW_BUILD = GROUND | STAGES | {"_native", "announce", "verify"}
-BELOW_PIPELINE = BELOW_BUILD | {"build", "calling"}
+BELOW_PIPELINE = BELOW_BUILD | {"build", "calling", "later"}
 BELOW_API = BELOW_PIPELINE | {"pipeline", "dispatch", "modules", "report"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     # ground: no room at all, and each other only downward
     "options": set(),
+    "background": set(),
     "errors": set(),
     "events": {"errors"},
     "recording": {"errors", "_native"},  # origins are made in C
@@ -47,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "announce": GROUND | STAGES | {"_native"},
     "calling": set(),
     "build": BELOW_BUILD,
+    "later": GROUND | {"replay"},
     "pipeline": BELOW_PIPELINE,
     "dispatch": BELOW_PIPELINE | {"pipeline"},
     "modules": BELOW_PIPELINE | {"pipeline", "dispatch"},

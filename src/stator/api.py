@@ -65,6 +65,8 @@ def compile(
     """Compile a function, a method or a module. Without `fn`: a decorator.
 
     The first call runs for real and is recorded; later calls are replayed where everything that was read is as before.
+    `mode`, for `backend="inductor"`: `"reduce-overhead"` launches the kernels of a graph on a GPU all at once,
+    `"max-autotune"` does too, and takes time to find the fastest kernels. Other backends have nothing to choose.
     """
     if fn is None:
         return functools.partial(
@@ -103,7 +105,7 @@ def _programs_with(
     options = {**_DYNAMIC[dynamic], **(options or {})}
     if mode is not None and mode not in MODES:
         raise ValueError(f"there is no mode {mode!r}; known modes: {', '.join(MODES)}")
-    chosen = look_up(backend)
+    chosen = look_up(backend, mode)
     settings = global_options.merged(options)
 
     def program_of(function: types.FunctionType, name: str, *, shared: bool = False) -> Program:
@@ -223,7 +225,8 @@ class _Explained:
         self._captured: list[tuple[Any, list[Any]]] = []  # graphs to differentiate, with stand-ins for their inputs
         self._chronicle = Chronicle(replays=True)
         with self._chronicle:
-            self._compiled = compile(fn, backend=self.as_captured)  # one of its own: no recording is there already
+            # One of its own: no recording is there already.
+            self._compiled = compile(fn, backend=self.as_captured, options={"background_compile": False})
         self._at_once = [event.reason for event in self._chronicle.of(events.GraphBreak)]  # why it cannot be recorded
 
     def as_captured(self, gm: Any, example_inputs: Any) -> Any:

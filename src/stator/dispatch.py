@@ -166,6 +166,11 @@ class Handle:
         """Forget all recordings."""
         self._program.reset()
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until what was recorded is compiled (with `options.background_compile`), at most `timeout` seconds; is
+        it? What failed there is told, or raised, here or in the next call."""
+        return self._program.wait(timeout)
+
     def __repr__(self) -> str:
         name, tally = self._program.name, self._program.tally
         return f"<stator {name}: {len(self.entries)} recordings, {tally.hits} hits, {tally.plain} plain calls>"

@@ -167,7 +167,10 @@ class Settings:
         False, _flag, "Check guards in Python beside those in C, and raise if they disagree. Slow; for tests of stator."
     )
     background_compile: bool = _option(
-        False, _flag, "Call the backend on a thread of its own; calls in between run as plain Python."
+        False,
+        _flag,
+        "Call the backend on a thread of its own: the first call returns at once, and calls run as plain Python until "
+        "its graph is ready. `compiled.stator.wait()` waits. What fails there is told, or raised, by the next call.",
     )
 
     if not TYPE_CHECKING:  # a type checker that saw this would take any misspelt name for an option

@@ -10,6 +10,7 @@ place on. A replay that ends at a break jumps to one of them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import inspect
 import time
@@ -22,7 +23,7 @@ import torch
 from torch import fx
 from torch.autograd import forward_ad
 
-from . import _native, announce, events
+from . import _native, announce, background, events, later
 from .backends.registry import Backend
 from .build import build
 from .calling import Given, hand_over
@@ -41,7 +42,7 @@ from .errors import (
 from .numbers_in_graphs import Failed, Unexpected
 from .options import View, options
 from .recording import Recording, Way, is_module_call
-from .replay.cache import Cache, Entry
+from .replay.cache import Cache, Entry, Pending
 from .replay.guards import Guards
 from .replay.words import Miss, first_read, first_read_in_forward
 from .watch import policy
@@ -52,6 +53,7 @@ Slots = tuple[Any, ...]
 _MOST_UNEXPECTED = 4  # recordings of a function that may turn out to go by numbers that change
 _TRANSIENT_LIMIT = 3
 _OF_OPERATIONS = (IndexError, RuntimeError)  # what torch's operations raise for the data that they are given
+_FOR_THE_USER = (BackendError, GraphBreakError, InternalError, SpecializationError)
 _stance = "default"
 
 
@@ -137,6 +139,7 @@ class Tally:
     graphs: list[fx.GraphModule] = field(default_factory=list)
     break_reasons: list[BreakReason] = field(default_factory=list)
     complained: bool = False  # a fault of ours was warned of
+    failures: list[tuple[Program, BaseException]] = field(default_factory=list)  # in the background, not told yet
 
     @property
     def hits(self) -> int:
@@ -185,8 +188,15 @@ class Program:
         self.tally.graphs.clear()
         self.tally.break_reasons.clear()
         self.tally.complained = False
+        self.tally.failures.clear()
         self._transient = self._raised = 0
         self._warned = False
+
+    def wait(self, timeout: float | None) -> bool:
+        """Until nothing is being compiled in the background, or so many seconds."""
+        done = background.wait(lambda: not self.cache.is_pending(), timeout)
+        self._tell_failures()
+        return done
 
     def continuation(self, way: Way) -> Program:
         """The program from `way` on."""
@@ -278,10 +288,17 @@ class Program:
         why = self._unwatchable or self._why_plain()
         if why is not None:
             return self._plain(why)
+        if self.tally.failures:
+            self._tell_failures()
+        pending = self.cache.pending  # before the entries, of which one may become one now
         for entry in self.cache.entries:
             values = entry.guards.check(inputs)
             if values is not None:
                 return self._take(entry, values)
+        for each in pending:
+            if each.guards.check(inputs) is not None:
+                self._refuse_breaks(each)
+                return self._plain("it is being compiled")
         return self._miss(inputs)
 
     def _take(self, entry: Entry, values: Slots) -> Found:
@@ -291,7 +308,7 @@ class Program:
         self._refuse_breaks(entry)
         return self._plain(entry.break_reason) if entry.replay is None else (entry, values)
 
-    def _refuse_breaks(self, entry: Entry) -> None:
+    def _refuse_breaks(self, entry: Entry | Pending) -> None:
         if self.fullgraph and entry.break_reason is not None:
             raise GraphBreakError(entry.break_reason)
 
@@ -421,27 +438,32 @@ class Program:
     # -- a miss
 
     def _miss(self, inputs: Slots) -> Found:
-        entries = self.cache.entries
-        miss = self._why(entries[0], inputs) if entries else None
-        if entries:
+        known = self._known_guards()
+        miss = self._why(known[0], inputs) if known else None
+        if known:
             self.tally.last_miss = miss
             if self.way is not None:
-                self.cache.note_change(entries[0].guards, inputs)
-            self._note_symbols(inputs, [entry.guards for entry in entries])
+                self.cache.note_change(known[0], inputs)
+            self._note_symbols(inputs, known)
         events.emit(events.CacheMiss(self.name, miss))
         refused = self._refuse_to_record(miss)
         if refused is None and self.cache.recording.locked():
             refused = "another thread is recording"
         return None if refused is None else self._plain(refused)
 
+    def _known_guards(self) -> list[Guards]:
+        """Of all recordings, those which are still being compiled included; most recently used first."""
+        pending = self.cache.pending
+        return [entry.guards for entry in self.cache.entries] + [each.guards for each in pending]
+
     def _refuse_to_record(self, miss: Miss | None) -> Any:
         """Why a call that no recording fits is not recorded; None if it is."""
-        entries = self.cache.entries
-        if _stance == "fail_on_recompile" and entries:
+        known = len(self._known_guards())
+        if _stance == "fail_on_recompile" and known:
             raise RecompileError(self.name, miss)
-        if _stance == "eager_on_recompile" and entries:
+        if _stance == "eager_on_recompile" and known:
             return miss
-        if len(entries) >= self.settings.cache_size_limit:
+        if known >= self.settings.cache_size_limit:
             return self._limit_reached(miss)
         if policy.tracer_active():
             return self._break_once("tracer-active")
@@ -501,16 +523,26 @@ class Program:
     def _try_to_keep(self, recorder: Recorder, segments: list[Segment], start: float) -> None:
         try:
             self._keep(recorder, segments, start)
-        except (GraphBreakError, InternalError, SpecializationError):
-            raise
-        except BackendError as error:
-            if not self.settings.suppress_errors:
-                raise
+        except Exception as error:
+            self._not_kept(error)
+
+    def _not_kept(self, error: BaseException) -> None:
+        """A recording has come to nothing: said, or raised."""
+        if isinstance(error, BackendError) and self.settings.suppress_errors:
             announce.warn(f"{error}; {self.name} runs as plain Python")
             self._transient = _TRANSIENT_LIMIT
             self.tally.plain += 1
-        except Exception as error:
+        elif isinstance(error, _FOR_THE_USER) or not isinstance(error, Exception):
+            raise error
+        else:
             self._internal_failure("making a replay", error)
+
+    def _tell_failures(self) -> None:
+        """Those of the background, of this program and its continuations."""
+        while self.tally.failures:
+            program, error = self.tally.failures.pop(0)
+            self.tally.recordings -= 1  # the call that was recorded counts as a plain one
+            program._not_kept(error)
 
     @staticmethod
     def _finish(recorder: Recorder, result: Any) -> list[Segment]:
@@ -534,7 +566,7 @@ class Program:
         """What a call that arrives at `way` with this would find."""
         program = self.start.continuation(way)
         guards = [Guards(s.recording, []) for s in segments if s.way is not None and s.way.key == way.key]
-        guards = [*reversed(guards), *(entry.guards for entry in program.cache.entries)]
+        guards = [*reversed(guards), *program._known_guards()]
         recorded = any(guard.check(inputs, state) is not None for guard in guards)
         if not recorded and guards:
             program.cache.note_change(guards[0], inputs)
@@ -558,54 +590,75 @@ class Program:
         if recorder.failure is not None or not segments:
             self._internal_failure("watching", recorder.failure or RuntimeError("no recording"))
             return
+        in_background = self.settings.background_compile and not getattr(self.backend[1], "benchmarks", False)
+        parts = []
         for segment in segments:
             program = self if segment.way is None else self.start.continuation(segment.way)
-            program._keep_segment(segment, start, recorder.frames)
+            if program._is_lasting(segment):
+                make = functools.partial(program._make_entry, segment.recording, start, recorder.frames)
+                part = later.part(program.cache, segment.recording, make) if in_background else None
+                if part is None:
+                    make(program._store)
+                else:
+                    parts.append((program, part))
+        if parts and not later.Compilation([part for _, part in parts], self._failed_later).submit():
+            for program, part in parts:
+                part.make(program._store)
         if any(not segment.transient and not segment.again for segment in segments):
             self.tally.recordings += 1
         reasons = [segment.recording.break_reason for segment in segments if segment.recording.break_reason]
         if self.fullgraph and reasons:
             raise GraphBreakError(reasons[0])
 
-    def _keep_segment(self, segment: Segment, start: float, frames: list[types.CodeType]) -> None:
-        recording = segment.recording
-        if recording.break_reason is not None:
-            self.tally.break_reasons.append(recording.break_reason)
-            events.emit(events.GraphBreak(recording.break_reason))
+    def _failed_later(self, error: BaseException) -> None:
+        self.tally.failures.append((self, error))
+
+    def _is_lasting(self, segment: Segment) -> bool:
+        """Is a segment to become an entry?"""
+        reason = segment.recording.break_reason
+        if reason is not None:
+            self.tally.break_reasons.append(reason)
+            events.emit(events.GraphBreak(reason))
         if segment.transient or segment.again:
             self._transient += segment.transient
             self.tally.plain += 1
-            return
+            return False
+        return True
+
+    def _make_entry(
+        self, recording: Recording, start: float, frames: list[types.CodeType], store: Callable[[Entry], bool]
+    ) -> None:
         stage = f"compiling with {self.backend[0]}"
         with events.stage(stage, self.name, lambda: recording.operations, self.settings.debug_dir):
-            entry = self._build(recording)
+            entry = build(recording, self.name, self.backend, self.settings, len(self.tally.graphs) + 1)
             entry.seconds = time.perf_counter() - start
+            if not store(entry):
+                return
             self._transient = self._raised = 0
-            self.cache.add(entry)
+            if entry.number:
+                self.tally.graphs.append(entry.graph)
             if events.listening(events.Recorded):
                 shown = frames if self.way is None else []
                 events.emit(announce.recorded(self.name, entry, recording, shown, self.names))
         recording.example_inputs = []
 
-    def _build(self, recording: Recording) -> Entry:
-        entry = build(recording, self.name, self.backend, self.settings, len(self.tally.graphs) + 1)
-        if entry.number:
-            self.tally.graphs.append(entry.graph)
-        return entry
+    def _store(self, entry: Entry) -> bool:
+        self.cache.add(entry)
+        return True
 
     # -- what went otherwise
 
-    def _why(self, entry: Entry, inputs: Slots) -> Miss | None:
+    def _why(self, guards: Guards, inputs: Slots) -> Miss | None:
         """Words about a miss must not cost a call its result, whatever the objects in it do when they are looked at."""
         try:
-            miss = entry.guards.why(inputs)
+            miss = guards.why(inputs)
             if miss is not None and not miss.place and miss.guard in self.names:  # guarded before anything ran
                 return miss._replace(place=first_read(self.function.__code__, miss.guard))
             if miss is not None and not miss.caller and is_module_call(miss.place):
                 return miss._replace(caller=first_read_in_forward(inputs[0], miss.guard))
             return miss
         except Exception as error:
-            return Miss(entry.name, "guards to hold", f"{type(error).__name__}: {error}", "")
+            return Miss(self.name, "guards to hold", f"{type(error).__name__}: {error}", "")
 
     def _note_raise(self, recorder: Recorder) -> None:
         """The program raised: nothing is kept, unless it keeps raising. A failure here must not hide its exception."""
@@ -617,7 +670,7 @@ class Program:
                 recording = recorder.plain_recording()
                 if recording.break_reason is None:
                     recording.break_reason = break_reason("raises", self.function.__code__, what=self.name)
-                self.cache.add(self._build(recording))
+                self.cache.add(build(recording, self.name, self.backend, self.settings, 0))
             recorder.release()
         except Exception as error:
             recorder.collapse(error)

@@ -84,6 +84,17 @@ def test_a_trace_draws_no_numbers() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.parametrize("op", [torch.binomial, torch._sample_dirichlet])
+def test_operators_without_a_kernel_for_stand_ins_draw_no_numbers(op: Any) -> None:
+    """They run on zeros, to see what they give."""
+    graph = fx.Graph()
+    a = graph.placeholder("a")
+    graph.output([graph.call_function(op, (a, a) if op is torch.binomial else (a,))])
+    before = torch.get_rng_state()
+    trace(fx.GraphModule({}, graph), [torch.ones(4)])
+    assert torch.equal(before, torch.get_rng_state())
+
+
 REFUSED: dict[str, tuple[Any, Any]] = {
     "a value that depends on data": (lambda a: a * a.sum().item(), "needs the data"),
     "a shape that depends on data": (lambda a: a[a > 0], "depends on data"),

@@ -192,15 +192,26 @@ def trace(
     stand_ins: StandIns | None = None,
 ) -> Joint:
     """The joint graph of a function that takes `inputs` and gives back a sequence."""
-    numbers = torch.get_rng_state()  # some stand-ins draw numbers
+    around = without_cudnn if _may_norm(function) else contextlib.nullcontext
+    # Stand-ins draw no random numbers; a function may do anything. (They are the process's: on the background thread,
+    # which has graphs only, to put them back would undo what the program has drawn meanwhile.)
+    numbers = None if isinstance(function, fx.GraphModule) else torch.get_rng_state()
     try:
-        with without_cudnn():
+        with around():
             return _Trace(function, inputs, decompositions, stand_ins or stand_ins_for(inputs)).run()
     except DeviceWanted:
-        with without_cudnn():
+        with around():
             return _Trace(function, inputs, decompositions, FakeStandIns()).run()
     finally:
-        torch.set_rng_state(numbers)
+        if numbers is not None:
+            torch.set_rng_state(numbers)
+
+
+def _may_norm(function: Function | fx.GraphModule) -> bool:
+    """May there be a norm in it? A graph can be looked at: then other threads keep their cudnn."""
+    if not isinstance(function, fx.GraphModule):
+        return True
+    return any("norm" in str(getattr(node.target, "__name__", node.target)) for node in function.graph.nodes)
 
 
 class _Trace:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,24 +15,82 @@ import torch
 from torch import fx
 from torch._guards import TracingContext, tracing
 
-from .. import events
+from .. import background, events
 from ..autograd.compile import compile_function
 from ..errors import CannotDerive
+from .cuda_graphs import Replayed, is_capturable
 from .floats import take_in_tensors
+
+_one_at_a_time = threading.RLock()  # the generator expects that
+_SILENT = {"shape_padding": False}  # for other threads' sake: to find out what pays it would draw random numbers
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    return _compile(gm, example_inputs, {}, captures=False)
+
+
+class InMode:
+    """This backend, with other settings of the generator."""
+
+    def __init__(self, mode: str) -> None:
+        from torch._inductor import list_mode_options
+
+        self._settings: dict[str, Any] = dict(list_mode_options(mode))
+        # The generator's own way to use CUDA graphs gives away memory that the next call writes to.
+        self._captures = bool(self._settings.pop("triton.cudagraphs", False))
+        self.benchmarks = bool(self._settings.get("max_autotune"))  # with random numbers, which are the process's
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _compile(gm, example_inputs, self._settings, captures=self._captures)
+
+
+in_mode = functools.cache(InMode)  # one for each mode: functions compiled alike share their recordings
+
+
+def _renew_lock() -> None:
+    """In the child of a fork nobody else is there to hold it."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _leave_numbers_alone() -> None:
+    """The generator puts torch's random numbers back to where they were when it began. They are the process's: on the
+    background thread that would undo what the program draws meanwhile."""
+    former: Any = vars(sys.modules["torch._dynamo.utils"])["preserve_rng_state"]
+    if getattr(former, "by_stator", False):
+        return
+
+    @functools.wraps(former)
+    def preserve_rng_state() -> Any:
+        return contextlib.nullcontext() if background.is_here() else former()
+
+    preserve_rng_state.by_stator = True  # type: ignore[attr-defined]
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("torch._inductor", "torch._dynamo")) and hasattr(module, "preserve_rng_state"):
+            module.preserve_rng_state = preserve_rng_state  # type: ignore[attr-defined]
+
+
+def _compile(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], settings: dict[str, Any], *, captures: bool
+) -> Callable[..., Any]:
     # Imports that take seconds, and only this backend needs them. Some decompositions expect `lowering` to be there.
     from torch._inductor import config, lowering  # noqa: F401
     from torch._inductor.decomposition import select_decomp_table
 
+    settings = {**settings, "fallback_random": True}  # numbers are drawn by ATen: a dropout's mask is eager's
+    if background.is_here():
+        _leave_numbers_alone()
+        settings |= _SILENT
     try:
-        with config.patch(fallback_random=True):  # numbers are drawn by ATen: a dropout's mask is eager's
+        with _one_at_a_time, config.patch(settings):
             return compile_function(
                 gm,
                 example_inputs,
-                fw_compiler=functools.partial(_generate, is_backward=False),
-                bw_compiler=functools.partial(_generate, is_backward=True),
+                fw_compiler=functools.partial(_generate, is_backward=False, captures=captures),
+                bw_compiler=functools.partial(_generate, is_backward=True, captures=captures),
                 decompositions=select_decomp_table(),
             )
     except CannotDerive as why:
@@ -53,10 +115,13 @@ def _with_tensors(generated: Callable[[list[Any]], Any], numbers: Callable[..., 
     return call
 
 
-def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backward: bool) -> Callable[..., Any]:
+def _generate(
+    module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backward: bool, captures: bool = False
+) -> Callable[..., Any]:
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.virtualized import V
 
+    captures = captures and is_capturable(module, example_inputs)  # asked now: the generator changes the graph
     examples, numbers = take_in_tensors(module, example_inputs)
     _say_casts(module)
     # What the forward keeps must come with the strides that the backward was derived for, like every other output.
@@ -76,4 +141,6 @@ def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, is_backw
     if events.listening(events.CodeGenerated):
         code = str(getattr(generated, "source_code", None) or "")
         events.emit(events.CodeGenerated("inductor", part, time.perf_counter() - start, lambda: code))
+    if captures:
+        return Replayed(generated)
     return generated if numbers is None else _with_tensors(generated, numbers)  # takes a list and clears it

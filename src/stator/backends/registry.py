@@ -17,6 +17,7 @@ Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 B = TypeVar("B", bound=Callable[..., Any])
 
 _BACKENDS: dict[str, Backend] = {}
+_IN_MODE: dict[str, Callable[[str], Backend]] = {}  # those that have something to choose, by the name of the mode
 # Ours, loaded when first asked for: what they build on (scipy, TorchInductor) takes longer to import than stator does.
 _MODULES = {"aot_eager": ".aot_eager", "eager": ".eager", "inductor": ".inductor"}
 DEFAULT = "inductor"  # until there is a native one
@@ -37,17 +38,24 @@ def register_backend(backend: B | None = None, *, name: str | None = None) -> An
     if not isinstance(label, str):
         raise TypeError("this backend has no name of its own: register_backend(backend, name=...)")
     _BACKENDS[label] = backend
+    _IN_MODE.pop(label, None)
     return backend
 
 
-def look_up(backend: Any) -> tuple[str, Backend]:
-    """(name, callable) of a backend given by name or as a callable."""
+def look_up(backend: Any, mode: str | None = None) -> tuple[str, Backend]:
+    """(name, callable) of a backend given by name or as a callable. To one that has nothing to choose all modes are the
+    same."""
     if isinstance(backend, str):
         if backend not in _BACKENDS:
             if backend not in _MODULES:
                 raise UnknownBackend(backend, list_backends())
-            _BACKENDS[backend] = importlib.import_module(_MODULES[backend], __package__).compile_graph
-        return backend, _BACKENDS[backend]
+            module = importlib.import_module(_MODULES[backend], __package__)
+            _BACKENDS[backend] = module.compile_graph
+            if hasattr(module, "in_mode"):
+                _IN_MODE[backend] = module.in_mode
+        if mode in (None, "default") or backend not in _IN_MODE:
+            return backend, _BACKENDS[backend]
+        return backend, _IN_MODE[backend](str(mode))
     if callable(backend):
         return getattr(backend, "__name__", type(backend).__name__), backend
     raise UnknownBackend(backend, list_backends())

@@ -33,7 +33,7 @@ def run(given: argparse.Namespace) -> int:
     except Exception as error:  # of the file, or of the function that gives the arguments
         print_error(error)
         return 1
-    compiled = stator_compile(function, backend=given.backend or DEFAULT)
+    compiled = stator_compile(function, backend=given.backend or DEFAULT, options={"background_compile": False})
     try:
         first = _timed(functools.partial(compiled, *inputs), 1)
         plain, fast = in_turn(

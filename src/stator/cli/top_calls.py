@@ -158,7 +158,8 @@ class TopCalls:
 
     def _module(self, module: Any) -> Any:
         settings = self._settings.get(id(module), {})
-        compiled = stator_compile(module, **{**settings, "backend": self._backend or settings.get("backend", DEFAULT)})
+        backend = self._backend or settings.get("backend", DEFAULT)
+        compiled = stator_compile(module, **{**_at_once(settings), "backend": backend})
         self.handles.append(compiled.stator)
         return compiled
 
@@ -202,7 +203,7 @@ class TopCalls:
         if isinstance(fn, torch.nn.Module):
             self._settings[id(fn)] = settings
             return fn
-        compiled = stator_compile(fn, **{**settings, **({"backend": self._backend} if self._backend else {})})
+        compiled = stator_compile(fn, **{**_at_once(settings), **({"backend": self._backend} if self._backend else {})})
         handle = getattr(compiled, "stator", None)
         if handle is None:
             return compiled
@@ -221,6 +222,11 @@ class TopCalls:
     def _compile_in_place(self, module: Any, **settings: Any) -> Any:
         self._settings[id(module)] = settings
         return module
+
+
+def _at_once(settings: dict[str, Any]) -> dict[str, Any]:
+    """Not in the background: calls that wait for it would be timed as compiled ones."""
+    return {**settings, "options": {**(settings.get("options") or {}), "background_compile": False}}
 
 
 def _shapes(value: Any) -> Any:

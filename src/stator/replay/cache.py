@@ -49,6 +49,14 @@ class Entry:
         return 1
 
 
+@dataclass(eq=False, slots=True)
+class Pending:
+    """A recording whose graph is being compiled. Until that is done, calls that it fits run as plain Python."""
+
+    guards: Guards
+    break_reason: BreakReason | None
+
+
 class Cache:
     """The entries stand on a shelf from which C code takes them too."""
 
@@ -58,6 +66,7 @@ class Cache:
         self.continuations: dict[tuple[int, ...], tuple[Way, Cache]] = {}  # where breaks lead
         self.changing: set[int] = set()  # slots of a continuation whose numbers and texts were seen to change
         self.symbols: dict[tuple[Any, ...], set[int | None]] = {}  # sizes and numbers that were seen to change, by path
+        self.pending: tuple[Pending, ...] = ()  # recordings that will be entries; replaced, never changed
         self.unexpected = 0  # how often a recording went by a number that was another one in a later call
         self._lock = threading.Lock()
         self.recording = threading.Lock()  # held by the thread that records
@@ -80,6 +89,32 @@ class Cache:
 
     def add(self, entry: Entry) -> None:
         self.shelf.add(entry)
+
+    def expect(self, pending: Pending) -> None:
+        """It will be delivered, or forgotten."""
+        with self._lock:
+            self.pending = (pending, *self.pending)
+
+    def awaits(self, pending: Pending) -> bool:
+        """Has it not been forgotten?"""
+        return pending in self.pending
+
+    def deliver(self, pending: Pending, entry: Entry) -> bool:
+        """The entry that a recording has become. False: it was forgotten meanwhile, and so is the entry."""
+        with self._lock:
+            if pending not in self.pending:
+                return False
+            self.shelf.add(entry)  # first: a call that finds neither would record again
+            self.pending = tuple(other for other in self.pending if other is not pending)
+        return True
+
+    def forget(self, pending: Pending) -> None:
+        with self._lock:
+            self.pending = tuple(other for other in self.pending if other is not pending)
+
+    def free(self) -> None:
+        """Who held the lock is not there any more: this is the child of a fork."""
+        self._lock = threading.Lock()
 
     def remove(self, entry: Entry) -> None:
         """An entry that did not hold what it promised."""
@@ -117,8 +152,13 @@ class Cache:
             found += cache.entries
         return found
 
+    def is_pending(self) -> bool:
+        """Is something being compiled, here or behind a break?"""
+        return bool(self.pending) or any(cache.pending for _, cache in list(self.continuations.values()))
+
     def clear(self) -> None:
         with self._lock:
+            self.pending = ()
             self.shelf.clear()
             self.changing, self.symbols = set(), {}
             former, self.continuations = self.continuations, {}
