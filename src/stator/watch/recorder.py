@@ -348,7 +348,8 @@ class Recorder(Handlers):
 
     def _wait(self, broken: Break | None, calls: int = 0) -> None:
         """The next segment is to start in the frame so many calls away, behind the instruction where it stands."""
-        self._break, self._waiting, self._over = broken, True, False
+        self._break = broken and broken.emptied(lambda value: _is_loose(self.original(value)))
+        self._waiting, self._over = True, False
         self.tracer.active = False
         self.watcher.pend(calls)
         self._let_die()
