@@ -196,6 +196,11 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         ("rebuild", "a result cannot be made again ({what})", "return tensors, containers and plain objects"),
         (
+            "too-many-guards",
+            "more values would have to be guarded than is worth it ({what})",
+            f"keep large tables in tensors, or {_MOVE_OUT}",
+        ),
+        (
             "unguardable",
             "a value from outside cannot be guarded ({what})",
             "pass plain values, containers, tensors or objects with attributes",
