@@ -7,6 +7,7 @@ import contextvars
 import copyreg
 import functools
 import itertools
+import re
 import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -258,6 +259,8 @@ def method_rule(func: Any) -> Rule | None:
     if shows and (cls is object or issubclass(cls, BaseException) or container_kind(cls) is not None):
         return show_plainly
     if cls in _IMMUTABLE_TYPES or cls is bytearray:  # an outside bytearray ends the recording when consulted
+        return pure
+    if cls is re.Pattern and name in ("split", "findall"):  # others give a match, which nobody can make again
         return pure
     kind = container_kind(cls)
     if kind is not None and cls.__module__ in ("builtins", "collections", "_collections"):
