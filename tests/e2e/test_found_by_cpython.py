@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import doctest
+import gc
 import linecache
 import operator
 import sys
@@ -346,3 +347,25 @@ def test_lines_of_a_doctest():
     """
     test = doctest.DocTestParser().get_doctest(text, {}, "lines", None, 0)
     assert doctest.DocTestRunner().run(test) == (0, 5)
+
+
+def test_the_collector_finds_what_the_program_left():
+    """Nothing of a recorder, or of a segment that is over, is in a cycle that waits for it."""
+
+    def world():
+        def fn(x):
+            gc.collect()
+            ring: list = []
+            ring.append(ring)
+            del ring
+            first = gc.collect()
+            return first, gc.collect(), x + 1
+
+        def call(w, seed):
+            while gc.collect():  # what other tests left, and what comes of that
+                pass
+            return w.fn(rand(seed))
+
+        return World(fn=fn, call=call)
+
+    check(world, [lambda w, seed=seed: w.call(w, seed) for seed in range(4)], expect=None)
