@@ -16,7 +16,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "stator"
 
 # Plain data that every room may use.
-GROUND = {"options", "errors", "events", "recording", "facts", "relations", "scripts"}
+GROUND = {"options", "errors", "events", "recording", "facts", "relations", "scripts", "sources"}
 GROUND |= {"numbers_in_graphs", "leaves_in_graphs", "background"}
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
 BELOW_BUILD = GROUND | STAGES | {"_native", "announce", "verify"}
@@ -27,7 +27,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # ground: no room at all, and each other only downward
     "options": set(),
     "background": set(),
-    "errors": set(),
+    "sources": set(),
+    "errors": {"sources"},
     "events": {"errors"},
     "recording": {"errors", "_native"},  # origins are made in C
     "facts": {"recording"},
@@ -53,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dispatch": BELOW_PIPELINE | {"pipeline"},
     "modules": BELOW_PIPELINE | {"pipeline", "dispatch"},
     "api": BELOW_API,
-    "report": {"options", "errors", "events", "report"},
+    "report": {"options", "errors", "events", "sources", "report"},
     "__init__": BELOW_API | {"api"},
     "cli": BELOW_API | {"api", "__init__", "cli"},
     "__main__": {"cli"},

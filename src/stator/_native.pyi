@@ -279,7 +279,13 @@ class Tracer:
     @property
     def writers(self) -> list[int]: ...  # places, among the operations, of those that wrote to a tensor
     def __init__(
-        self, watcher: Watcher, ledger: Ledger, graph: Any, nodes: list[Any], state: tuple[Any, ...], /
+        self,
+        watcher: Watcher,
+        ledger: Ledger,
+        make_graph: Callable[[], Any],
+        nodes: list[Any],
+        state: tuple[Any, ...],
+        /,
     ) -> None: ...
     def lookup(self, tensor: Any, /) -> Known:
         """The record of a tensor operand, checked against its fingerprint; outside tensors become inputs."""

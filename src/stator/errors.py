@@ -8,13 +8,14 @@ What holds: ids are stable (logs, tests, users' scripts compare them); reasons a
 from __future__ import annotations
 
 import difflib
-import linecache
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from traceback import FrameSummary
 from types import CodeType
+
+from . import sources
 
 # ----------------------------------------------------------------------------------- the catalogue of reasons
 
@@ -195,6 +196,11 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         ("rebuild", "a result cannot be made again ({what})", "return tensors, containers and plain objects"),
         (
+            "too-many-guards",
+            "more values would have to be guarded than is worth it ({what})",
+            f"keep large tables in tensors, or {_MOVE_OUT}",
+        ),
+        (
             "unguardable",
             "a value from outside cannot be guarded ({what})",
             "pass plain values, containers, tensors or objects with attributes",
@@ -272,14 +278,14 @@ def break_reason(
     known = REASONS[id]
     filename, function = (code.co_filename, code.co_qualname) if code is not None else ("<built-in>", what)
     lineno, columns = _position(code, offset) if code is not None else (0, None)
-    text = linecache.getline(filename, lineno)
+    text = sources.line(filename, lineno)
     return BreakReason(
         id=id,
         reason=_fill(known.reason, what),
         filename=filename,
         lineno=lineno,
         line=text.strip(),
-        user_stack=(*user_stack, FrameSummary(filename, lineno, function)),
+        user_stack=(*user_stack, FrameSummary(filename, lineno, function, line=text, lookup_line=False)),
         hint=known.hint,
         function=function,
         columns=_within_stripped(text, columns),

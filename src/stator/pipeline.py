@@ -124,8 +124,12 @@ class Leaving:
         self.state = state
 
     def go(self) -> _native.Jump:
+        return self.leave.go(self.function, self._take())
+
+    def _take(self) -> Slots:
+        """The state, held by nobody here: the traceback of what the step raises may have the frame of `go`."""
         state, self.state = self.state, ()
-        return self.leave.go(self.function, state)
+        return state
 
 
 @dataclass(slots=True)

@@ -140,8 +140,11 @@ tracer_node(Tracer *t, PyObject *op, PyObject *target, PyObject *args, PyObject 
     if (stores != NULL && PyUnicode_Check(stores) && PyUnicode_GET_LENGTH(stores) > 0) {
         label = stores;
     }
+    if (t->graph == NULL) {
+        t->graph = t->make_graph == NULL ? NULL : PyObject_CallNoArgs(t->make_graph);
+    }
     PyObject *arguments[] = {t->graph, label, op, target, args, kwargs};
-    PyObject *node = PyObject_Vectorcall(tracer_knows.node, arguments, 6, NULL);
+    PyObject *node = t->graph == NULL ? NULL : PyObject_Vectorcall(tracer_knows.node, arguments, 6, NULL);
     Py_DECREF(probe);
     PyObject *meta = node == NULL ? NULL : PyObject_GetAttr(node, names[META]);
     PyObject *line = meta == NULL ? NULL : user_line(t);
@@ -252,9 +255,9 @@ argument(Tracer *t, PyObject *value, PyObject *tensors)
 static int
 tracer_init(PyObject *self, PyObject *args, PyObject *kwds)
 {
-    PyObject *watcher, *ledger, *graph, *nodes, *state;
+    PyObject *watcher, *ledger, *make_graph, *nodes, *state;
     if (kwds != NULL || !PyArg_ParseTuple(args, "O!O!OO!O!:Tracer", &WatcherType, &watcher, &LedgerType, &ledger,
-                                          &graph, &PyList_Type, &nodes, &PyTuple_Type, &state)) {
+                                          &make_graph, &PyList_Type, &nodes, &PyTuple_Type, &state)) {
         return -1;
     }
     Tracer *t = (Tracer *)self;
@@ -273,7 +276,7 @@ tracer_init(PyObject *self, PyObject *args, PyObject *kwds)
     }
     t->watcher = (Watcher *)Py_NewRef(watcher);
     t->ledger = (Ledger *)Py_NewRef(ledger);
-    t->graph = Py_NewRef(graph);
+    t->make_graph = Py_NewRef(make_graph);
     t->nodes = Py_NewRef(nodes);
     t->expected = Py_NewRef(state);
     t->answers = Py_NewRef(Py_None);
@@ -291,6 +294,7 @@ tracer_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(t->ledger);
     Py_VISIT(t->known);
     Py_VISIT(t->forget);
+    Py_VISIT(t->make_graph);
     Py_VISIT(t->graph);
     Py_VISIT(t->nodes);
     Py_VISIT(t->lines);
@@ -311,6 +315,7 @@ tracer_clear(PyObject *self)
     Py_CLEAR(t->watcher);
     Py_CLEAR(t->ledger);
     Py_CLEAR(t->forget);
+    Py_CLEAR(t->make_graph);
     Py_CLEAR(t->graph);
     Py_CLEAR(t->nodes);
     Py_CLEAR(t->lines);
@@ -422,7 +427,7 @@ PyTypeObject TracerType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Tracer",
     .tp_basicsize = sizeof(Tracer),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
-    .tp_doc = "The tensors and nodes of one segment: watcher, ledger, graph, list of its operations, torch's state.",
+    .tp_doc = "The tensors and nodes of one segment: watcher, ledger, who makes the graph, list of its operations, torch's state.",
     .tp_new = PyType_GenericNew,
     .tp_init = tracer_init,
     .tp_traverse = tracer_traverse,

@@ -29,7 +29,7 @@ typedef struct {
     Ledger *ledger;
     PyObject *known;  /* {address: Known} */
     PyObject *forget; /* known.pop */
-    PyObject *graph, *nodes; /* a torch.fx.Graph, and the list of its operations */
+    PyObject *make_graph, *graph, *nodes; /* who gives a torch.fx.Graph, that graph once there is a node, its operations */
     PyObject *scalars; /* {address: (number, node)}, of numbers that are nodes */
     PyObject *writers; /* the places, among the operations, of those that wrote to a tensor */
     PyObject *shapes; /* called with every operation's node and result; or NULL: all sizes are constants */

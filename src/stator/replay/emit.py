@@ -395,9 +395,12 @@ class _Leaving:
             f"way = {step}({', '.join(self._state(-1, exit.step))})",
         ]
         for number, way in enumerate(exit.ways):
-            slots = f"return ({number}, {self._slots(way)})"
-            last = number == len(exit.ways) - 1
-            lines.append(slots if last else f"if way[0] == {number}: {slots}")
+            lines.append(f"if way[0] == {number}:")
+            if way.raises:  # the traceback has the frame below, and that one this: nothing is to be left here
+                lines.append(f"    try: return ({number}, {self._slots(way)})")
+                lines.append(f"    finally: del {', '.join([*parameters, 'way'])}")
+            else:
+                lines.append(f"    return ({number}, {self._slots(way)})")
         return "\n    ".join(lines) + "\n"
 
     def _state(self, frame: int, continuation: Continuation) -> list[str]:

@@ -6,13 +6,12 @@ forms of guards are named once, and by number from there on: a model of twelve l
 
 from __future__ import annotations
 
-import linecache
 import re
 import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from stator import events
+from stator import events, sources
 from stator.errors import BreakReason
 
 from .chronicle import Chronicle, Noted, Ran
@@ -220,7 +219,7 @@ class _Story:
                     mark["guards"] = mark.get("guards", 0) + 1
 
     def _source(self, file: int, marks: dict[int, Data]) -> Data:
-        lines = [line.rstrip("\n") for line in linecache.getlines(self._files.texts[file])]
+        lines = [line.rstrip("\n") for line in sources.lines(self._files.texts[file])]
         wanted = [line for line, mark in marks.items() if mark.keys() != {"guards"}]
         chunks = [(start, lines[start - 1 : end]) for start, end in _stretches(wanted, len(lines))]
         shown = {start + offset for start, texts in chunks for offset in range(len(texts))}

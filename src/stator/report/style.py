@@ -5,7 +5,6 @@ What enters: texts of events. What leaves: the same facts, laid out to be read.
 
 from __future__ import annotations
 
-import linecache
 import logging
 import os
 import re
@@ -13,6 +12,8 @@ import sysconfig
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TextIO
+
+from stator import sources
 
 WIDTH = 100
 _PLACE = re.compile(r"^(.*):(\d+)$")
@@ -50,7 +51,7 @@ def is_library(path: str) -> bool:
 def source_line(place: str) -> str:
     """The text of the line `file:number`; empty if it cannot be read."""
     found = _PLACE.match(place)
-    return linecache.getline(found[1], int(found[2])).strip() if found else ""
+    return sources.line(found[1], int(found[2])).strip() if found else ""
 
 
 # ------------------------------------------------------------------------------------------------------- guards

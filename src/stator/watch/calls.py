@@ -16,6 +16,7 @@ import itertools
 import math
 import operator
 import os
+import re
 import sys
 import types
 import weakref
@@ -44,6 +45,7 @@ from .rules import (
     calls_back,
     check_abstract,
     compare_identity,
+    compile_pattern,
     context_variable,
     delete_attribute,
     delete_attribute_plainly,
@@ -145,6 +147,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
     (change_first, [collections._count_elements], "counts in the dict that it is given"),  # type: ignore[attr-defined]
     (hash_of, [hash], "of values, not of identities"),
     (identity_of, [id], "good as a key within one run"),
+    (compile_pattern, [re._compiler.compile], "computes from texts"),  # type: ignore[attr-defined]
     (exception_info, [sys.exc_info], "the exception being handled here is a fresh object"),
     (read_again, [sys.getrecursionlimit], "a setting, which the guards read again"),
     (
@@ -290,6 +293,7 @@ _ASKED_ALWAYS = frozenset(
         delete_attribute_plainly,
         namespace_of,
         read_again,
+        compile_pattern,
         logging_calls.call_cached,
         show,
         show_plainly,

@@ -21,6 +21,7 @@ from .breaks import Drop
 from .constants import is_constant
 from .ledger import Change, Ledger
 
+_MOST_ORIGINS = 100_000  # of a recording: to guard so many values takes a millisecond or two in every call
 _BASES: dict[str, type] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "deque": deque}
 
 
@@ -44,7 +45,11 @@ def expose(ledger: Ledger, origin: Origin, container: Any) -> None:
         if change.structure_noted:
             return
         change.structure_noted = True
-    _EXPOSE[kind](ledger, origin, container if change is None else change.initial)
+    initial = container if change is None else change.initial
+    size = _size(initial)
+    if len(ledger.origins) + size > _MOST_ORIGINS:
+        raise Drop("too-many-guards", f"a {type(container).__qualname__} of {size:,} items")
+    _EXPOSE[kind](ledger, origin, initial)
 
 
 def _expose_sequence(ledger: Ledger, origin: Origin, initial: Any) -> None:
@@ -122,12 +127,15 @@ def _plain_items(value: Any, kind: str) -> Iterable[Any]:
 def measure(ledger: Ledger, origin: Origin, container: Any) -> None:
     """Only the length matters."""
     ledger.touch(origin, container)
-    kind = container_kind(type(container))
-    if kind is not None:
-        initial = _initial(ledger, container)
-        base: Any = _BASES[kind] if type(initial) is type(container) else type(initial)
-        base = frozenset if issubclass(type(initial), frozenset) else base
-        ledger.require(origin, Fact.LEN, base.__len__(initial))
+    if container_kind(type(container)) is not None:
+        ledger.require(origin, Fact.LEN, _size(_initial(ledger, container)))
+
+
+def _size(value: Any) -> int:
+    """The length of a container, whatever a subclass says of itself."""
+    base: Any = next(base for base in (*_BASES.values(), frozenset) if issubclass(type(value), base))
+    size: int = base.__len__(value)
+    return size
 
 
 def read_key(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any) -> Origin | None:
@@ -256,17 +264,31 @@ def append(ledger: Ledger, origin: Origin, items: Any) -> None:
     _begin(ledger, origin, items, "list")
 
 
-def change_all(ledger: Ledger, origin: Origin, container: Any) -> None:
-    """Anything about a container may be about to change."""
+def change_all(ledger: Ledger, origin: Origin, container: Any, gone: Iterable[Any] | None = None) -> None:
+    """Anything about a container may be about to change. `gone`: the items that it lets go of; None: any of them."""
     kind = container_kind(type(container))
     if kind is None or kind == "tuple":
         raise Drop("unknown-callable", f"changes an outside {type(container).__name__}")
     expose(ledger, origin, container)
-    for item in dict.values(container) if kind == "dict" else _plain_items(container, kind):
+    if gone is None:
+        gone = dict.values(container) if kind == "dict" else _plain_items(container, kind)
+    for item in gone:
         let_go(item)
     change = _begin(ledger, origin, container, kind)
     change.whole = True
     change.structure_noted = True
+
+
+def items_at(container: Any, key: Any) -> Iterable[Any] | None:
+    """What an index or a slice of a list or deque stands for, or None if that is not certain. Who changes one place
+    after the other is not to pay for the whole container each time."""
+    base: Any = next((base for base in (list, deque) if issubclass(type(container), base)), None)
+    if base is not None and type(key) is int:
+        count = base.__len__(container)
+        return [base.__getitem__(container, key)] if -count <= key < count else ()
+    if base is list and type(key) is slice and {type(key.start), type(key.stop), type(key.step)} <= {int, type(None)}:
+        return [] if key.step == 0 else list.__getitem__(container, key)  # else it is going to raise
+    return None
 
 
 def _begin(ledger: Ledger, origin: Origin, container: Any, kind: str) -> Change:

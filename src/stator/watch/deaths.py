@@ -1,4 +1,5 @@
-"""Values whose death a program can notice: by a weak reference, a finalizer, a generator that is closed.
+"""Values whose death a program can notice: by a weak reference, a finalizer, a generator that is closed, a bytearray
+that could not be resized as long as a `memoryview` of it was there.
 
 A continuation need not be given variables that are not read any more. The plain function's frame holds them all the
 same, until it returns: a temporary folder, say, of which only the name is used. Such a variable is handed on.
@@ -9,28 +10,63 @@ program's. What is not looked at: tensors, which a graph would have to give back
 
 from __future__ import annotations
 
+import functools
 import gc
+import operator
 import weakref
 from types import (
     AsyncGeneratorType,
     BuiltinFunctionType,
+    CellType,
     CodeType,
     CoroutineType,
     FunctionType,
     GeneratorType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
     ModuleType,
+    SimpleNamespace,
 )
 from typing import Any
 
 import torch
 
 from .. import _native
+from ..facts import VALUE_TYPES, container_kind, is_open
+from .constants import is_constant
+from .methods import ITERATOR_TYPES
 
 _MOST = 500  # objects that are looked at; behind that anything is possible
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
 _PLAIN |= {_native.Int, _native.Float}  # symbolic numbers
 _SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)  # to close one runs its `finally`
 _NOT_ENTERED = (torch.Tensor, type, ModuleType, CodeType, BuiltinFunctionType)
+# What these hold is what the collector is told of, and holding it is all that they do. An object of any other C type
+# may keep a buffer, a lock or a register of something.
+_TRANSPARENT = (
+    object,
+    bytearray,
+    *VALUE_TYPES,
+    FunctionType,
+    MethodType,
+    MethodWrapperType,
+    CellType,
+    MappingProxyType,
+    SimpleNamespace,
+    property,
+    staticmethod,
+    classmethod,
+    super,
+    slice,
+    functools.partial,
+    functools._lru_cache_wrapper,
+    operator.itemgetter,
+    operator.attrgetter,
+    operator.methodcaller,
+    _native.Compiled,
+    *ITERATOR_TYPES,
+)
 
 
 def may_be_noticed(value: Any) -> bool:
@@ -48,7 +84,7 @@ def is_noticed(value: Any) -> bool:
             continue
         if len(seen) == _MOST or issubclass(kind, _SUSPENDED) or weakref.getweakrefcount(one):
             return True
-        if _native.mro_lookup(kind, "__del__") is not _native.MISSING:
+        if _native.mro_lookup(kind, "__del__") is not _native.MISSING or not _is_transparent(one):
             return True
         seen.add(id(one))
         if kind is FunctionType:  # not its globals
@@ -56,3 +92,11 @@ def is_noticed(value: Any) -> bool:
         else:
             pending += gc.get_referents(one)
     return False
+
+
+def _is_transparent(value: Any) -> bool:
+    base = next(base for base in type(value).__mro__ if not is_open(base))
+    if base is weakref.ReferenceType:
+        return value.__callback__ is None
+    known = base in _TRANSPARENT or issubclass(base, BaseException) or container_kind(base) is not None
+    return known or is_constant(value) or base.__module__.partition(".")[0] == "torch"

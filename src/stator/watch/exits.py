@@ -8,6 +8,7 @@ step by itself, `arrive` says which of the ways it took, and with what.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from types import (
     BuiltinMethodType,
     ClassMethodDescriptorType,
@@ -35,6 +36,11 @@ class Break(NamedTuple):
     ways: list[Way]
     exits: list[Exit]  # of the step
     moves: tuple[int, ...] | None  # of a step that only calls a method, which lies before its object at the end
+
+    def emptied(self, keeps: Callable[[Any], bool]) -> Break:
+        """What `arrive` needs, and of the values those alone: the program may let go of the others meanwhile."""
+        states = [{name: value for name, value in state.items() if keeps(value)} for state in self.states]
+        return self._replace(frames=[frame._replace(values=()) for frame in self.frames], states=states)
 
 
 class Arrival(NamedTuple):

@@ -31,6 +31,7 @@ from .containers import (
     contains,
     expose,
     expose_deep,
+    items_at,
     let_go,
     measure,
     read_index,
@@ -426,7 +427,7 @@ class Handlers:
         if origin is not None and type(container) is list:
             append(self.ledger, origin, container)
         elif origin is not None:
-            change_all(self.ledger, origin, container)
+            change_all(self.ledger, origin, container, () if type(container) is set else None)
 
     def on_with(self, probe: Any, manager: Any) -> None:
         self.ledger.place = probe
@@ -546,7 +547,7 @@ class Handlers:
         if kind == "dict":
             change_key(self.ledger, origin, container, key, remove=remove)
         elif kind is not None:
-            change_all(self.ledger, origin, container)
+            change_all(self.ledger, origin, container, items_at(container, key))
         else:
             raise Drop("unguardable", f"an item of {type(container).__qualname__} is set")
 

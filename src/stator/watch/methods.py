@@ -7,7 +7,9 @@ import contextvars
 import copyreg
 import functools
 import itertools
+import re
 import types
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +17,7 @@ import torch
 from ..facts import container_kind, is_open
 from .breaks import Drop
 from .constants import is_constant
-from .containers import append, change_all, change_key, read_key
+from .containers import append, change_all, change_key, items_at, read_key
 from .rules import (
     Args,
     Rule,
@@ -67,7 +69,22 @@ def _change(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Non
     shallow(r, func, args[1:], ())
     origin = r.ledger.find(args[0])
     if origin is not None:
-        change_all(r.ledger, origin, args[0])
+        change_all(r.ledger, origin, args[0], _gone(func.__name__, args))
+
+
+# Methods of lists, sets and deques that let go of no item; and those that let go of what is at one place.
+_KEEP_ALL = frozenset("insert reverse rotate append appendleft extend extendleft add update __ior__ __iadd__".split())
+_PLACES = {"pop": -1, "popleft": 0, "__setitem__": None, "__delitem__": None}
+
+
+def _gone(method: str, args: Args) -> Iterable[Any] | None:
+    """The items that a method lets go of; None: any."""
+    bounded = issubclass(type(args[0]), collections.deque) and collections.deque.maxlen.__get__(args[0]) is not None
+    if method in _KEEP_ALL and not bounded and not issubclass(type(args[0]), dict):
+        return ()
+    if method in _PLACES:
+        return items_at(args[0], args[1] if len(args) > 1 else _PLACES[method])
+    return None
 
 
 @takes(2)
@@ -242,6 +259,8 @@ def method_rule(func: Any) -> Rule | None:
     if shows and (cls is object or issubclass(cls, BaseException) or container_kind(cls) is not None):
         return show_plainly
     if cls in _IMMUTABLE_TYPES or cls is bytearray:  # an outside bytearray ends the recording when consulted
+        return pure
+    if cls is re.Pattern and name in ("split", "findall"):  # others give a match, which nobody can make again
         return pure
     kind = container_kind(cls)
     if kind is not None and cls.__module__ in ("builtins", "collections", "_collections"):

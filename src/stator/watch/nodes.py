@@ -7,6 +7,7 @@ is done for all at once, which takes a third of the time.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from typing import Any
@@ -59,12 +60,16 @@ class Regions:
 
 class Nodes:
     def __init__(self) -> None:
-        self.graph = fx.Graph()
         self._inputs: list[tuple[fx.Node, Origin]] = []
         self._numbers: list[tuple[fx.Node, Origin]] = []
         self.operations: list[fx.Node] = []
         self.regions = Regions(self.operations)
         self._names: dict[int, str] = {}
+
+    @functools.cached_property
+    def graph(self) -> fx.Graph:
+        """Made when the first node is: a graph is a cycle, and who counts what the collector finds would notice it."""
+        return fx.Graph()
 
     @property
     def inputs(self) -> list[fx.Node]:

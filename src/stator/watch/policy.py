@@ -10,6 +10,7 @@ import collections.abc
 import copyreg
 import importlib._bootstrap
 import os
+import re
 import sys
 import types
 import weakref
@@ -54,6 +55,7 @@ def _wrapper_of_tensor_operators() -> types.CodeType:
 _SKIPPED = _codes(
     torch.overrides.handle_torch_function,  # pops the mode and calls it
     torch.Tensor.__hash__,  # the identity, which `Recorder.hashed` notes
+    re._compiler.compile,  # type: ignore[attr-defined]  # its arguments, which have a rule
 )
 _SKIPPED[_wrapper_of_tensor_operators()] = None  # calls handle_torch_function
 # Of an import statement: `Handlers.on_import` notes what they read.

@@ -7,7 +7,7 @@ import types
 from dataclasses import replace
 from traceback import FrameSummary
 
-from .. import _native
+from .. import _native, sources
 from ..errors import REASONS, BreakReason, break_reason
 from . import policy
 from .breaks import Drop
@@ -29,7 +29,7 @@ def reason_of(drop: Drop, probe: _native.Probe | None) -> BreakReason:
             reason,
             filename=caller.filename,
             lineno=caller.lineno or 0,
-            line=caller.line or "",
+            line=sources.line(caller.filename, caller.lineno).strip(),
             function=caller.name,
             user_stack=stack,
             columns=None,

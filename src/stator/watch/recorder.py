@@ -348,7 +348,8 @@ class Recorder(Handlers):
 
     def _wait(self, broken: Break | None, calls: int = 0) -> None:
         """The next segment is to start in the frame so many calls away, behind the instruction where it stands."""
-        self._break, self._waiting, self._over = broken, True, False
+        self._break = broken and broken.emptied(lambda value: _is_loose(self.original(value)))
+        self._waiting, self._over = True, False
         self.tracer.active = False
         self.watcher.pend(calls)
         self._let_die()
@@ -712,10 +713,11 @@ class Recorder(Handlers):
 
 
 _LOOSE_TYPES = (int, float, str)
+_LONGEST = 100_000  # characters of a text that is copied to be told from others
 
 
 def _is_loose(value: Any) -> bool:
     """Can it be made an object of its own, and told by that wherever it goes?"""
     if type(value) is float:
         return value == value  # a NaN is told by its identity already
-    return type(value) is int or (type(value) is str and len(value) > 1)
+    return type(value) is int or (type(value) is str and 1 < len(value) <= _LONGEST)

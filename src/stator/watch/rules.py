@@ -11,6 +11,7 @@ import functools
 import gc
 import itertools
 import operator
+import re
 import sys
 import types
 from abc import get_cache_token
@@ -287,6 +288,23 @@ def cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
         r.failed_inside(Drop("cached-function", r.name_of(func)))
         return lambda *given: value
     return None
+
+
+# A pattern of which `re` may warn: inside of a set there is what could come to mean a set of sets.
+_MAY_WARN = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*?(?:\[|--|&&|~~|\|\|)", re.DOTALL)
+
+
+@takes(1)
+def compile_pattern(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """What `re` calls where it does not know a pattern yet. It runs unwatched: the same text gives the same pattern,
+    and watched it would break the graph dozens of times. Not so if it warns, prints or depends on the locale."""
+    pure(r, func, args, kwnames)
+    text, flags = args[0], args[1] if len(args) > 1 else 0
+    plain = type(text) is str or (type(text) is bytes and b"L" not in text)
+    if kwnames or not plain or type(flags) not in (int, re.RegexFlag) or flags & (re.DEBUG | re.LOCALE):
+        raise Drop("unknown-callable", "re.compile")
+    if _MAY_WARN.search(str(text)) is not None:
+        raise Drop("call-warn", "re.compile")
 
 
 _NOT_CACHED = object()

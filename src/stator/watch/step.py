@@ -315,18 +315,21 @@ class _Step:
             asm.emit(o.POP_EXCEPT)
         asm.emit(o.LOAD_CONST, self.builder.constant(len(self.exits)))
         handled = iter(self.handled)
-        values = [self.builder.moved[i] for i in parameters]
+        variables = [self.builder.moved[i] for i in parameters]
+        values: list[int] = []
         for i, slot in enumerate(state.stack):
             if slot is Slot.VALUE:
                 values.append(index[f".t{i}"])
             elif slot is Slot.EXC:
                 values.append(index[next(handled)])
         values += [index[".error"]] if raised else []
-        for value in values:
+        for value in (*variables, *values):
             asm.emit(o.LOAD_FAST, value)
-        asm.emit(o.BUILD_TUPLE, 1 + len(values))
+        for value in values if raised else ():  # the traceback has this frame: what is left here lives as long as that
+            asm.emit(o.DELETE_FAST, value)
+        asm.emit(o.BUILD_TUPLE, 1 + len(variables) + len(values))
         asm.emit(o.RETURN_VALUE)
-        self.builder.depth = max(self.builder.depth, 2 + len(values))
+        self.builder.depth = max(self.builder.depth, 2 + len(variables) + len(values))
         names = tuple(flow.names[i] for i in parameters)
         self.exits.append(Exit(flow.offset(state.k), names, state.stack, raised))
 

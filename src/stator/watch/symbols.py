@@ -37,6 +37,7 @@ Sizes = tuple[int | None, ...]
 NUMBER = None  # what of an origin's value changes: the number that it is, or
 Dim = int | None  # one of its sizes; a stride by the complement
 ANY_SIZE = (0, 2**62)
+_MOST_NUMBERS = 1_000  # that are symbols; where more than these change, it is data, which a graph would not take anyway
 
 _READ_TOO_LATE = ("__defaults__", "__kwdefaults__")  # a frame that starts has its arguments already
 _FACTS_OF_SIZES = frozenset(
@@ -136,7 +137,7 @@ class Symbols(Taken):
             return False
         if NUMBER not in self._changing.seen.get(path_of(origin), ()) or origin.edge is Edge.LOCAL:
             return False
-        if not _may_be_symbol(value):
+        if not _may_be_symbol(value) or len(self._changing.seen) > _MOST_NUMBERS:
             return False
         way = self._way_to_put(origin)
         if way is None:

@@ -115,7 +115,8 @@ class Tracer(_native.Tracer):
     def __init__(self, recorder: Recorder, state: tuple[Any, ...], nodes: Nodes | None = None) -> None:
         self._nodes = Nodes() if nodes is None else nodes
         self._leaves: list[torch.nn.Module] = []
-        super().__init__(recorder.watcher, recorder.ledger, self._nodes.graph, self._nodes.operations, state)
+        make_graph = functools.partial(getattr, self._nodes, "graph")
+        super().__init__(recorder.watcher, recorder.ledger, make_graph, self._nodes.operations, state)
         self._recorder = recorder
         self._ledger = recorder.ledger
         self.regions = self._nodes.regions

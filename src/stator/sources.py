@@ -1,0 +1,48 @@
+"""Lines of source, for messages. A program can look into `linecache.cache`, so nothing is left there.
+
+Enters: a file's name, or what code says it was made from (`<doctest …>`, a cell of a notebook). Leaves: its lines; none
+if they cannot be found.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+from typing import Any
+
+
+def lines(filename: str) -> list[str]:
+    """All lines, each with its end."""
+    known = linecache.cache.get(filename)
+    if known is not None and len(known) > 1:
+        return known[2]
+    try:
+        found = os.stat(filename)
+    except (OSError, ValueError):
+        return _asked_for(filename)
+    return _read(filename, found.st_mtime_ns, found.st_size)
+
+
+def line(filename: str, number: int | None) -> str:
+    """One of them, counted from one; empty if there is none."""
+    found = lines(filename)
+    return found[number - 1] if number is not None and 1 <= number <= len(found) else ""
+
+
+@functools.lru_cache(maxsize=64)
+def _read(filename: str, *stamp: int) -> list[str]:
+    return _asked_for(filename)
+
+
+def _asked_for(filename: str) -> list[str]:
+    """As `linecache` gives them, which others (`doctest`) may have taught to know more files than there are."""
+    cache: dict[str, Any] = linecache.cache
+    known = cache.get(filename)
+    try:
+        return list(linecache.getlines(filename))
+    finally:
+        if known is None:
+            cache.pop(filename, None)
+        else:  # who is to be asked for the text
+            cache[filename] = known

@@ -1,0 +1,150 @@
+"""Containers with many items: the time that a recording takes grows as they do, and there is an end to it."""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import time
+import weakref
+
+import pytest
+import torch
+from harness import World, check, rand
+
+import stator
+
+
+class Thing:
+    pass
+
+
+def _sift(heap):
+    """As `heapq` does it in Python: compares and moves one item at a time."""
+    for start in reversed(range(len(heap) // 2)):
+        place = start
+        while 2 * place + 1 < len(heap):
+            child = 2 * place + 1
+            if child + 1 < len(heap) and heap[child + 1] < heap[child]:
+                child += 1
+            if heap[place] <= heap[child]:
+                break
+            heap[place], heap[child] = heap[child], heap[place]
+            place = child
+
+
+def _seconds(count: int) -> float:
+    def fn(x, heap):
+        _sift(heap)
+        return x + heap[0]
+
+    compiled = stator.compile(fn, backend="eager")
+    heap = [(n * 7919) % count for n in range(count)]
+    wanted = heap.copy()
+    heapq.heapify(wanted)
+    start = time.perf_counter()
+    assert torch.equal(compiled(rand(1), heap), rand(1) + wanted[0])
+    taken = time.perf_counter() - start
+    stator.reset()
+    return taken
+
+
+def test_changing_one_place_after_the_other_takes_time_for_that_place():
+    few, many = min(_seconds(500) for _ in range(3)), _seconds(8000)
+    assert many < 16 * few * 4
+
+
+CHANGES = {
+    "set": lambda items: items.__setitem__(1, 5),
+    "set from the end": lambda items: items.__setitem__(-1, 5),
+    "delete": lambda items: items.__delitem__(0),
+    "pop": lambda items: items.pop(),
+    "pop the first": lambda items: items.pop(0) if type(items) is list else items.popleft(),
+    "insert": lambda items: items.insert(1, 7),
+    "reverse": lambda items: items.reverse(),
+    "append": lambda items: items.append(8),
+    "extend": lambda items: items.extend([8, 9]),
+    "out of range": lambda items: items.__setitem__(100, 5),
+}
+
+
+def _change(items, how):
+    try:
+        CHANGES[how](items)
+    except IndexError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("how", CHANGES)
+@pytest.mark.parametrize("kind", [list, collections.deque, lambda items: collections.deque(items, 3)])
+def test_what_a_change_lets_go_of_dies_when_it_should(kind, how):
+    """Each of the three items is watched by a weak reference, and may be the one that goes."""
+
+    def world():
+        things = kind([Thing() for _ in range(3)])
+        refs = [weakref.ref(thing) for thing in things]
+
+        @stator.disable
+        def alive():
+            return [ref() is not None for ref in refs]
+
+        def fn(x, items):
+            told = _change(items, how)
+            return told, alive(), len(items), x + 1
+
+        def call(w):
+            result = w.fn(rand(1), things)
+            things.clear()
+            things.extend(Thing() for _ in range(3))
+            refs[:] = [weakref.ref(thing) for thing in things]
+            return result
+
+        return World(fn=fn, call=call)
+
+    check(world, [lambda w: w.call(w)] * 4, expect=None)
+
+
+@pytest.mark.parametrize("how", [sum, max, lambda items: sum(n for n in items), lambda items: items[3] + len(items)])
+def test_there_is_an_end_to_what_is_guarded(how):
+    many = list(range(150_000))
+
+    def fn(x, items):
+        y = x + 1
+        return how(items) * y
+
+    def world():
+        return World(fn=fn, items=many.copy())
+
+    def changed(w):
+        w.items[3] = 200_000
+        return w.fn(rand(3), w.items)
+
+    calls = [lambda w: w.fn(rand(1), w.items), lambda w: w.fn(rand(2), w.items), changed, changed]
+    check(world, calls, expect=None, observe=lambda w: None)
+
+
+def test_the_end_is_told():
+    def fn(x, items):
+        return x + sum(items)
+
+    many = list(range(150_000))
+    compiled = stator.compile(fn, backend="eager")
+    for seed in range(3):
+        many[0] = seed
+        assert torch.equal(compiled(rand(seed), many), rand(seed) + sum(many))
+    assert [why.id for why in compiled.stator.break_reasons] == ["too-many-guards"]
+    assert "a list of 150,000 items" in str(compiled.stator.break_reasons[0])
+
+
+def test_many_numbers_that_change():
+    """They are constants of a recording: nobody makes a symbol of each."""
+
+    def fn(x, items):
+        return x + max(items)
+
+    compiled = stator.compile(fn, backend="eager")
+    start = time.perf_counter()
+    for seed in range(5):
+        items = [float(n * 31 % 5003 + seed) for n in range(5000)]
+        assert torch.equal(compiled(rand(seed), items), rand(seed) + max(items))
+    assert time.perf_counter() - start < 10
