@@ -9,6 +9,8 @@ import torch
 from changing_worlds import check_calls
 from harness import World, check, rand
 
+import stator
+
 
 def test_a_partial_with_names_that_are_no_identifiers():
     """Keywords may be any text."""
@@ -191,3 +193,38 @@ def test_an_object_made_inside_with_a_lookup_of_its_own():
         return list(w.log)
 
     check(world, [run, run, run], expect=None)
+
+
+def test_aliases_of_types_are_made_of_the_objects_of_the_call():
+    class Thing:
+        pass
+
+    def fn(x, thing):
+        kept = tuple[thing, int]
+        stator.graph_break()
+        return x + 1, list[thing], kept, dict[str, list[thing]], list[int]
+
+    def run(w):
+        thing = Thing()
+        _, one, two, nested, plain = w.fn(rand(1), thing)
+        assert plain == list[int] and plain.__origin__ is list
+        return one.__args__[0] is thing, two.__args__[0] is thing, nested.__args__[1].__args__[0] is thing
+
+    seen = check(lambda: World(fn=fn), [run] * 4, expect=None)
+    assert seen.world.fn.stator.plain == 0
+
+
+def test_an_alias_from_outside_stays_the_same_object():
+    def world():
+        w = World(alias=list[object()])
+        w.fn = lambda x: (x + 1, w.alias)
+        return w
+
+    def run(w):
+        return w.fn(rand(1))[1] is w.alias
+
+    def other(w):
+        w.alias = list[object()]
+        return run(w)
+
+    check(world, [run, run, other, run], expect="miss hit miss hit")

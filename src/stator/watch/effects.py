@@ -62,7 +62,7 @@ class Rebuilder:
             if given is not None:
                 return Outside(given.index)
             return Output(self._recorder.tracer.number_output(self._symbols.node_of(symbol)))
-        if is_constant(value):
+        if is_constant(value) and not (type(value) in _ALIASES and self._is_made_of_objects(value)):
             output = self._recorder.tracer.scalar_output(value)
             if output is not None:
                 return Output(output)
@@ -88,6 +88,15 @@ class Rebuilder:
             else:
                 self._describe(value, blueprint)
         return made
+
+    def _is_made_of_objects(self, alias: Any) -> bool:
+        """`list[x]` is a constant by its identity, unless the run has made it of an object that may be another one."""
+        if self.ledger.find(alias) is not None:
+            return False
+        return any(
+            self._is_made_of_objects(part) if type(part) in _ALIASES else not is_constant(part)
+            for part in alias.__args__
+        )
 
     def recipes(self, values: Any) -> list[Recipe]:
         return [self.recipe(value) for value in values]
@@ -227,6 +236,11 @@ class Rebuilder:
         blueprint.parts = [Constant(make), self.recipes(args), self.recipes(s for s in state if s is not None)]
         blueprint.late = any(isinstance(r, Fresh) and self.blueprints[r.index].late for r in blueprint.parts[1])
 
+    def _alias(self, value: Any, blueprint: Blueprint) -> None:
+        if value.__unpacked__:
+            raise Drop("rebuild", "an unpacked generic alias")
+        self._reduced(value, blueprint)
+
     def _walker(self, value: Any, blueprint: Blueprint) -> None:
         """An iterator of a dict or a set: made anew when that is as it was, and moved on as far."""
         walked = next((o for o in gc.get_referents(value) if issubclass(type(o), (dict, set, frozenset))), None)
@@ -284,6 +298,7 @@ _REDUCED = (
     *map(type, (iter(int, 1), enumerate([]))),
     *map(type, (zip(), map(abs, ()), filter(None, ()), [].append)),
 )
+_ALIASES = (types.GenericAlias, types.UnionType)
 _WITH_ATTRIBUTES = (types.SimpleNamespace, collections.OrderedDict)  # builtin types whose instances have a dict
 _DESCRIBE: dict[type, Callable[[Rebuilder, Any, Blueprint], None]] = {
     **dict.fromkeys(_REDUCED, Rebuilder._reduced),
@@ -292,6 +307,7 @@ _DESCRIBE: dict[type, Callable[[Rebuilder, Any, Blueprint], None]] = {
     bytearray: Rebuilder._bytearray,
     types.MethodType: Rebuilder._method,
     functools.partial: Rebuilder._partial,
+    types.GenericAlias: Rebuilder._alias,
     types.CellType: Rebuilder._cell,
     types.FunctionType: Rebuilder._function,
     types.SimpleNamespace: Rebuilder._namespace,
