@@ -184,7 +184,7 @@ def differentiated(result: Any) -> Any:
         if leaf.requires_grad and leaf.is_floating_point():
             total = leaf.sum() if total is None else total + leaf.sum()
     if total is not None:
-        total.backward()
+        total.backward(retain_graph=True)  # what one graph gave has one backward, and part of it may be asked for again
     return result
 
 
