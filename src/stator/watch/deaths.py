@@ -44,28 +44,33 @@ _SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)  # to close one 
 _NOT_ENTERED = (torch.Tensor, type, ModuleType, CodeType, BuiltinFunctionType)
 # What these hold is what the collector is told of, and holding it is all that they do. An object of any other C type
 # may keep a buffer, a lock or a register of something.
-_TRANSPARENT = (
-    object,
-    bytearray,
-    *VALUE_TYPES,
-    FunctionType,
-    MethodType,
-    MethodWrapperType,
-    CellType,
-    MappingProxyType,
-    SimpleNamespace,
-    property,
-    staticmethod,
-    classmethod,
-    super,
-    slice,
-    functools.partial,
-    functools._lru_cache_wrapper,
-    operator.itemgetter,
-    operator.attrgetter,
-    operator.methodcaller,
-    _native.Compiled,
-    *ITERATOR_TYPES,
+_TRANSPARENT = frozenset(
+    {
+        object,
+        dict,
+        list,
+        tuple,
+        bytearray,
+        *VALUE_TYPES,
+        FunctionType,
+        MethodType,
+        MethodWrapperType,
+        CellType,
+        MappingProxyType,
+        SimpleNamespace,
+        property,
+        staticmethod,
+        classmethod,
+        super,
+        slice,
+        functools.partial,
+        functools._lru_cache_wrapper,
+        operator.itemgetter,
+        operator.attrgetter,
+        operator.methodcaller,
+        _native.Compiled,
+        *ITERATOR_TYPES,
+    }
 )
 
 
@@ -95,6 +100,8 @@ def is_noticed(value: Any) -> bool:
 
 
 def _is_transparent(value: Any) -> bool:
+    if type(value) in _TRANSPARENT:
+        return True
     base = next(base for base in type(value).__mro__ if not is_open(base))
     if base is weakref.ReferenceType:
         return value.__callback__ is None
