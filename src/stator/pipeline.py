@@ -14,6 +14,7 @@ import functools
 import gc
 import inspect
 import time
+import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -102,6 +103,12 @@ class _Overtaken(Exception):
     """Another thread has changed what a replay relies on, before it had the lock."""
 
 
+def _has_begun(entry: Entry, error: BaseException) -> bool:
+    """Whether a replay that raised this may have come to its first line."""
+    code = getattr(entry.replay, "__code__", None)
+    return code is None or any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
 class Plain:
     """A call is not compiled: it runs as plain Python."""
 
@@ -124,12 +131,11 @@ class Leaving:
         self.state = state
 
     def go(self) -> _native.Jump:
-        return self.leave.go(self.function, self._take())
-
-    def _take(self) -> Slots:
-        """The state, held by nobody here: the traceback of what the step raises may have the frame of `go`."""
         state, self.state = self.state, ()
-        return state
+        try:
+            return self.leave.go(self.function, state)
+        finally:
+            del state  # the traceback of what the step raises may have this frame
 
 
 @dataclass(slots=True)
@@ -386,7 +392,7 @@ class Program:
         """
         if isinstance(error, VerificationError):
             raise error
-        if entry.mutates and not restored and not is_unwritten(error):
+        if entry.mutates and not restored and not is_unwritten(error) and _has_begun(entry, error):
             error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
             raise error
         result = self.call_plain(function, slots) if function is self.function else hand_over(function, slots)
@@ -435,7 +441,7 @@ class Program:
     def _plain(self, why: Any) -> Plain:
         """A call is going to run as plain Python."""
         self.tally.plain += 1
-        if events.listening(events.RanPlain):
+        if events.RanPlain in events.READERS:
             events.emit(events.RanPlain(self.name, why))
         return PLAIN
 
@@ -480,11 +486,14 @@ class Program:
     def _record(self, function: types.FunctionType, slots: Given) -> Any:
         """Watch the call; its result is the call's result, whatever becomes of the recording."""
         start = time.perf_counter()
+        recorder: Recorder | None = None
         try:
             recorder = Recorder(self.name, self.start, self.settings, self._ask, self._experience(False))
             recorder.prepare(function, self.names, slots, self.way, frozenset(self.cache.changing))
         except Exception as error:
+            recorder = None
             self._internal_failure("preparing to watch", error)
+        if recorder is None:
             return self.call_plain(function, slots)
         segments: list[Segment] = []
         misled = False
@@ -502,6 +511,9 @@ class Program:
             if not isinstance(error, Exception):
                 raise
             recorder.failure = recorder.failure or error
+            if hasattr(recorder, "watcher"):  # it has not been taken apart
+                recorder.collapse(error)
+                self._let_go(recorder)
         if recorder.raised is not None:  # the fault came while that was on its way
             self._internal_failure("watching", recorder.failure)
             raise recorder.raised
@@ -526,9 +538,14 @@ class Program:
 
     def _try_to_keep(self, recorder: Recorder, segments: list[Segment], start: float) -> None:
         try:
-            self._keep(recorder, segments, start)
+            try:
+                self._keep(recorder, segments, start)
+            except Exception as error:
+                self._not_kept(error)
+        except (*_FOR_THE_USER, Warning):
+            raise
         except Exception as error:
-            self._not_kept(error)
+            self._internal_failure("telling what has failed", error)
 
     def _not_kept(self, error: BaseException) -> None:
         """A recording has come to nothing: said, or raised."""
@@ -662,6 +679,8 @@ class Program:
                 return miss._replace(caller=first_read_in_forward(inputs[0], miss.guard))
             return miss
         except Exception as error:
+            if not self.settings.suppress_errors:
+                raise
             return Miss(self.name, "guards to hold", f"{type(error).__name__}: {error}", "")
 
     def _note_raise(self, recorder: Recorder) -> None:
@@ -724,4 +743,10 @@ class Program:
         self._transient += 1
         fault = error or RuntimeError("no recording")
         warned, self.tally.complained = self.tally.complained, True
-        announce.failure(self.name, where, fault, self.settings, quiet=warned)
+        try:
+            announce.failure(self.name, where, fault, self.settings, quiet=warned)
+        except (InternalError, Warning):
+            raise
+        except Exception:  # not even that can be told
+            if not self.settings.suppress_errors:
+                raise InternalError(where, fault) from fault
