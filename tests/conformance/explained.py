@@ -19,6 +19,7 @@ _COUNT = "counts the references to an object: recordings and their guards have s
 _DICTS = "counts what the garbage collector finds: objects whose attributes were guarded have a dict, one object more"
 _AGE = "compares what the garbage collector knows, by age, with what it knew before: objects of ours come in between"
 _RESTS = "waits in a loop for the garbage collector, which rests while a run is recorded"
+_NEXT = "wants the collector to run while a frame object is made, on the very next allocation: ours are counted, too"
 
 EXPLAINED: tuple[Explained, ...] = (
     Explained("test.test_generators.__test__.syntax", "watch", _CODE),
@@ -27,6 +28,7 @@ EXPLAINED: tuple[Explained, ...] = (
     Explained("test.test_gc.GCTests.test_boom*", "compile", _DICTS),
     Explained("test.test_gc.GCTests.test_get_objects*", "compile", _AGE),
     Explained("test.test_gc.GCTogglingTests.test_bug1055820c", "compile", _RESTS),
+    Explained("test.test_frame.TestIncompleteFrameAreInvisible.test_sneaky_frame_object", "compile", _NEXT),
     Explained("test.test_coroutines.CoroutineTest.test_for_2", "compile", _COUNT),
     Explained("test.test_enumerate.TestReversed.test_bug1229429", "compile", _COUNT),
 )
