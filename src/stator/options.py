@@ -170,7 +170,8 @@ class Settings:
         False,
         _flag,
         "Call the backend on a thread of its own: the first call returns at once, and calls run as plain Python until "
-        "its graph is ready. `compiled.stator.wait()` waits. What fails there is told, or raised, by the next call.",
+        "its graph is ready. `compiled.stator.wait()` waits. What fails there is told, or raised, by that or by the "
+        "next call that no recording fits.",
     )
 
     if not TYPE_CHECKING:  # a type checker that saw this would take any misspelt name for an option

@@ -550,20 +550,26 @@ class Program:
     def _not_kept(self, error: BaseException) -> None:
         """A recording has come to nothing: said, or raised."""
         if isinstance(error, BackendError) and self.settings.suppress_errors:
-            announce.warn(f"{error}; {self.name} runs as plain Python")
             self._transient = _TRANSIENT_LIMIT
             self.tally.plain += 1
+            announce.warn(f"{error}; {self.name} runs as plain Python")
         elif isinstance(error, _FOR_THE_USER) or not isinstance(error, Exception):
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame
         else:
             self._internal_failure("making a replay", error)
 
     def _tell_failures(self) -> None:
         """Those of the background, of this program and its continuations."""
         while self.tally.failures:
-            program, error = self.tally.failures.pop(0)
+            failed = self.tally.failures.pop(0)
             self.tally.recordings -= 1  # the call that was recorded counts as a plain one
-            program._not_kept(error)
+            try:
+                failed[0]._not_kept(failed[1])
+            finally:
+                del failed
 
     @staticmethod
     def _finish(recorder: Recorder, result: Any) -> list[Segment]:

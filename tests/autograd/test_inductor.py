@@ -78,9 +78,9 @@ def test_torchs_own_autograd_is_not_asked(monkeypatch: pytest.MonkeyPatch, refus
 
 
 def steps(x: torch.Tensor, f: float) -> torch.Tensor:
-    """A float that changes as operand, factor, bound and exponent, of tensors and of one number, and computed with."""
+    """A float that changes as operand, factor and bound, of tensors and of one number, and computed with."""
     y = x.exp() * f + x.sin().add(x, alpha=f) - (f - x) / (f * 2)
-    return y.clamp(max=f + 3.0) * x[0] * (f * x.shape[0]) + (x.abs().detach() ** f) * (x > f)
+    return y * x[0] * (f * x.shape[0]) + y * (x > f) + f
 
 
 def test_floats_that_change(refused: Any) -> None:
@@ -97,15 +97,38 @@ def test_floats_that_change(refused: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "fn", [lambda x, f: x + torch.full((6,), f), lambda x, f: x.bfloat16() * f, lambda x, f: (x > 0).long() * f]
+    "fn",
+    [
+        lambda x, f: x + torch.full((6,), f),
+        lambda x, f: x.bfloat16() * f,
+        lambda x, f: (x > 0).long() * f,
+        lambda x, f: x**f,
+        lambda x, f: x.clamp(max=f),
+    ],
 )
 def test_floats_that_generated_code_cannot_take(fn: Any, refused: Any) -> None:
     """Then the graph runs as captured."""
     compiled = stator.compile(fn, backend="inductor", options={"suppress_errors": False})
     for f in (0.5, 0.25, 1.75):
         x = torch.randn(6)
-        torch.testing.assert_close(compiled(x, f), fn(x, f))
+        torch.testing.assert_close(compiled(x, f), fn(x, f), equal_nan=True)
     assert [type(event) for event in refused] == [events.NotDerived] and compiled.stator.hits == 1
+
+
+def test_a_factor_that_is_too_large_raises_what_eager_raises(refused: Any) -> None:
+    def fn(x: torch.Tensor, f: float) -> torch.Tensor:
+        return torch.add(x, x, alpha=f) * f
+
+    compiled = stator.compile(fn, backend="inductor", options={"suppress_errors": False})
+    x = torch.ones(3)
+    for f in (0.5, 0.25, 2.5, 1e300, float("inf"), 1.5):
+        if f == 1e300:
+            for call in (fn, compiled):
+                with pytest.raises(RuntimeError, match="without overflow"):
+                    call(x, f)
+        else:
+            torch.testing.assert_close(compiled(x, f), fn(x, f))
+    assert refused == [] and compiled.stator.recordings == 2
 
 
 FIRST = """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import logging
 import operator
 import sys
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -424,6 +426,55 @@ def test_a_custom_autograd_function():
         return run
 
     check(lambda: World(fn=lambda x: Clamp.apply(x * 2), x=None), [call(1), call(2), call(3)], expect=None)
+
+
+# ---- errors for the user ---------------------------------------------------------------------------
+
+
+def _broken(gm, example_inputs):
+    raise ZeroDivisionError
+
+
+def test_an_error_for_the_user_keeps_nothing_alive():
+    """It is dropped with its frames, and they with what they hold."""
+
+    def breaks(x):
+        y = x + 1
+        stator.graph_break()
+        return y * 2
+
+    def call(compiled):
+        tensor = rand(1)
+        with pytest.raises(stator.errors.StatorError):
+            compiled(tensor)
+        return weakref.ref(tensor)
+
+    failing = stator.compile(lambda x: x + 1, backend=_broken, options={"suppress_errors": False})
+    whole = stator.compile(breaks, backend="eager", fullgraph=True)
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        assert [call(compiled)() for compiled in (failing, whole) for _ in range(3)] == [None] * 6
+    finally:
+        if collects:
+            gc.enable()
+
+
+def test_a_failing_backend_whose_warning_is_an_error_is_asked_once():
+    asked = []
+
+    def backend(gm, example_inputs):
+        asked.append(gm)
+        raise ZeroDivisionError
+
+    compiled = stator.compile(lambda x: x + 1, backend=backend)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="ZeroDivisionError"):
+            compiled(rand(1))
+        for seed in (1, 2):
+            assert torch.equal(compiled(rand(seed)), rand(seed) + 1)
+    assert len(asked) == 1
 
 
 # ---- C callables with too few arguments ---------------------------------------------------------

@@ -100,12 +100,18 @@ def test_a_pattern_that_is_none(pattern):
     check(lambda: World(fn=fn), FOUR, expect=None)
 
 
-@pytest.mark.parametrize("pattern", ["[a[b]", "[]a[b]", r"[\]a[b]", "[+--]", "[^a||b]", "[a&&b]", "x[a~~b]"])
+_OF_GROUPS = ("(a)?(?(+1)b|c)", b"(a)?(?(+1)b|c)", b"(?P<\xb5>a)")
+_WARNED = ("[a[b]", "[]a[b]", r"[\]a[b]", r"[\]a||b]", "[+--]", "[^a||b]", "[a&&b]", "x[a~~b]")
+
+
+@pytest.mark.parametrize(
+    "pattern", [*_WARNED, *map(str.encode, _WARNED), "(a)?(?(+1)b|c)", b"(a)?(?(+1)b|c)", b"(?P<\xb5>a)"]
+)
 def test_a_pattern_that_is_warned_of(pattern):
     def world():
         def fn(x):
             re.purge()
-            return re.findall(pattern, "a b ["), x + 1
+            return re.findall(pattern, "a b [" if type(pattern) is str else b"a b ["), x + 1
 
         def call(w, seed):
             with warnings.catch_warnings(record=True) as told:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 from dataclasses import dataclass
 
 import torch
@@ -202,13 +203,15 @@ def test_aliases_of_types_are_made_of_the_objects_of_the_call():
     def fn(x, thing):
         kept = tuple[thing, int]
         stator.graph_break()
-        return x + 1, list[thing], kept, dict[str, list[thing]], list[int]
+        parts = (list[thing], 1), slice(list[thing], None), types.GenericAlias(thing, (int,))
+        return x + 1, list[thing], kept, dict[str, list[thing]], list[int], parts
 
     def run(w):
         thing = Thing()
-        _, one, two, nested, plain = w.fn(rand(1), thing)
+        _, one, two, nested, plain, (inside, bounds, generic) = w.fn(rand(1), thing)
         assert plain == list[int] and plain.__origin__ is list
-        return one.__args__[0] is thing, two.__args__[0] is thing, nested.__args__[1].__args__[0] is thing
+        aliases = one, two, nested.__args__[1], inside[0], bounds.start
+        return [alias.__args__[0] is thing for alias in aliases], generic.__origin__ is thing
 
     seen = check(lambda: World(fn=fn), [run] * 4, expect=None)
     assert seen.world.fn.stator.plain == 0

@@ -64,12 +64,21 @@ always(Watcher *Py_UNUSED(w), Probe *Py_UNUSED(p), Operands *Py_UNUSED(ops))
     return 1;
 }
 
+/* One that is equal to another one if what both hold is the same. */
+static int
+is_holder(PyObject *x)
+{
+    return PyMethod_Check(x) || PyCFunction_Check(x) || PySlice_Check(x) || PyWeakref_Check(x) || PyCell_Check(x) ||
+           PyDictViewSet_Check(x) || Py_IS_TYPE(x, &PyDictValues_Type) || Py_IS_TYPE(x, &Py_GenericAliasType) ||
+           Py_IS_TYPE(x, &_PyMethodWrapper_Type);
+}
+
 /* A fresh object that may hold an outside one: C code that compares, formats or hashes it goes all the way down. */
 static int
 may_hold_known(Watcher *w, PyObject *x)
 {
-    if (PyMethod_Check(x)) {
-        return known(w, PyMethod_GET_SELF(x));
+    if (is_holder(x)) {
+        return 1;
     }
     if (!PyTuple_Check(x) && !PyList_Check(x)) {
         return (PyDict_Check(x) && PyDict_GET_SIZE(x) > 0) || (PyAnySet_Check(x) && PySet_GET_SIZE(x) > 0);
@@ -78,7 +87,7 @@ may_hold_known(Watcher *w, PyObject *x)
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(x); i++) {
         PyObject *item = items[i];
         if (item != NULL && (known(w, item) || PyTuple_Check(item) || PyList_Check(item) || PyDict_Check(item) ||
-                             PyAnySet_Check(item) || PyMethod_Check(item))) {
+                             PyAnySet_Check(item) || is_holder(item))) {
             return 1;
         }
     }

@@ -6,6 +6,7 @@ that an operator takes, and a function that computes these floats from the graph
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,16 +17,13 @@ from ..errors import CannotDerive
 
 aten = torch.ops.aten
 _EXACT = (torch.float32, torch.float64)  # operands that eager computes with in their own type
+_LARGEST = torch.finfo(torch.float32).max
 
-# Operators on a tensor and a number, and the same on two tensors.
+# Operators on a tensor and a number, and the same on two tensors. With others (`pow`, `clamp`) it makes a difference.
 _OF_TENSORS: dict[Any, Any] = {
     **{getattr(aten, name).Tensor: getattr(aten, name).Tensor for name in ("add", "sub", "mul", "div")},
     **{getattr(aten, name).Scalar: getattr(aten, name).Tensor for name in ("add", "sub", "mul", "div", "rsub")},
     **{getattr(aten, name).Scalar: getattr(aten, name).Tensor for name in ("lt", "le", "gt", "ge", "eq", "ne")},
-    aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
-    aten.clamp_min.default: aten.clamp_min.Tensor,
-    aten.clamp_max.default: aten.clamp_max.Tensor,
-    aten.lerp.Scalar: aten.lerp.Tensor,
 }
 
 
@@ -43,7 +41,15 @@ def take_in_tensors(module: fx.GraphModule, examples: Sequence[Any]) -> tuple[li
     for node in [node for node in graph.nodes if _is_operator(node) and any(map(_is_float, node.all_input_nodes))]:
         rewriter.rewrite(node)
     module.recompile()
-    return [*examples, *rewriter.examples], numbers
+    factors = [index for index, node in enumerate(taken) if node in rewriter.factors]
+    return [*examples, *rewriter.examples], (lambda *inputs: _checked(numbers(*inputs), factors))
+
+
+def _checked(numbers: Sequence[float], factors: Sequence[int]) -> Sequence[float]:
+    """`alpha=` must be a number of the tensors' type. If it is none the graph fails, and eager says what is wrong."""
+    if any(_LARGEST < abs(numbers[index]) < math.inf for index in factors):
+        raise RuntimeError("a factor is too large for the type of the tensors")
+    return numbers
 
 
 def _is_float(node: fx.Node) -> bool:
@@ -80,6 +86,7 @@ class _Rewriter:
         self._graph, self._mode = graph, mode
         self.examples: list[Any] = []
         self.floats: dict[fx.Node, fx.Node] = {}  # and the inputs that have them in tensors
+        self.factors: set[Any] = set()  # those that are given as `alpha`, to float32
         *_, last = graph.find_nodes(op="placeholder")
         for node in floats:
             with mode:
@@ -101,11 +108,17 @@ class _Rewriter:
                 x, y = node.args
                 if not isinstance(y, fx.Node):
                     raise CannotDerive(f"{node.target} of numbers that change")
+                if kind is torch.float32:
+                    self.factors.add(node.kwargs["alpha"])
                 node.args, node.kwargs = (x, self._call(aten.mul.Tensor, y, alpha)), {}
             args = tuple(self._in_tensor(arg, kind) or arg for arg in node.args)
             if args == node.args and alpha is not None:
                 return
-        if node.target not in _OF_TENSORS or any(value in self.floats for value in node.kwargs.values()):
+        if (
+            node.target not in _OF_TENSORS
+            or len(args) != 2
+            or any(value in self.floats for value in node.kwargs.values())
+        ):
             raise CannotDerive(f"{node.target} takes a float that changes")
         node.target, node.args = _OF_TENSORS[node.target], args
 

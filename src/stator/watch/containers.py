@@ -19,7 +19,7 @@ from ..facts import container_kind, has_own_hash, keys_of
 from ..recording import Edge, Fact, Origin
 from .breaks import Drop
 from .constants import is_constant
-from .ledger import Change, Ledger
+from .ledger import COMPOSED, Change, Ledger
 
 _MOST_ORIGINS = 100_000  # of a recording: to guard so many values takes a millisecond or two in every call
 _BASES: dict[str, type] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "deque": deque}
@@ -95,7 +95,10 @@ def expose_deep(ledger: Ledger, value: Any, leaf: Callable[[Any], None] | None =
         value = pending.pop()
         kind = container_kind(type(value))
         if kind is None or id(value) in seen or is_constant(value):
-            if kind is None and not is_constant(value):
+            if is_constant(value):
+                if type(value) in COMPOSED:
+                    ledger.use_identity(value)
+            elif kind is None:
                 _note_leaf(ledger, value)
                 if leaf is not None:
                     leaf(value)
@@ -109,12 +112,13 @@ def expose_deep(ledger: Ledger, value: Any, leaf: Callable[[Any], None] | None =
 
 def _note_leaf(ledger: Ledger, value: Any) -> None:
     """An object in a container that is compared or formatted: its type, its value and which one it is."""
-    if type(value) is types.MethodType:
-        ledger.use_identity(value.__self__)
     origin = ledger.find(value)
     if origin is not None:
         ledger.touch(origin, value)
-        ledger.use_identity(value)
+        if type(value) is types.MethodType:
+            ledger.read(origin, Edge.ATTR, "__self__", value.__self__)
+            ledger.use_identity(value.__self__)
+    ledger.use_identity(value)
 
 
 def _plain_items(value: Any, kind: str) -> Iterable[Any]:

@@ -26,7 +26,7 @@ from .breaks import Drop
 from .constants import is_constant
 from .containers import expose, require_presence
 from .identity import Identity
-from .ledger import Change, Ledger
+from .ledger import COMPOSED, Change, Ledger
 from .tensors import is_tensor
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Rebuilder:
             if given is not None:
                 return Outside(given.index)
             return Output(self._recorder.tracer.number_output(self._symbols.node_of(symbol)))
-        if is_constant(value) and not (type(value) in _ALIASES and self._is_made_of_objects(value)):
+        if is_constant(value) and not (type(value) in COMPOSED and self.ledger.is_made_of_objects(value)):
             output = self._recorder.tracer.scalar_output(value)
             if output is not None:
                 return Output(output)
@@ -88,15 +88,6 @@ class Rebuilder:
             else:
                 self._describe(value, blueprint)
         return made
-
-    def _is_made_of_objects(self, alias: Any) -> bool:
-        """`list[x]` is a constant by its identity, unless the run has made it of an object that may be another one."""
-        if self.ledger.find(alias) is not None:
-            return False
-        return any(
-            self._is_made_of_objects(part) if type(part) in _ALIASES else not is_constant(part)
-            for part in alias.__args__
-        )
 
     def recipes(self, values: Any) -> list[Recipe]:
         return [self.recipe(value) for value in values]
@@ -298,7 +289,6 @@ _REDUCED = (
     *map(type, (iter(int, 1), enumerate([]))),
     *map(type, (zip(), map(abs, ()), filter(None, ()), [].append)),
 )
-_ALIASES = (types.GenericAlias, types.UnionType)
 _WITH_ATTRIBUTES = (types.SimpleNamespace, collections.OrderedDict)  # builtin types whose instances have a dict
 _DESCRIBE: dict[type, Callable[[Rebuilder, Any, Blueprint], None]] = {
     **dict.fromkeys(_REDUCED, Rebuilder._reduced),

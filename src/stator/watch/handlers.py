@@ -38,7 +38,7 @@ from .containers import (
     read_key,
 )
 from .identity import Identity
-from .ledger import Ledger
+from .ledger import COMPOSED, Ledger
 from .locks import LOCK, Locks
 from .methods import ITERATOR_TYPES
 from .rules import C_DESCRIPTORS
@@ -235,8 +235,9 @@ class Handlers:
 
     def hashed(self, key: Any) -> None:
         """A value is used as a key: by equality, hence perhaps by identity."""
-        if not is_constant(key):
+        if not is_constant(key) or type(key) in COMPOSED:
             self.ledger.use_identity(key)
+        if not is_constant(key):
             self.touch(key)
             if container_kind(type(key)) is not None:
                 self.consult_deep(key)

@@ -10,20 +10,39 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+import gc
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import FunctionType
+from itertools import chain
 from typing import Any
 
 from .. import _native
 from ..facts import VALUE_TYPES, plain_value
 from ..recording import Check, Edge, Fact, Origin
 from .breaks import Drop
-from .constants import KINDS, constant_fact
+from .constants import KINDS, constant_fact, is_constant
 
 _KEYED_FACTS = frozenset(
     {Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fact.OTHER, Fact.HAS_KEYED, Fact.LACKS_KEYED}
 )
+
+
+_ALIASES = (types.GenericAlias, types.UnionType)
+COMPOSED = frozenset({*_ALIASES, tuple, slice})  # constants, if all that they are made of are
+# Objects of C types that are equal, and have one hash, if what they hold is the same.
+_HELD: dict[type, Callable[[Any], Iterable[Any]]] = {
+    tuple: lambda items: items,
+    slice: lambda bounds: (bounds.start, bounds.stop, bounds.step),
+    types.MethodType: lambda method: (method.__self__, method.__func__),
+    types.BuiltinMethodType: lambda method: (method.__self__,),
+    types.MethodWrapperType: lambda method: (method.__self__,),
+    weakref.ReferenceType: lambda ref: (ref(),),
+    type({}.keys()): lambda view: gc.get_referents(view)[0],
+    type({}.values()): lambda view: dict.values(gc.get_referents(view)[0]),
+    type({}.items()): lambda view: chain.from_iterable(dict.items(gc.get_referents(view)[0])),
+}
 
 
 @dataclass(eq=False, slots=True)
@@ -92,10 +111,26 @@ class Ledger(_native.Ledger):
             self.check(origin, fact, expected)
 
     def use_identity(self, value: Any) -> None:
-        """The program's course depends on which object this is among the outside objects."""
+        """The program's course depends on which object this is among the outside objects; if the run has made it, on
+        those that it is made of."""
         origin = self.find(value)
         if origin is not None:
             self.identity_used[origin.index] = origin
+        elif type(value) in _HELD:
+            for part in _HELD[type(value)](value):
+                self.use_identity(part)
+        elif type(value) in _ALIASES and self.is_made_of_objects(value):
+            raise Drop("unguardable", "a generic alias made of an object")
+
+    def is_made_of_objects(self, value: Any) -> bool:
+        """`list[x]` is a constant by its identity, unless the run has made it of an object that may be another one."""
+        cls = type(value)
+        if cls not in COMPOSED:
+            return not is_constant(value)
+        if cls in _ALIASES and self.find(value) is not None:
+            return False
+        parts = (getattr(value, "__origin__", None), *value.__args__) if cls in _ALIASES else _HELD[cls](value)
+        return any(map(self.is_made_of_objects, parts))
 
     # -- changes
 
@@ -161,7 +196,7 @@ def _contents(change: Change) -> list[tuple[Callable[[Any], None], Any]]:
         return [
             (functools.partial(dict.__setitem__, target, key), dict.__getitem__(target, key))
             for key in keys
-            if not issubclass(type(_native.mro_lookup(type(key), "__hash__")), FunctionType)
+            if not issubclass(type(_native.mro_lookup(type(key), "__hash__")), types.FunctionType)
             and dict.__contains__(target, key)
         ]
     if change.kind == "slot":

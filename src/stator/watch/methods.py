@@ -281,7 +281,5 @@ def method_rule(func: Any) -> Rule | None:
     return None
 
 
-_SHALLOW_METHODS = frozenset(
-    "keys values items copy __iter__ __len__ __getitem__ __reversed__ __add__ __mul__ fromkeys".split()
-)
+_SHALLOW_METHODS = frozenset("keys values items copy __iter__ __len__ __getitem__ __reversed__ __add__ __mul__".split())
 _HIDDEN_TENSOR_METHODS = frozenset({"as_subclass", "_make_subclass", "_make_wrapper_subclass", "__setstate__"})

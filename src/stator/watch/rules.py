@@ -290,8 +290,11 @@ def cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     return None
 
 
-# A pattern of which `re` may warn: inside of a set there is what could come to mean a set of sets.
-_MAY_WARN = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*?(?:\[|--|&&|~~|\|\|)", re.DOTALL)
+# A pattern of which `re` may warn: inside of a set there is what could come to mean a set of sets, or a group is asked
+# for by something that is no plain number.
+_SETS = r"\[\^?\]?(?:\\.|[^\]\\])*?(?:\[|--|&&|~~|\|\|)"
+_GROUPS = r"\(\?\((?!(?:[0-9]+|[A-Za-z]\w*)\))"
+_MAY_WARN = re.compile(f"{_SETS}|{_GROUPS}", re.DOTALL)
 
 
 @takes(1)
@@ -303,7 +306,8 @@ def compile_pattern(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]
     plain = type(text) is str or (type(text) is bytes and b"L" not in text)
     if kwnames or not plain or type(flags) not in (int, re.RegexFlag) or flags & (re.DEBUG | re.LOCALE):
         raise Drop("unknown-callable", "re.compile")
-    if _MAY_WARN.search(str(text)) is not None:
+    letters = text if type(text) is str else text.decode("ascii", "replace")
+    if _MAY_WARN.search(letters) is not None or (type(text) is bytes and not text.isascii()):
         raise Drop("call-warn", "re.compile")
 
 
