@@ -14,7 +14,6 @@ import functools
 import gc
 import inspect
 import time
-import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -44,6 +43,7 @@ from .numbers_in_graphs import Failed, Unexpected
 from .options import View, options
 from .recording import Recording, Way, is_module_call
 from .replay.cache import Cache, Entry, Pending
+from .replay.graph import may_have_run
 from .replay.guards import Guards
 from .replay.words import Miss, first_read, first_read_in_forward
 from .watch import policy
@@ -101,12 +101,6 @@ def _put_back(tensor: torch.Tensor, contents: torch.Tensor) -> None:
 
 class _Overtaken(Exception):
     """Another thread has changed what a replay relies on, before it had the lock."""
-
-
-def _has_begun(entry: Entry, error: BaseException) -> bool:
-    """Whether a replay that raised this may have come to its first line."""
-    code = getattr(entry.replay, "__code__", None)
-    return code is None or any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 class Plain:
@@ -392,7 +386,7 @@ class Program:
         """
         if isinstance(error, VerificationError):
             raise error
-        if entry.mutates and not restored and not is_unwritten(error) and _has_begun(entry, error):
+        if entry.mutates and not restored and not is_unwritten(error) and may_have_run(entry.replay, error):
             error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")
             raise error
         result = self.call_plain(function, slots) if function is self.function else hand_over(function, slots)

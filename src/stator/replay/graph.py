@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import traceback
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +50,20 @@ def _settled(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..
     if getattr(compiled, "__func__", None) is getattr(type(graph), "_lazy_forward", None) is not None:
         return Unsettled(graph)
     return compiled
+
+
+def may_have_run(replay: Any, error: BaseException) -> bool:
+    """Whether the graph of a replay that raised this may have begun. Of what is in C there is no trace."""
+    code = getattr(replay, "__code__", None)
+    if code is None:
+        return True
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not any(frame.f_code is code for frame in frames):
+        return False
+    last = frames[-1].f_code
+    if (last.co_filename, last.co_name) != (__file__, "run") or error.__context__ is not None:
+        return True
+    return not isinstance(frames[-1].f_locals.get("compiled"), (types.FunctionType, types.MethodType))
 
 
 def restoring(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
