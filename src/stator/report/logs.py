@@ -215,9 +215,9 @@ class _Switchboard:
         }
         wanted = self.named | by_option
         for name in self._set - wanted:
-            _log(name).setLevel(logging.NOTSET)
+            ROOT.getChild(name).setLevel(logging.NOTSET)
         for name in wanted - self._set:
-            _log(name).setLevel(logging.DEBUG)
+            ROOT.getChild(name).setLevel(logging.DEBUG)
         self._set = wanted
         if level <= logging.DEBUG and self._end_hot is None:
             self._end_hot = events.subscribe(_read, *HOT)
