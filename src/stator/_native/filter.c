@@ -5,6 +5,7 @@
  * (`int`, `dict`, ...) need no watching. Where memory runs out a filter answers true: a needless call is sound.
  */
 #include "native.h"
+#include <string.h>
 
 static inline int
 known(Watcher *w, PyObject *x)
@@ -70,7 +71,7 @@ is_holder(PyObject *x)
 {
     return PyMethod_Check(x) || PyCFunction_Check(x) || PySlice_Check(x) || PyWeakref_Check(x) || PyCell_Check(x) ||
            PyDictViewSet_Check(x) || Py_IS_TYPE(x, &PyDictValues_Type) || Py_IS_TYPE(x, &Py_GenericAliasType) ||
-           Py_IS_TYPE(x, &_PyMethodWrapper_Type);
+           strcmp(Py_TYPE(x)->tp_name, "method-wrapper") == 0; /* its type has no name in C from 3.13 on */
 }
 
 /* A fresh object that may hold an outside one: C code that compares, formats or hashes it goes all the way down. */
