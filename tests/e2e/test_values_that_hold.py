@@ -103,18 +103,25 @@ def test_a_weak_reference_that_calls_back():
     check(world, FOUR, expect=None)
 
 
+def _failing():
+    """A step that raises, and one that tells which of the objects that it was given are still there."""
+    refs = []
+
+    @stator.disable
+    def fails(node):
+        refs.append(weakref.ref(node))
+        raise ValueError("no")
+
+    @stator.disable
+    def alive():
+        return [ref() is not None for ref in refs]
+
+    return fails, alive
+
+
 def test_what_a_break_left_by_an_exception_was_given():
     def world():
-        refs = []
-
-        @stator.disable
-        def fails(node):
-            refs.append(weakref.ref(node))
-            raise ValueError("no")
-
-        @stator.disable
-        def alive():
-            return [ref() is not None for ref in refs]
+        fails, alive = _failing()
 
         def fn(x):
             node = Node()
@@ -134,16 +141,7 @@ def test_what_a_callee_was_given_before_it_raised():
     """The traceback has the frame of the step, and by that the frames that called it; the exception is in a cycle."""
 
     def world():
-        refs = []
-
-        @stator.disable
-        def fails(node):
-            refs.append(weakref.ref(node))
-            raise ValueError("no")
-
-        @stator.disable
-        def alive():
-            return [ref() is not None for ref in refs]
+        fails, alive = _failing()
 
         def asked(node):
             try:
