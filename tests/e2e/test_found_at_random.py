@@ -342,3 +342,63 @@ def test_an_exception_is_not_kept_by_the_recording():
     finally:
         if collects:
             gc.enable()
+
+
+def test_tuples_of_classes_and_modules_are_new_in_every_call():
+    """Unless they come from outside. (Tuples of numbers and texts may be constants of the code.)"""
+
+    def world():
+        w = World(pair=(torch, 1), kept=[])
+
+        def fn(x, given):
+            w.kept.append((torch.float32, "a"))
+            return x * 2, (given, 4), [(int, (str, 1))], w.pair, given, (given,)
+
+        w.fn = fn
+        return w
+
+    def call(w, seed, given):
+        results = w.fn(rand(seed), given)
+        return results, results[3] is w.pair, results[4] is given, [a is b for a in w.kept for b in w.kept]
+
+    def replace(w, seed):
+        w.pair = (torch, 1)
+        return call(w, seed, torch)
+
+    calls = [lambda w, seed=seed: [call(w, seed, torch), call(w, seed, (int, 2))] for seed in range(3)]
+    check(world, [*calls, lambda w: replace(w, 4), *calls], expect="miss hit hit hit hit hit hit", graphs=2)
+
+
+def test_whole_numbers_are_added_to_behind_inference_mode():
+    """All sizes are plain there, whatever was a symbol before."""
+
+    def make():
+        tensors = [torch.tensor(1), torch.tensor(2)]
+
+        def fn(x):
+            with torch.inference_mode():
+                tensors[0] * 2
+            for t in tensors:
+                t.add_(1)
+            return x + tensors[0]
+
+        return fn, tensors
+
+    (plain, wanted), (fn, found) = make(), make()
+    compiled = stator.compile(fn, backend="eager", dynamic=True, options={"suppress_errors": False})
+    for n in (2, 3, 4, 3):
+        assert torch.equal(compiled(rand(n, n)), plain(rand(n, n))) and found == wanted
+    assert compiled.stator.hits == 1
+
+
+def test_an_infinite_number_among_those_that_change():
+    def fn(x, f):
+        x -= x
+        return 300 + torch.tensor(f)
+
+    for backend in ("eager", "aot_eager"):
+        compiled = stator.compile(fn, backend=backend, dynamic=True, options={"suppress_errors": False})
+        for n, f in ((2, 3.25), (3, float("inf")), (4, 2.5), (5, float("-inf")), (6, float("inf")), (7, 2.5)):
+            x, y = (torch.arange(n * 4).reshape(n, 4) for _ in range(2))
+            assert torch.equal(compiled(x, f), fn(y, f)) and torch.equal(x, y)
+        assert compiled.stator.hits == 2

@@ -7,6 +7,7 @@ same), torch's state, and what was printed.
 
 from __future__ import annotations
 
+import gc
 import io
 import itertools
 import linecache
@@ -65,12 +66,13 @@ def run(text: str) -> Outcome:
     """Run a program both ways."""
     code = compile(text, FILE, "exec", dont_inherit=True)
     linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
+    collects = "weakref.ref(" in text
     try:
         with time_limit(PLAIN_LIMIT):
-            plain, _, _ = calls_of(code, compiled=False)
+            plain, _, _ = calls_of(code, compiled=False, collects=collects)
     except (Exception, TooMuch):  # its state cannot be made, or grows without end: no program for this
         return Outcome(None)
-    seen, complaints, main = calls_of(code, compiled=True)
+    seen, complaints, main = calls_of(code, compiled=True, collects=collects)
     tally = main.stator
     outcome = Outcome(
         None, len(plain), sum(one.raised for one in plain), tally.hits, len(tally.graphs), len(tally.break_reasons)
@@ -108,7 +110,7 @@ def first_finding(plain: list[Seen], compiled: list[Seen], complaints: list[str]
     return None
 
 
-def calls_of(code: types.CodeType, compiled: bool) -> tuple[list[Seen], list[str], Any]:
+def calls_of(code: types.CodeType, compiled: bool, collects: bool) -> tuple[list[Seen], list[str], Any]:
     """What is seen after each call, what stator complained of, and the function that was called."""
     module = types.ModuleType(MODULE)
     names = vars(module)
@@ -131,7 +133,7 @@ def calls_of(code: types.CodeType, compiled: bool) -> tuple[list[Seen], list[str
         tolerant = settings["backend"] != "eager"
         results: list[Any] = []
         for call in names["CALLS"]:
-            seen.append(one_call(names, call, results, output, tolerant))
+            seen.append(one_call(names, call, results, output, tolerant, collects))
         description = Whole(tolerant)  # of everything that calls were given and gave back, as it is now
         description.add("", {"results": results, "arguments": names.get("KEPT")})
         seen[-1].description += description.lines
@@ -139,7 +141,9 @@ def calls_of(code: types.CodeType, compiled: bool) -> tuple[list[Seen], list[str
     return seen, [text for text in texts if not any(quiet in text for quiet in QUIET)], names["main"]
 
 
-def one_call(names: dict[str, Any], call: Any, results: list[Any], output: io.StringIO, tolerant: bool) -> Seen:
+def one_call(
+    names: dict[str, Any], call: Any, results: list[Any], output: io.StringIO, tolerant: bool, collects: bool
+) -> Seen:
     frames: list[tuple[str, int]] = []
     raised = False
     try:
@@ -149,6 +153,8 @@ def one_call(names: dict[str, Any], call: Any, results: list[Any], output: io.St
         raised = True
         frames = program_frames(error)
         results.append(Raised(error))
+    if collects:
+        gc.collect()  # else it is chance whether what is dead in a cycle is still there
     state = {name: value for name, value in names.items() if name not in HIDDEN and not name.startswith("__")}
     grad_mode, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     description = Whole(tolerant)

@@ -145,7 +145,7 @@ INTS = [
     (0.4, "int(<R>.item() > <F>)"),
     (0.4, "int(<R>)"),
     (0.2, "random.randint(0, 3)"),
-    (1, "hash(<I>) % 5"),
+    (1, "hash(int(<I>)) % 5"),  # of an object it is the address
     (1, "ord((<S> or 'q')[0])"),
     (1, "int.from_bytes(bytes([<i>, 2]), 'big')"),
     (1, "operator.attrgetter('n')(<O>)"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import json
 import os
 import select
@@ -98,6 +99,7 @@ def start_worker(jobs: list[int], text_of: Callable[[int], str]) -> Worker:
         os.close(writing)
         return Worker(pid, reading, list(jobs))
     os.close(reading)
+    gc.freeze()  # what is loaded is not to be looked through after every call
     try:
         work(jobs, text_of, writing)
     finally:

@@ -20,10 +20,23 @@ import torch
 
 from .._native import mro_lookup
 from ..facts import class_dict, container_kind, has_own_hash, is_open, keys_of, shared_storages
-from ..recording import Blueprint, Constant, Effect, Exit, Fresh, Output, Outside, Read, Recipe, Recording
+from ..recording import (
+    Blueprint,
+    Constant,
+    Effect,
+    Exit,
+    Fact,
+    Fresh,
+    Origin,
+    Output,
+    Outside,
+    Read,
+    Recipe,
+    Recording,
+)
 from .attributes import fresh_namespace
 from .breaks import Drop
-from .constants import is_constant
+from .constants import constant_fact, is_constant
 from .containers import expose, require_presence
 from .identity import Identity
 from .ledger import COMPOSED, Change, Ledger
@@ -42,6 +55,11 @@ def has_finalizer(cls: type) -> bool:
     return issubclass(type(mro_lookup(cls, "__del__")), types.FunctionType)
 
 
+def _is_made(value: Any) -> bool:
+    """Is this a tuple that some code has made while it ran? One of numbers and texts may be a constant of the code."""
+    return type(value) is tuple and any(_is_made(part) or constant_fact(part) is Fact.IS for part in value)
+
+
 class Rebuilder:
     """Recipes for values as they are at the segment's end; every fresh object gets one blueprint."""
 
@@ -53,6 +71,7 @@ class Rebuilder:
         self._made: dict[int, Fresh] = {}
         self._owners: dict[int, Fresh] = {}  # of instance dicts
         self._alive: list[Any] = []
+        self._tuples: dict[int, Origin] | None = None  # by identity, where they lie; made when first asked for
 
     def recipe(self, value: Any) -> Recipe:
         symbol = self._symbols.find(value) if self._symbols is not None else None
@@ -66,8 +85,11 @@ class Rebuilder:
             output = self._recorder.tracer.scalar_output(value)
             if output is not None:
                 return Output(output)
-            loose = self.ledger.find_loose(value)
-            return Constant(self._recorder.original(value)) if loose is None else Outside(loose.index)
+            place = self.ledger.find_loose(value) or self._place_of_tuple(value)
+            if place is not None:
+                return Outside(place.index)
+            if not _is_made(value):
+                return Constant(self._recorder.original(value))
         origin = self._recorder.ledger.find(value)
         if is_tensor(value):
             if origin is None:
@@ -88,6 +110,15 @@ class Rebuilder:
             else:
                 self._describe(value, blueprint)
         return made
+
+    def _place_of_tuple(self, value: Any) -> Origin | None:
+        """Where a tuple lies that comes from outside and is no constant of code; it is checked by what is in it."""
+        if not _is_made(value):
+            return None
+        if self._tuples is None:
+            checks = [(origin, check) for origin in self.ledger.origins for check in origin.checks]
+            self._tuples = {id(c.expected): origin for origin, c in reversed(checks) if type(c.expected) is tuple}
+        return self._tuples.get(id(value))
 
     def recipes(self, values: Any) -> list[Recipe]:
         return [self.recipe(value) for value in values]

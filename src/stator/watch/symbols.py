@@ -291,7 +291,7 @@ class Symbols(Taken):
     def may_fail(self, node: fx.Node) -> bool:
         """Can this operation raise for other numbers, whatever the relations? An index may be out of range; an integer
         may be too large, or a divisor of integers zero."""
-        if self.shapes is None:
+        if self.shapes is None or self.abandoned is not None:
             return False
         if node.target in (operator.getitem, operator.setitem):
             index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
@@ -664,8 +664,8 @@ def _is_manageable(number: float) -> bool:
 
 
 def _may_be_symbol(value: Any) -> bool:
-    """Not a NaN, which containers find by its identity."""
-    return type(value) in (int, float) and value == value and _is_manageable(value)
+    """Not a NaN, which containers find by its identity; nor an infinite one, which algebra is wrong about."""
+    return (type(value) is int or (type(value) is float and math.isfinite(value))) and _is_manageable(value)
 
 
 def _fixed(size: Any) -> int | None:
