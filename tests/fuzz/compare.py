@@ -66,7 +66,7 @@ def run(text: str) -> Outcome:
     """Run a program both ways."""
     code = compile(text, FILE, "exec", dont_inherit=True)
     linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
-    collects = "weakref.ref(" in text
+    collects = "weakref." in text
     try:
         with time_limit(PLAIN_LIMIT):
             plain, _, _ = calls_of(code, compiled=False, collects=collects)

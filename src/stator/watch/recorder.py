@@ -166,17 +166,17 @@ class Recorder(Handlers):
         fixed: frozenset[int] = frozenset(),
     ) -> tuple[Any, ...]:
         """What a segment starts with. Behind a break numbers may be mere counters, texts mere messages: they are
-        guarded when something depends on them. Gives the slots with symbols in them, where they are not `fixed`.
+        guarded when something depends on them. Gives the slots with symbols in them. What is `fixed` cannot be another
+        object in its place, such as a number that is found elsewhere too: it is guarded as it is.
         """
         self.root = function
         self.slot_values = [*slots, function]
         for index, (name, value) in enumerate(zip(names, slots, strict=True)):
-            symbol = None
-            if self.symbols is not None and index not in fixed:
-                symbol = self.symbols.slot(index, name, value)
+            own = index not in fixed
+            symbol = self.symbols.slot(index, name, value) if self.symbols is not None and own else None
             if symbol is not None:
                 self.slot_values[index] = symbol
-            elif self._way is not None and _is_loose(value):
+            elif self._way is not None and own and _is_loose(value):
                 self.ledger.loose(index, name, value)
             else:
                 self.ledger.local(index, name, value)

@@ -8,6 +8,7 @@ does the algebra; `_Translation` turns what it assumed into plain data.
 from __future__ import annotations
 
 import logging
+import math
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -211,9 +212,21 @@ class Shapes:
         self._note()
 
     def _note(self) -> None:
-        missing = len(self.env.guards) - len(self._places)
-        if missing > 0:
-            self._places += [self._place()] * missing
+        new = self.env.guards[len(self._places) :]
+        if new:
+            self._places += [self._place()] * len(new)
+            if not all(self._is_exact(guard.expr) for guard in new):
+                raise NotImplementedError("a number that is infinite, or a negative zero")
+
+    def _is_exact(self, fact: sympy.Basic) -> bool:
+        """Algebra knows no infinite number, and but one zero: what it takes them for may not be true."""
+        if fact == sympy.false:
+            return False
+        return not (isinstance(fact, sympy.Eq) and any(self._is_negative_zero(symbol) for symbol in fact.free_symbols))
+
+    def _is_negative_zero(self, symbol: sympy.Basic) -> bool:
+        value = self._reals.get(symbol)
+        return isinstance(value, float) and value == 0 and math.copysign(1.0, value) < 0
 
     def constant(self, number: Any) -> int | None:
         """The value of a symbolic int of which nothing but that value is possible any more."""
@@ -242,6 +255,8 @@ class Shapes:
         return list({relation.expression: relation for relation in reversed(found)}.values())[::-1]
 
     def _facts(self, fact: sympy.Basic) -> list[Expression]:
+        if fact == sympy.false:  # of an infinite number
+            return [self._pinned(symbol) for symbol in self._terms]
         try:
             return [self._of_floats(fact) or translate(fact, self._terms)]
         except NotImplementedError:  # then it holds for these very numbers, as far as we can tell
@@ -259,6 +274,8 @@ class Shapes:
             return None
         if not any(isinstance(self._reals.get(side), float) for side in fact.args):
             return None
+        if isinstance(fact, sympy.Eq):  # torch has taken the number for the one at hand; zeros of either sign are equal
+            raise NotImplementedError(str(fact))
         return (_FUNCTIONS_OF_FLOATS[fact.func], *map(self._float, fact.args))
 
     def _float(self, side: sympy.Basic) -> Expression:
@@ -302,7 +319,6 @@ def _without_data(index: Any) -> Any:
 
 
 _FUNCTIONS_OF_FLOATS: dict[Any, str] = {
-    sympy.Eq: "==",
     sympy.Ne: "!=",
     sympy.Lt: "<",
     sympy.Le: "<=",

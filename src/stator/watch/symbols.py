@@ -276,11 +276,15 @@ class Symbols(Taken):
 
     def run_aside(self, node: fx.Node) -> None:
         """An operation that is no part of the graph: what it did is what it does with these numbers."""
-        if self.abandoned is None and node.target in ("contiguous", "to"):
-            with self.shapes.noting():
-                self.shapes.run_exactly(node)
-        if self.abandoned is None:
+        if self.abandoned is not None:
+            return
+        try:
+            if node.target in ("contiguous", "to"):
+                with self.shapes.noting():
+                    self.shapes.run_exactly(node)
             self._pin(self.shapes.known(operand) for operand in node.all_input_nodes)
+        except NotImplementedError as error:
+            self.abandon(str(error))
 
     def _pin(self, values: Iterable[Any]) -> None:
         with self.shapes.noting():
@@ -664,8 +668,8 @@ def _is_manageable(number: float) -> bool:
 
 
 def _may_be_symbol(value: Any) -> bool:
-    """Not a NaN, which containers find by its identity; nor an infinite one, which algebra is wrong about."""
-    return (type(value) is int or (type(value) is float and math.isfinite(value))) and _is_manageable(value)
+    """Not a NaN, which containers find by its identity."""
+    return type(value) in (int, float) and value == value and _is_manageable(value)
 
 
 def _fixed(size: Any) -> int | None:
