@@ -369,6 +369,27 @@ def test_tuples_of_classes_and_modules_are_new_in_every_call():
     check(world, [*calls, lambda w: replace(w, 4), *calls], expect="miss hit hit hit hit hit hit", graphs=2)
 
 
+def test_a_tuple_of_classes_that_a_dict_lacks():
+    """What is looked up in the dict is not what lies there."""
+
+    def world():
+        w = World(table={})
+
+        def fn(x, given):
+            key = (int, given)
+            if key not in w.table:
+                stator.graph_break()
+                w.table[key] = x * 2
+            return w.table[key], key
+
+        w.fn = fn
+        return w
+
+    calls = [lambda w, n=n: w.fn(rand(n), torch.float32 if n % 3 else n) for n in range(7)]
+    clear = [lambda w: w.table.clear()]
+    check(world, [*calls, *clear, *calls, *clear, *calls], expect=None)
+
+
 def test_whole_numbers_are_added_to_behind_inference_mode():
     """All sizes are plain there, whatever was a symbol before."""
 
@@ -431,3 +452,29 @@ def test_a_number_that_a_caller_has_on_its_stack_at_a_break():
         return w
 
     check(world, [lambda w, seed=seed: w.fn(rand(seed, 3)) for seed in range(6)], expect=None)
+
+
+def test_a_text_that_is_made_of_a_text_behind_a_break():
+    def world():
+        w = World(written=[], of=1)
+
+        def printed(x, n):
+            stator.graph_break()
+            w.written.append(f"{n}{w.of}")
+            return x * 2
+
+        def returned(x, n):
+            stator.graph_break()
+            return f"{n}-{x.dim()}"
+
+        def handed_on(x, n):
+            text = f"<{n}>"
+            stator.graph_break()
+            return x + 1, f"{text}{text}", [f"{text}!"]
+
+        w.fn = lambda x, n: (printed(x, n), returned(x, n), handed_on(x, n))
+        return w
+
+    numbers = (7, 2.5, 7, 7, 8, 9, 2.5, "text", "other", 300, 301, 2.5)
+    calls = [lambda w, seed=seed, n=n: w.fn(rand(seed), n) for seed, n in enumerate(numbers)]
+    check(world, calls, expect=None)

@@ -104,9 +104,7 @@ _OF_GROUPS = ("(a)?(?(+1)b|c)", b"(a)?(?(+1)b|c)", b"(?P<\xb5>a)")
 _WARNED = ("[a[b]", "[]a[b]", r"[\]a[b]", r"[\]a||b]", "[+--]", "[^a||b]", "[a&&b]", "x[a~~b]")
 
 
-@pytest.mark.parametrize(
-    "pattern", [*_WARNED, *map(str.encode, _WARNED), "(a)?(?(+1)b|c)", b"(a)?(?(+1)b|c)", b"(?P<\xb5>a)"]
-)
+@pytest.mark.parametrize("pattern", [*_WARNED, *map(str.encode, _WARNED), *_OF_GROUPS])
 def test_a_pattern_that_is_warned_of(pattern):
     def world():
         def fn(x):
@@ -121,7 +119,8 @@ def test_a_pattern_that_is_warned_of(pattern):
 
         return World(fn=fn, call=call)
 
-    check(world, [lambda w, seed=seed: w.call(w, seed) for seed in range(4)], expect=None)
+    errors = re.error if pattern in _OF_GROUPS else ()  # from 3.12 on these are errors
+    check(world, [lambda w, seed=seed: w.call(w, seed) for seed in range(4)], expect=None, raises=errors)
 
 
 def test_a_pattern_that_is_printed(capsys):

@@ -56,8 +56,10 @@ def has_finalizer(cls: type) -> bool:
 
 
 def _is_made(value: Any) -> bool:
-    """Is this a tuple that some code has made while it ran? One of numbers and texts may be a constant of the code."""
-    return type(value) is tuple and any(_is_made(part) or constant_fact(part) is Fact.IS for part in value)
+    """Is this constant a tuple that some code has made as it ran? One of numbers and texts may be the code's own."""
+    if type(value) is not tuple or not is_constant(value):
+        return False
+    return any(_is_made(part) or constant_fact(part) is Fact.IS for part in value)
 
 
 class Rebuilder:
@@ -116,8 +118,11 @@ class Rebuilder:
         if not _is_made(value):
             return None
         if self._tuples is None:
-            checks = [(origin, check) for origin in self.ledger.origins for check in origin.checks]
-            self._tuples = {id(c.expected): origin for origin, c in reversed(checks) if type(c.expected) is tuple}
+            self._tuples = {}
+            for origin in self.ledger.origins:
+                for check in origin.checks:
+                    if check.fact is Fact.EQUAL and type(check.expected) is tuple:
+                        self._tuples.setdefault(id(check.expected), origin)
         return self._tuples.get(id(value))
 
     def recipes(self, values: Any) -> list[Recipe]:
@@ -183,7 +188,7 @@ class Rebuilder:
 
     def _set(self, value: Any, blueprint: Blueprint) -> None:
         blueprint.kind = "frozenset" if issubclass(type(value), frozenset) else "set"
-        blueprint.parts = self.recipes(value)
+        blueprint.parts = [Constant(part) if _is_made(part) else self.recipe(part) for part in value]
         if any(isinstance(part, Fresh) for part in blueprint.parts):
             raise Drop("rebuild", "a set of objects made inside")  # their hashes may need what they are filled with
 
@@ -372,7 +377,7 @@ def _dict_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     ]
     for key in _in_order(change, order, written, rebuild.ledger):
         value = rebuild.recipe(dict.__getitem__(now, key))
-        if is_constant(key):
+        if is_constant(key) and not _is_made(key):
             effects.append(Effect("set item", target, key, value))
         else:
             effects.append(Effect("set keyed", target, None, [rebuild.recipe(key), value]))

@@ -201,7 +201,8 @@ def _probe(rule: o.Rule, code: CodeType, ins: Instructions, k: int, depth: int) 
         what = code.co_consts[ins.args[k - 1]]
     follower = last + 1
     stores = None
-    if rule.kind == n.PACK and follower < len(ins.ops) and ins.ops[follower] == o.RETURN_VALUE:
+    holds = rule.kind == n.PACK and ins.ops[k] != o.BUILD_STRING  # what it takes is found in what it makes
+    if holds and follower < len(ins.ops) and ins.ops[follower] == o.RETURN_VALUE:
         what = "returned"
     if follower < len(ins.ops):
         stores = o.stored_name(code, ins.ops[follower], ins.args[follower])

@@ -131,6 +131,7 @@ _COMMON: dict[str, Rule] = {
     "BUILD_LIST": Rule(n.PACK, lambda arg: _top(arg) if arg else None),
     "BUILD_CONST_KEY_MAP": Rule(n.PACK, lambda arg: _top(arg + 1)),
     "BUILD_SLICE": Rule(n.PACK, lambda arg: _top(arg)),
+    "BUILD_STRING": Rule(n.PACK, lambda arg: _top(arg) if arg else None),
     "BUILD_SET": Rule(n.HASH, lambda arg: _top(arg) if arg else None),
     "BUILD_MAP": Rule(n.HASH, lambda arg: (arg, 2 * arg, 2) if arg else None),
     "BEFORE_WITH": _plain(n.WITH, 1),
