@@ -83,7 +83,7 @@ class Rebuilder:
             if given is not None:
                 return Outside(given.index)
             return Output(self._recorder.tracer.number_output(self._symbols.node_of(symbol)))
-        if is_constant(value) and not (type(value) in COMPOSED and self.ledger.is_made_of_objects(value)):
+        if is_constant(value) and not (type(value) in COMPOSED and self._is_made_anew(value)):
             output = self._recorder.tracer.scalar_output(value)
             if output is not None:
                 return Output(output)
@@ -112,6 +112,17 @@ class Rebuilder:
             else:
                 self._describe(value, blueprint)
         return made
+
+    def _is_made_anew(self, value: Any) -> bool:
+        """Is this tuple, or the like, made of objects, or of numbers and texts that may be others in the next call?"""
+        return self.ledger.is_made_of_objects(value) or (type(value) in (tuple, slice) and self._is_loose(value))
+
+    def _is_loose(self, value: Any) -> bool:
+        if type(value) is tuple:
+            return any(map(self._is_loose, value))
+        if type(value) is slice:
+            return any(map(self._is_loose, (value.start, value.stop, value.step)))
+        return self.ledger.find_loose(value) is not None or self._recorder.tracer.is_scalar(value)
 
     def _place_of_tuple(self, value: Any) -> Origin | None:
         """Where a tuple lies that comes from outside and is no constant of code; it is checked by what is in it."""
