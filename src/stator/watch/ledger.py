@@ -201,6 +201,8 @@ def _contents(change: Change) -> list[tuple[Callable[[Any], None], Any]]:
         ]
     if change.kind == "slot":
         return [(functools.partial(slot.__set__, target), _slot_value(slot, target)) for slot in change.written]
+    if change.kind == "cell" and target != types.CellType():
+        return [(functools.partial(setattr, target, "cell_contents"), target.cell_contents)]
     return []
 
 

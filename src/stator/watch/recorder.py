@@ -663,6 +663,9 @@ class Recorder(Handlers):
         origin = self.ledger.find(function)
         if origin is None:
             if self.watcher.fresh(function) or function.__code__ is SPREAD:
+                self.attributes.note_made_function(function)
+                if self.symbols is not None:  # the frame has its arguments already
+                    self.symbols.specialise_in((function.__defaults__, function.__kwdefaults__))
                 return
             origin = self.classes.place_of_special(function)
         if origin is not None:
