@@ -536,3 +536,28 @@ def test_what_a_variable_of_an_outer_function_is_behind_a_break():
 
     texts = ("abc", "abc", "abc", "abd", "abd", "abd", 3, 3, 3)
     check(world, [lambda w, text=text, k=k: w.fn(rand(k), text) for k, text in enumerate(texts)], expect=None)
+
+
+def test_a_key_that_cannot_be_one():
+    def world():
+        table = {1: 1}
+
+        def fn(x, key, change):
+            if change:
+                table[1] = table[1] + 1
+            try:
+                return table.get(key), x + 1
+            except TypeError as error:
+                try:
+                    return table[key], x + 2
+                except TypeError:
+                    return str(error), x + 3
+
+        return World(fn=fn, table=table)
+
+    def keys():
+        return [1], (1, [1]), slice(1, 2), (1, slice(2)), {}, 1
+
+    for change in (False, True):
+        calls = [lambda w, n=n, change=change: w.fn(rand(n), keys()[n // 3], change) for n in range(3 * len(keys()))]
+        check(world, calls, expect=None)

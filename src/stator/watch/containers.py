@@ -146,15 +146,27 @@ def read_key(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any) 
     """One key of a dict is looked up: its value, or its absence, is noted."""
     ledger.touch(origin, mapping)
     change = ledger.changed(mapping)
-    if change is not None and (key in change.written or change.structure_noted):
+    constant = type(key) is str or is_constant(key)
+    if constant and not _can_be_key(key):
+        return None  # whatever is in there: the lookup raises
+    if change is not None and (change.structure_noted or ((constant or has_own_hash(key)) and key in change.written)):
         return None
-    if type(key) is not str and not is_constant(key):
+    if not constant:
         return _read_keyed(ledger, origin, mapping, key)
     initial = mapping if change is None else change.initial
     if dict.__contains__(initial, key):
         return ledger.read(origin, Edge.ITEM, key, dict.__getitem__(initial, key))
     ledger.require(origin, Fact.LACKS, key)
     return None
+
+
+def _can_be_key(constant: Any) -> bool:
+    """Not a slice, nor a tuple with one in it, before CPython 3.12."""
+    try:
+        hash(constant)
+    except TypeError:
+        return False
+    return True
 
 
 def _read_keyed(ledger: Ledger, origin: Origin, mapping: dict[Any, Any], key: Any) -> Origin | None:
