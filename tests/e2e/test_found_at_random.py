@@ -561,3 +561,32 @@ def test_a_key_that_cannot_be_one():
     for change in (False, True):
         calls = [lambda w, n=n, change=change: w.fn(rand(n), keys()[n // 3], change) for n in range(3 * len(keys()))]
         check(world, calls, expect=None)
+
+
+def test_an_operation_raises_while_another_exception_is_handled():
+    """It is not among those that were handled before it."""
+
+    def world():
+        tensor, numbers = torch.arange(1), iter([1, 2])
+
+        def fn(x):
+            try:
+                {}[1]
+            except KeyError:
+                try:
+                    tensor.view(3)
+                except RuntimeError:
+                    return next(numbers), x + 1
+
+        return World(fn=fn)
+
+    def chain(error):
+        return [] if error is None else [type(error), *chain(error.__context__)]
+
+    def call(w):
+        try:
+            return w.fn(rand(1))
+        except StopIteration as error:
+            return chain(error)
+
+    check(world, [call] * 6, expect=None)

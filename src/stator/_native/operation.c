@@ -276,22 +276,19 @@ tell_failure(Tracer *t)
     return 0;
 }
 
-/* The operation raised: told while its exception is being handled, and raised on. */
+/* The operation raised: told, and raised on. Told outside of a handler: what the program's frames are handling is part
+ * of their state, and its exception is not yet. */
 static void
 tell_raise(Tracer *t, PyObject *func)
 {
     if (!PyErr_ExceptionMatches(PyExc_Exception)) {
         return;
     }
-    PyObject *exc = error_take(), *former = PyErr_GetHandledException();
+    PyObject *exc = error_take();
     if (exc == NULL) {
-        Py_XDECREF(former);
         return;
     }
-    PyErr_SetHandledException(exc);
     PyObject *done = PyObject_CallMethodObjArgs((PyObject *)t, names[RAISED], func, exc, NULL);
-    PyErr_SetHandledException(former);
-    Py_XDECREF(former);
     if (done != NULL || give_up(t) == 0) {
         error_put(Py_NewRef(exc));
     }
