@@ -553,7 +553,8 @@ def test_a_program_ends_while_something_is_compiled(doing):
 
 def test_a_program_ends_while_inductor_is_at_work():
     done, _ = in_a_process(
-        "import time, torch, stator\n"
+        "import time, torch, stator, warnings\n"
+        "warnings.simplefilter('ignore', DeprecationWarning)  # torch's own, told in Python's development mode\n"
         "fn = stator.compile(lambda x: (x.sin() + 1).sum(), options={'background_compile': True})\n"
         "fn(torch.zeros(3, requires_grad=True)).backward()\ntime.sleep(2.5)\nprint('over')\n"
     )
