@@ -311,4 +311,8 @@ int tape_output_count(PyObject *graph); /* of a tape that gives a tuple; -1 for 
 /* Runs such a tape. `outputs` has room for all, which are new references. How many, or -1 with an exception. */
 int tape_outputs(PyObject *graph, PyObject *const *inputs, Py_ssize_t given, PyObject **outputs);
 
+/* ---- the host function of compiled graphs (host.c) ---- */
+
+int host_setup(PyObject *module);
+
 #endif

@@ -1,0 +1,1 @@
+"""Machine code for loop programs, made in process by LLVM."""

@@ -1,0 +1,192 @@
+"""LLVM, in this process: text of a module in, addresses of its functions out.
+
+What enters: LLVM IR as text (`compile_ir`), or an object file that was made from it before (`load_object`). What
+leaves: `Code`, which knows the addresses of the functions asked for and keeps them valid while somebody holds it.
+What holds: llvmlite is imported and LLVM set up by the first call, not by an import of this module; one lock is around
+all of it, also around llvmlite's own, and a fork waits for it, so that a child finds LLVM between two calls and
+not within one. No process-wide option of LLVM is set: other users of llvmlite get the code that they got before.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_lock = threading.RLock()  # re-entrant: code may be freed by the garbage collector while its thread compiles
+_names = itertools.count()
+
+
+class Unavailable(Exception):
+    """There is no LLVM here, or it may not make code; the text says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What machine code is made for."""
+
+    triple: str
+    cpu: str
+    features: str
+
+
+class Code:
+    """Functions in executable memory; freed with the last reference to this object."""
+
+    def __init__(self, tracker: Any, addresses: dict[str, int], object_bytes: bytes) -> None:
+        self._tracker = tracker
+        self._addresses = addresses
+        self.object_bytes = object_bytes
+
+    def address(self, name: str) -> int:
+        return self._addresses[name]
+
+
+class _Llvm:
+    """llvmlite's binding, set up: libraries whose symbols code may name, target machines, and the linker."""
+
+    def __init__(self) -> None:
+        try:
+            import llvmlite.binding as binding  # type: ignore[import-untyped]  # optional, and slow to import
+        except (ImportError, OSError) as error:  # OSError: its library does not fit this machine
+            raise Unavailable(f"llvmlite cannot be imported: {error}") from error
+        if not hasattr(binding, "create_lljit_compiler") or not hasattr(binding, "create_pass_builder"):
+            raise Unavailable("llvmlite is too old: it has no LLJIT or no pass builder")
+        self.binding: Any = binding
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
+        for path in _libraries():
+            binding.load_library_permanently(path)
+        self.host = Target(
+            binding.get_process_triple(), binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+        )
+        self._machines: dict[Target, Any] = {}
+        try:
+            self.linker = binding.create_lljit_compiler(self._new_machine(self.host))
+        except RuntimeError as error:
+            raise Unavailable(f"LLVM cannot link code here: {error}") from error
+
+    def _new_machine(self, target: Target) -> Any:
+        found = self.binding.Target.from_triple(target.triple)
+        return found.create_target_machine(
+            cpu=target.cpu, features=target.features, opt=2, reloc="default", codemodel="jitdefault", jit=True
+        )
+
+    def machine(self, target: Target) -> Any:
+        if target not in self._machines:
+            self._machines[target] = self._new_machine(target)
+        return self._machines[target]
+
+    def optimized(self, text: str, target: Target) -> Any:
+        """The module, after the few passes that explicitly vectorised code profits from."""
+        machine = self.machine(target)
+        module = self.binding.parse_assembly(text, context=self.binding.create_context())
+        module.triple, module.data_layout = target.triple, str(machine.target_data)
+        module.verify()
+        passes = self.binding.create_new_module_pass_manager()
+        passes.add_always_inliner_pass()
+        passes.add_sroa_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_new_gvn_pass()
+        passes.add_dead_code_elimination_pass()
+        tuning = self.binding.create_pipeline_tuning_options(speed_level=1)
+        passes.run(module, self.binding.create_pass_builder(machine, tuning))
+        return module
+
+    def link(self, object_bytes: bytes, names: Iterable[str]) -> Code:
+        builder = self.binding.JITLibraryBuilder().add_object_img(object_bytes).add_current_process()
+        for name in (exported := list(names)):
+            builder.export_symbol(name)
+        try:
+            tracker = builder.link(self.linker, f"stator.{next(_names)}")
+        except RuntimeError as error:
+            raise Unavailable(f"LLVM cannot link this code: {error}") from error
+        return Code(tracker, {name: tracker[name] for name in exported}, object_bytes)
+
+
+_llvm: _Llvm | None = None
+
+
+def _ready() -> _Llvm:
+    global _llvm
+    if _llvm is None:
+        _llvm = _Llvm()
+    return _llvm
+
+
+def _libraries() -> list[str]:
+    """What generated code calls into: torch's own OpenMP (its threads are torch's), its C functions, libm."""
+    here = os.path.dirname(torch.__file__)
+    found = [*glob.glob(f"{here}/lib/libgomp*.so*"), *glob.glob(f"{here}.libs/libgomp*.so*")][:1]
+    found += [path for name in ("libc10.so", "libtorch_cpu.so") if os.path.exists(path := f"{here}/lib/{name}")]
+    return [*found, "libm.so.6"]
+
+
+def host_target() -> Target:
+    """This machine."""
+    with _lock:
+        return _ready().host
+
+
+def compile_ir(text: str, names: Iterable[str], target: Target | None = None) -> Code:
+    """Machine code of a module; `names` are those of its functions whose addresses will be asked for.
+
+    A `target` other than this machine must be one whose instructions this machine has."""
+    with _lock:
+        llvm = _ready()
+        target = target or llvm.host
+        object_bytes = llvm.machine(target).emit_object(llvm.optimized(text, target))
+        return llvm.link(object_bytes, names)
+
+
+def load_object(object_bytes: bytes, names: Iterable[str]) -> Code:
+    """Code whose `object_bytes` were kept."""
+    with _lock:
+        return _ready().link(object_bytes, names)
+
+
+def assembly(text: str, target: Target | None = None) -> str:
+    """The module's machine code to read, for any target that LLVM knows."""
+    with _lock:
+        llvm = _ready()
+        target = target or llvm.host
+        made: str = llvm.machine(target).emit_assembly(llvm.optimized(text, target))
+        return made
+
+
+# ---------------------------------------------------------------------------------------------------------- fork
+
+
+_held_for_fork: ExitStack | None = None
+
+
+def _before_fork() -> None:
+    """Wait until no thread is inside LLVM: its own locks and half-made state would stay as they are in the child."""
+    global _held_for_fork
+    held = ExitStack()
+    held.enter_context(_lock)
+    if _llvm is not None:
+        inner = getattr(
+            getattr(_llvm.binding.ffi.lib, "_lock", None), "_lock", None
+        )  # another user of llvmlite may hold it
+        if inner is not None:
+            held.enter_context(inner)
+    _held_for_fork = held
+
+
+def _after_fork() -> None:
+    global _held_for_fork
+    if _held_for_fork is not None:
+        held, _held_for_fork = _held_for_fork, None
+        held.close()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -1,0 +1,291 @@
+"""exp, log and what is made of them, in lanes.
+
+Polynomials are minimax fits (Remez exchange in 50 digits, then the lowest coefficients rounded one by one and the
+others fitted again): of (exp(r) - 1 - r) / r² for |r| <= ln(2) / 2, and of (log(1 + f) - f) / f² for 1 + f in [√½, √2).
+"""
+
+from __future__ import annotations
+
+from stator.codegen.lanes import FLOAT, Lanes
+
+_LOG2_E = 1.4426950408889634
+_LN2 = {  # the first part has trailing zeros: its product with an exponent is exact
+    "float": (0.693145751953125, 1.428606765330187e-06),
+    "double": (0.6931471803691238, 1.9082149292705877e-10),
+}
+_EXP = {
+    "float": (0.5, 0.166666657, 0.0416664891, 0.00833356194, 0.00139326556, 0.000197474845),
+    "double": (
+        0.5, 0.16666666666666682, 0.04166666666666647, 0.008333333333317637, 0.0013888888889001508,
+        0.000198412698951554, 2.4801587085766644e-05, 2.7557235909046625e-06, 2.7557477676080344e-07,
+        2.5111717663248056e-08, 2.0852616367937526e-09,
+    ),
+}  # fmt: skip
+_LOG = {
+    "float": (
+        -0.5, 0.333333135, -0.250000119, 0.200020686, -0.166678473, 0.142203823, -0.124085024, 0.118852198,
+        -0.116580501, 0.0673205107,
+    ),
+    "double": (
+        -0.5, 0.3333333333333335, -0.2500000000000036, 0.19999999999993198, -0.16666666666550012,
+        0.14285714286675544, -0.1250000001436981, 0.1111111105168884, -0.0999999908154275, 0.09090910755749183,
+        -0.08333367536356184, 0.07692298319545991, -0.07142083262166893, 0.06665999033816677,
+        -0.06260513526499575, 0.059016258476475854, -0.05477580291974367, 0.05031736776574244,
+        -0.05201427536796726, 0.06050375350364263, -0.053778466509723226, 0.022236190096565404,
+    ),
+}  # fmt: skip
+_TANH = {  # of (tanh(x) / x - 1) / x² in the square, up to 0.63
+    "float": (-0.333333343, 0.133333102, -0.0539573357, 0.0217489768, -0.00827936549, 0.00222409517),
+    "double": (
+        -0.3333333333333333, 0.13333333333332986, -0.053968253968025584, 0.0218694885285454,
+        -0.008863235379415607, 0.003592126111702205, -0.0014558176361167746, 0.000589925314574596,
+        -0.00023868666420653425, 9.555132579012291e-05, -3.631991692800767e-05, 1.152245246582887e-05,
+        -2.1646095708980097e-06,
+    ),
+}  # fmt: skip
+_EXP_RANGE = {"float": (-104.0, 89.0), "double": (-746.0, 710.0)}  # beyond: 0 and infinity
+_SQRT_HALF_BITS = {"float": 0x3F3504F3, "double": 0x3FE6A09E667F3BCD}
+_SMALLEST_NORMAL = {"float": 2.0**-126, "double": 2.0**-1022}
+
+
+# ------------------------------------------------------------------------------------------------------------- exp
+
+
+def _reduced(v: Lanes, x: str) -> tuple[str, str]:
+    """exp(r) - 1 and n, in the low bits of an integer, with x = n ln(2) + r."""
+    n, bits = v.nearest(x, _LOG2_E)
+    high, low = _LN2[v.element]
+    r = v.fma(n, v.const(-low), v.fma(n, v.const(-high), x))
+    return v.fma(v.mul(r, r), v.polynomial(r, _EXP[v.element]), r), bits
+
+
+def _scaled(v: Lanes, value: str, bits: str) -> str:
+    """A value near 1 times 2 to n; in two steps, of which the second may round to a denormal or overflow."""
+    # the number 1.5 * 2**fraction, that is added to n in its bits, is even and shifted out below
+    n = v.int_op("ashr", v.int_op("shl", bits, v.int_const(v.bits - 12)), v.int_const(v.bits - 12))
+    half = v.int_op("ashr", n, v.int_const(1))
+    return v.mul(v.mul(value, v.power_of_two(half)), v.power_of_two(v.int_op("sub", n, half)))
+
+
+def _scale(v: Lanes, bits: str) -> str:
+    """2 to n, where that is normal."""
+    one = 127 << 23 if v.element == FLOAT else 1023 << 52
+    return v.from_bits(v.int_op("add", v.int_op("shl", bits, v.int_const(v.fraction)), v.int_const(one)))
+
+
+def _clamped(v: Lanes, x: str) -> str:
+    low, high = _EXP_RANGE[v.element]
+    return v.at_most(high, v.at_least(low, x))
+
+
+def exp(v: Lanes, x: str) -> str:
+    p, bits = _reduced(v, _clamped(v, x))
+    return _scaled(v, v.add(p, v.one), bits)
+
+
+def exp2(v: Lanes, x: str) -> str:
+    low, high = (-151.0, 129.0) if v.element == FLOAT else (-1076.0, 1025.0)
+    x = v.at_most(high, v.at_least(low, x))
+    n, bits = v.nearest(x, 1.0)
+    rest = v.sub(x, n)  # exact
+    r = v.mul(rest, v.const(0.6931471805599453))
+    # what the constant and the product lost
+    lost = v.fma(rest, v.const(0.6931471805599453), v.neg(r))
+    lost = v.fma(rest, v.pick(-1.904654299957767e-09, 2.3190468138462996e-17), lost)
+    p = v.fma(v.mul(r, r), v.polynomial(r, _EXP[v.element]), v.add(r, lost))
+    return _scaled(v, v.add(p, v.one), bits)
+
+
+def expm1(v: Lanes, x: str) -> str:
+    low, high = (-18.0, 88.8) if v.element == FLOAT else (-38.0, 709.8)
+    p, bits = _reduced(v, v.at_most(high, v.at_least(low, x)))
+    # half of it, doubled at the end: 2 to the highest n is no finite number
+    half = _scale(v, v.int_op("sub", bits, v.int_const(1)))
+    value = v.fma(half, p, v.sub(half, v.const(0.5)))
+    return v.copysign(v.add(value, value), x)
+
+
+def _expm1_bounded(v: Lanes, x: str) -> str:
+    """exp(x) - 1 for arguments from 0 to where 2 to n is finite."""
+    p, bits = _reduced(v, x)
+    scale = _scale(v, bits)
+    return v.fma(scale, p, v.sub(scale, v.one))
+
+
+def tanh(v: Lanes, x: str) -> str:
+    """Near 0 a polynomial, beyond 1 - 2 / (exp(2 |x|) + 1), whose errors do not count there."""
+    a = v.abs(x)
+    square = v.mul(x, x)
+    near = v.fma(v.mul(v.polynomial(square, _TANH[v.element]), square), x, x)
+    bounded = v.at_most(9.1 if v.element == FLOAT else 19.1, a)
+    p, bits = _reduced(v, v.add(bounded, bounded))
+    scale = _scale(v, bits)
+    e = v.fma(scale, p, scale)
+    far = v.sub(v.one, v.div(v.const(2.0), v.add(e, v.one)))
+    return v.copysign(v.select(v.compare("olt", a, v.const(0.625)), near, far), x)
+
+
+def sigmoid(v: Lanes, x: str) -> str:
+    """1 / (1 + exp(-x)), with one rounding in the sum: 2**n p + (2**n + 1), where p = exp(r) - 1.
+
+    Where 2**n + 1 would be rounded, 1 is added to the smaller 2**n p instead.
+
+    The sum is scaled down by a power of two, exactly, so that it is finite where the result is a denormal."""
+    shift = 24 if v.element == FLOAT else 64
+    y = v.at_least(-25.0, v.neg(x)) if v.element == FLOAT else v.at_least(-40.0, v.neg(x))
+    p, bits = _reduced(v, v.at_most(-_EXP_RANGE[v.element][0], y))
+    scale = _scale(v, v.int_op("sub", bits, v.int_const(shift)))
+    down = v.const(2.0**-shift)
+    steep = v.compare("ogt", scale, v.const(2.0 ** (v.fraction - shift)))
+    total = v.fma(scale, p, v.select(steep, down, v.add(scale, down)))
+    total = v.add(total, v.select(steep, scale, v.zero))
+    return v.mul(v.div(v.one, total), down)
+
+
+def sinh(v: Lanes, x: str) -> str:
+    """(t + t / (t + 1)) / 2 with t = exp(|x|) - 1; in double for float: no overflow, one rounding."""
+    w, wide = v.widened(x)
+    a = w.at_most(100.0, w.abs(wide))
+    t = _expm1_bounded(w, a)
+    value = w.mul(w.const(0.5), w.add(t, w.div(t, w.add(t, w.one))))
+    return v.narrowed(w, w.copysign(value, wide))
+
+
+def cosh(v: Lanes, x: str) -> str:
+    """(e + 1 / e) / 2 with e = exp(|x|); in double for float, as for sinh."""
+    w, wide = v.widened(x)
+    p, bits = _reduced(w, w.at_most(100.0, w.abs(wide)))
+    scale = _scale(w, bits)
+    e = w.fma(scale, p, scale)
+    return v.narrowed(w, w.mul(w.const(0.5), w.add(e, w.div(w.one, e))))
+
+
+# ------------------------------------------------------------------------------------------------------------- log
+
+
+def _split(v: Lanes, x: str) -> tuple[str, str]:
+    """Integer n and m in [√½, √2) with x = 2**n m, of a positive normal number."""
+    one = v.bias << v.fraction
+    offset = one - _SQRT_HALF_BITS[v.element]
+    shifted = v.int_op("add", v.to_bits(x), v.int_const(offset))
+    n = v.int_op("sub", v.int_op("lshr", shifted, v.int_const(v.fraction)), v.int_const(v.bias))
+    fraction = v.int_op("and", shifted, v.int_const((1 << v.fraction) - 1))
+    return n, v.from_bits(v.int_op("add", fraction, v.int_const(_SQRT_HALF_BITS[v.element])))
+
+
+def _normal(v: Lanes, x: str) -> tuple[str, str]:
+    """The number, or 2**fraction times it where it is denormal; and what its exponent has too much."""
+    tiny = v.compare("olt", x, v.const(_SMALLEST_NORMAL[v.element]))
+    scaled = v.mul(x, v.const(2.0**v.fraction))
+    return v.select(tiny, scaled, x), v.select(tiny, v.const(float(v.fraction)), v.zero)
+
+
+def _to_float(v: Lanes, n: str) -> str:
+    return v.emitter.emit(f"sitofp {v.int_type} {n} to {v.type}")
+
+
+def _log_parts(v: Lanes, x: str) -> tuple[str, str, str]:
+    """n as a float, f, and log(1 + f) - f, with x = 2**n (1 + f)."""
+    x, excess = _normal(v, x)
+    n, m = _split(v, x)
+    f = v.sub(m, v.one)
+    return v.sub(_to_float(v, n), excess), f, v.mul(v.mul(f, f), v.polynomial(f, _LOG[v.element]))
+
+
+def _log_special(v: Lanes, x: str, value: str) -> str:
+    value = v.select(v.compare("oeq", x, v.inf), v.inf, value)
+    value = v.select(v.compare("oeq", x, v.zero), v.const(float("-inf")), value)
+    return v.select(v.compare("ult", x, v.zero), v.nan, value)  # also NaN
+
+
+def log(v: Lanes, x: str) -> str:
+    n, f, rest = _log_parts(v, x)
+    high, low = _LN2[v.element]
+    value = v.fma(n, v.const(high), v.add(f, v.fma(n, v.const(low), rest)))
+    return _log_special(v, x, value)
+
+
+def _log_in_base(v: Lanes, x: str, inverse: tuple[float, float], of_two: tuple[float, float]) -> str:
+    """log(x) / log(base): 1 / log(base) and log(2) / log(base) come in two parts."""
+    n, f, rest = _log_parts(v, x)
+    low = v.fma(f, v.const(inverse[1]), v.mul(rest, v.const(inverse[0])))
+    value = v.fma(f, v.const(inverse[0]), v.fma(n, v.const(of_two[1]), low))
+    return _log_special(v, x, v.fma(n, v.const(of_two[0]), value))
+
+
+def log2(v: Lanes, x: str) -> str:
+    inverse = (1.44269502, 1.925963033500117e-08) if v.element == FLOAT else (_LOG2_E, 2.0355273740931033e-17)
+    return _log_in_base(v, x, inverse, (1.0, 0.0))
+
+
+def log10(v: Lanes, x: str) -> str:
+    if v.element == FLOAT:
+        return _log_in_base(v, x, (0.434294492, -1.010305e-08), (0.301025391, 4.6050390e-06))
+    return _log_in_base(v, x, (0.4342944819032518, 1.098319650216765e-17), (0.3010299956640665, -8.5323443170571e-14))
+
+
+def log1p(v: Lanes, x: str) -> str:
+    """The log of u = 1 + x, with what that sum lost added to f."""
+    u = v.add(v.one, x)
+    large = v.compare("ogt", x, v.one)
+    lost = v.select(large, v.sub(v.one, v.sub(u, x)), v.sub(x, v.sub(u, v.one)))
+    n, m = _split(v, u)
+    # what a large sum lost does not count, and the inverse of the largest power is no normal number
+    inverse = v.power_of_two(v.int_op("sub", v.int_const(0), n))
+    inverse = v.select(v.compare("ogt", x, v.const(2.0**64)), v.zero, inverse)
+    f = v.fma(lost, inverse, v.sub(m, v.one))
+    high, low = _LN2[v.element]
+    exponent = _to_float(v, n)
+    rest = v.fma(v.mul(f, f), v.polynomial(f, _LOG[v.element]), v.mul(exponent, v.const(low)))
+    value = v.fma(exponent, v.const(high), v.add(f, rest))
+    value = v.select(v.compare("oeq", x, v.zero), x, _log_special(v, u, value))
+    return v.select(v.compare("oeq", x, v.inf), v.inf, value)
+
+
+def asinh(v: Lanes, x: str) -> str:
+    """log1p(a + a² / (1 + √(a² + 1))), in double, where no square of a float overflows."""
+    w, wide = v.widened(x)
+    a = w.abs(wide)
+    square = w.mul(a, a)
+    root = w.sqrt(w.add(square, w.one))
+    value = log1p(w, w.add(a, w.div(square, w.add(w.one, root))))
+    value = w.select(w.compare("oeq", a, w.inf), a, value)
+    return v.narrowed(w, w.copysign(value, wide))
+
+
+def acosh(v: Lanes, x: str) -> str:
+    w, wide = v.widened(x)
+    t = w.sub(wide, w.one)
+    value = log1p(w, w.add(t, w.sqrt(w.mul(t, w.add(t, w.const(2.0))))))
+    return v.narrowed(w, w.select(w.compare("olt", wide, w.one), w.nan, value))
+
+
+def atanh(v: Lanes, x: str) -> str:
+    w, wide = v.widened(x)
+    a = w.abs(wide)
+    value = log1p(w, w.div(w.add(a, a), w.sub(w.one, a)))
+    return v.narrowed(w, w.copysign(w.mul(value, w.const(0.5)), wide))
+
+
+# ------------------------------------------------------------------------------------------------------------- pow
+
+
+def pow_(v: Lanes, x: str, y: str) -> str:
+    """exp(y log|x|) in double, for floats: 2**-53 of an exponent below 2**7 is far below half an ulp of float."""
+    w, base = v.widened(x)
+    _, exponent = v.widened(y)
+    a = w.abs(base)
+    logarithm = log(w, a)
+    product = w.mul(exponent, logarithm)
+    whole_base = w.both(w.compare("oeq", a, w.one), w.compare("ord", exponent, exponent))
+    product = w.select(whole_base, w.zero, product)  # also 1 to an infinite power
+    value = exp(w, product)
+    half = w.mul(exponent, w.const(0.5))
+    whole = w.compare("oeq", w.rint(exponent), exponent)
+    odd = w.both(whole, w.compare("one", w.rint(half), half))
+    value = w.select(odd, w.copysign(value, base), value)
+    negative = w.both(w.compare("olt", base, w.zero), w.compare("one", a, w.inf))
+    part = w.both(w.compare("one", w.rint(exponent), exponent), negative)
+    value = w.select(part, w.nan, value)
+    certain = w.either(w.compare("oeq", base, w.one), w.compare("oeq", exponent, w.zero))
+    return v.narrowed(w, w.select(certain, w.one, value))

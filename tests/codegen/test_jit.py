@@ -1,0 +1,146 @@
+"""Machine code made in process: it runs, is found again from its object, is freed, survives threads and forks."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from stator.codegen import jit
+
+SINE = """
+declare float @sinf(float)
+define float @sine(float %x) {
+  %y = call float @sinf(float %x)
+  ret float %y
+}
+define i64 @twice(i64 %x) {
+  %y = add i64 %x, %x
+  ret i64 %y
+}
+"""
+
+
+def twice(code: jit.Code, value: int) -> int:
+    result: int = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code.address("twice"))(value)
+    return result
+
+
+def sine(code: jit.Code, value: float) -> float:
+    result: float = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float)(code.address("sine"))(value)
+    return result
+
+
+def test_functions_run_and_call_into_libraries() -> None:
+    code = jit.compile_ir(SINE, ["sine", "twice"])
+    assert twice(code, 21) == 42
+    assert abs(sine(code, 1.0) - 0.84147098) < 1e-6
+    with pytest.raises(KeyError):
+        code.address("other")
+
+
+def test_an_object_file_is_all_that_is_needed() -> None:
+    kept = jit.compile_ir(SINE, ["twice"]).object_bytes  # the first code is freed here
+    code = jit.load_object(kept, ["sine", "twice"])
+    assert twice(code, -4) == -8 and sine(code, 0.0) == 0.0
+    assert code.object_bytes == kept
+
+
+def test_two_modules_may_define_the_same_name() -> None:
+    other = jit.compile_ir("define i64 @twice(i64 %x) { ret i64 7 }", ["twice"])
+    assert (twice(jit.compile_ir(SINE, ["twice"]), 5), twice(other, 5)) == (10, 7)
+
+
+def test_a_wrong_module_or_name_raises() -> None:
+    with pytest.raises(RuntimeError):
+        jit.compile_ir("define i64 @f() { ret float 0.0 }", ["f"])
+    with pytest.raises(jit.Unavailable):
+        jit.compile_ir(SINE, ["not there"])
+    with pytest.raises(jit.Unavailable):
+        jit.load_object(b"no object file", ["twice"])
+
+
+def test_code_is_freed_with_its_last_reference() -> None:
+    constants = ", ".join(f"i64 {n * 7919}" for n in range(65536))
+    text = f"""
+@table = internal constant [65536 x i64] [{constants}]
+define i64 @at(i64 %n) {{
+  %where = getelementptr [65536 x i64], ptr @table, i64 0, i64 %n
+  %value = load i64, ptr %where
+  ret i64 %value
+}}"""
+    code = jit.compile_ir(text, ["at"])
+    kept = code.object_bytes
+
+    def resident() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    for _ in range(5):
+        jit.load_object(kept, ["at"])
+    before = resident()
+    for _ in range(100):
+        jit.load_object(kept, ["at"])
+    assert resident() - before < 20 * len(kept)
+    assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code.address("at"))(3) == 3 * 7919
+
+
+def test_threads_compile_at_once() -> None:
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for turn in range(5):
+            code = jit.compile_ir(f"define i64 @twice(i64 %x) {{ ret i64 {number * 100 + turn} }}", ["twice"])
+            if twice(code, 0) != number * 100 + turn:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_child_compiles_though_a_thread_of_its_parent_was_compiling() -> None:
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            jit.compile_ir(SINE, ["twice"])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(5):
+            time.sleep(0.005)
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if twice(jit.compile_ir(SINE, ["twice"]), 3) == 6 else 1)
+            for _ in range(1000):
+                done, status = os.waitpid(child, os.WNOHANG)
+                if done:
+                    break
+                time.sleep(0.02)
+            else:
+                os.kill(child, 9)
+                os.waitpid(child, 0)
+                pytest.fail("the child hangs")
+            assert status == 0
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_an_import_loads_no_llvm() -> None:
+    program = "import sys, stator.codegen.jit; sys.exit('llvmlite' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_other_machines_are_known() -> None:
+    assert "\tret" in jit.assembly(SINE, jit.Target("aarch64-unknown-linux-gnu", "generic", ""))
