@@ -24,13 +24,13 @@ def emit(f: Function, op: str, dtype: torch.dtype, kinds: Sequence[torch.dtype],
 
 def supported(op: str, kinds: Sequence[torch.dtype]) -> bool:
     """Whether there is code for an operation on operands of these types."""
-    if op not in OPERATIONS:
+    if op not in OPERATIONS or any(kind not in ELEMENT for kind in kinds):
         return False
-    if op in FUNCTIONS and op not in _ON_INTEGERS:
-        return kinds[0] in (torch.float32, torch.float64) and has_function(op, ELEMENT[kinds[0]])
-    if op in _FLOAT_ONLY:
-        return kinds[0].is_floating_point
-    return True
+    if op in FUNCTIONS:
+        return kinds[0].is_floating_point and has_function(op, ELEMENT[kinds[0]])
+    if op == "where":
+        return kinds[0] is torch.bool
+    return kinds[0] in _ON.get(op, _EVERY)
 
 
 def _kind(f: Function, dtype: torch.dtype) -> str:
@@ -113,7 +113,25 @@ def _not(f: Function, dtype: torch.dtype, kinds: Sequence[torch.dtype], args: Se
 # ---------------------------------------------------------------------------------------------------- division
 
 
+def _divided(f: Function, dtype: torch.dtype, args: Sequence[str]) -> tuple[str, str]:
+    """Quotient, towards zero, and remainder of integers. By 0: some number (a `check` says that it must not be). The
+    smallest number by -1, which is undefined in LLVM and a trap on x86: itself, and 0."""
+    a, b = args
+    kind, one = _kind(f, dtype), f.constant(1, dtype)
+    unsafe = _compare(f, "eq", dtype, b, f.constant(0, dtype))
+    if dtype is torch.uint8:
+        b = _select(f, unsafe, kind, one, b)
+        return f.emit(f"udiv {kind} {a}, {b}"), f.emit(f"urem {kind} {a}, {b}")
+    minus = _compare(f, "eq", dtype, b, f.constant(-1, dtype))
+    b = _select(f, f.emit(f"or {f.vector('i1')} {unsafe}, {minus}"), kind, one, b)
+    whole = f.emit(f"sdiv {kind} {a}, {b}")
+    return _select(f, minus, kind, _neg(f, dtype, [dtype], [a]), whole), f.emit(f"srem {kind} {a}, {b}")
+
+
 def _fmod(f: Function, dtype: torch.dtype, kinds: Sequence[torch.dtype], args: Sequence[str]) -> str:
+    """The remainder with the sign of the dividend."""
+    if not dtype.is_floating_point:
+        return _divided(f, dtype, args)[1]
     return f.emit(f"frem {_kind(f, dtype)} {args[0]}, {args[1]}")
 
 
@@ -127,13 +145,16 @@ def _differs(f: Function, dtype: torch.dtype, rest: str, by: str) -> str:
 def _remainder(f: Function, dtype: torch.dtype, kinds: Sequence[torch.dtype], args: Sequence[str]) -> str:
     rest = _fmod(f, dtype, kinds, args)
     kind = _kind(f, dtype)
-    moved = f.emit(f"fadd {kind} {rest}, {args[1]}")
+    moved = f.emit(f"{'fadd' if dtype.is_floating_point else 'add'} {kind} {rest}, {args[1]}")
     return _select(f, _differs(f, dtype, rest, args[1]), kind, moved, rest)
 
 
 def _floor_div(f: Function, dtype: torch.dtype, kinds: Sequence[torch.dtype], args: Sequence[str]) -> str:
     a, b = args
     kind, zero, one = _kind(f, dtype), f.constant(0, dtype), f.constant(1, dtype)
+    if not dtype.is_floating_point:
+        whole, rest = _divided(f, dtype, args)
+        return _select(f, _differs(f, dtype, rest, b), kind, f.emit(f"sub {kind} {whole}, {one}"), whole)
     rest = _fmod(f, dtype, kinds, args)
     whole = f.emit(f"fdiv {kind} {f.emit(f'fsub {kind} {a}, {rest}')}, {b}")
     whole = _select(f, _differs(f, dtype, rest, b), kind, f.emit(f"fsub {kind} {whole}, {one}"), whole)
@@ -193,8 +214,9 @@ def cast(f: Function, x: str, source: torch.dtype, dtype: torch.dtype) -> str:
 
 
 def _to_integer(f: Function, x: str, source: torch.dtype, dtype: torch.dtype) -> str:
-    """Towards zero; what does not fit gives the smallest number, as the processor's own instruction does."""
-    middle = torch.int64 if dtype is torch.int64 else torch.int32
+    """Towards zero; what does not fit gives the smallest number, as the processor's own instruction does. Eager
+    converts to a narrow type by way of int32, but to uint8 by way of int64."""
+    middle = torch.int64 if dtype in (torch.int64, torch.uint8) else torch.int32
     here, there = _kind(f, source), _kind(f, middle)
     limit = float(2 ** (torch.iinfo(middle).bits - 1))
     above = f.emit(f"fcmp oge {here} {x}, {f.constant(-limit, source)}")
@@ -248,16 +270,23 @@ def _function(name: str) -> Row:
     return lambda f, dtype, kinds, args: FUNCTIONS[name](f, ELEMENT[dtype], *args)
 
 
-_FLOAT_ONLY = frozenset(
-    "div fmod remainder floor_div floor ceil trunc round copysign sqrt round_bf16 round_f16 signbit".split()
-)
-_ON_INTEGERS = frozenset[str]()
+_FLOATS = frozenset((torch.float32, torch.float64))
+_EVERY = frozenset(ELEMENT)
+_INTEGERS = _EVERY - _FLOATS - {torch.bool}
+_NUMBERS = _FLOATS | _INTEGERS
+_ON: dict[str, frozenset[torch.dtype]] = {  # the types of operands; every type where an operation is not named
+    **dict.fromkeys("div floor ceil trunc round copysign signbit".split(), _FLOATS),
+    **dict.fromkeys("round_bf16 round_f16".split(), frozenset((torch.float32,))),
+    **dict.fromkeys("trunc_div shl shr".split(), _INTEGERS),
+    **dict.fromkeys("and or xor not".split(), _INTEGERS | {torch.bool}),
+    **dict.fromkeys("add sub mul neg abs fmod remainder floor_div".split(), _NUMBERS),
+}
 OPERATIONS: dict[str, Row] = {
     **{name: _function(name) for name in FUNCTIONS},
     "add": _two("fadd", "add"),
     "sub": _two("fsub", "sub"),
     "mul": _two("fmul", "mul"),
-    "div": _two("fdiv", "sdiv"),
+    "div": _two("fdiv", ""),
     "neg": _neg,
     "abs": _abs,
     "sign": _sign,
@@ -274,6 +303,7 @@ OPERATIONS: dict[str, Row] = {
     "fmod": _fmod,
     "remainder": _remainder,
     "floor_div": _floor_div,
+    "trunc_div": lambda f, dtype, kinds, args: _divided(f, dtype, args)[0],
     "sqrt": _intrinsic("sqrt"),
     "floor": _intrinsic("floor"),
     "ceil": _intrinsic("ceil"),

@@ -136,6 +136,10 @@ class Builder:
     def where(self, condition: V, yes: V, no: V) -> V:
         return self.add("where", (condition.id, yes.id, no.id), yes.dtype)
 
+    def check(self, condition: V) -> V:
+        """What must hold at every point; where it does not, the call is run by eager, which raises."""
+        return self.add("check", (condition.id,), torch.bool)
+
     def index(self, index: Index) -> V:
         return self.add("index", (), torch.int64, index)
 

@@ -88,8 +88,25 @@ def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> V:
     if rounding_mode is None:
         return x / y
     if rounding_mode == "trunc":
-        return (x / y).trunc() if x.dtype.is_floating_point else x.trunc_div(y)
-    return x.floor_div(y)
+        return (x / y).trunc() if x.dtype.is_floating_point else x.trunc_div(_divisor(y))
+    return x.floor_div(_divisor(y))
+
+
+def _divisor(y: V) -> V:
+    """Integers: the call fails where it is 0, as eager's does."""
+    if not y.dtype.is_floating_point:
+        known = y.b.values[y.id]
+        if known.op != "const" or known.attr == 0:
+            y.b.check(y.ne(0))
+    return y
+
+
+def _divided(name: str) -> Callable[..., V]:
+    def formula(x: Any, y: Any) -> V:
+        x, y = _pair(x, y)
+        return getattr(x, name)(_divisor(y))
+
+    return formula
 
 
 row("add", _add)
@@ -97,9 +114,9 @@ row("sub", _sub)
 row("rsub", _rsub)
 row("mul", _mul)
 row("div true_divide", _div, overloads="Tensor Scalar Tensor_mode Scalar_mode")
-row("floor_divide", lambda x, y: x.floor_div(y))
-row("remainder", lambda x, y: _pair(x, y)[0].remainder(_pair(x, y)[1]))
-row("fmod", lambda x, y: x.fmod(y))
+row("floor_divide", _divided("floor_div"))
+row("remainder", _divided("remainder"))
+row("fmod", _divided("fmod"))
 row("neg", lambda x: -x)
 row("abs", lambda x: x if x.dtype is torch.uint8 else x.abs())
 row("sign", lambda x: x.sign())

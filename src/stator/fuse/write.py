@@ -41,7 +41,6 @@ class Writer:
         self.buffers: dict[str, int] = {}
         self.types: list[torch.dtype] = []
         self._made: dict[fx.Node, V] = {}
-        self.checks: list[int] = []
         self.numbers: list[Any] = []
 
     def _buffer(self, name: str, dtype: torch.dtype) -> int:
@@ -69,7 +68,7 @@ class Writer:
         return self.b.load(self._buffer(place.buffer, place.dtype), _flat(place, index), place.dtype, condition)
 
     def check(self, condition: V) -> None:
-        self.checks.append(self.b.add("check", (condition.id,), torch.bool).id)
+        self.b.check(condition)
 
     def number(self, value: Any) -> Any:
         if not isinstance(value, fx.Node):
