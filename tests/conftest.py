@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
+
+# What stator keeps on disk, here and in programs that tests start, is new in each run and not the user's. Set before
+# the package is imported; the folder is removed by the process that made it.
+_CACHE = tempfile.mkdtemp(prefix="stator-tests-")
+_MADE_BY = os.getpid()
+os.environ["XDG_CACHE_HOME"] = _CACHE
+
+
+def pytest_unconfigure() -> None:
+    if os.getpid() == _MADE_BY:
+        shutil.rmtree(_CACHE, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,8 @@ DOCUMENTED = [
     "verify",
     "check_guards",
     "background_compile",
+    "cache_dir",
+    "code_cache_mib",
 ]
 
 
@@ -81,6 +83,9 @@ def test_an_unknown_option_names_the_nearest_known_one(wrong: str, meant: str) -
         ("cache_size_limit", 8.0, TypeError),
         ("log_level", "LOUD", ValueError),
         ("log_level", None, TypeError),
+        ("code_cache_mib", -1, ValueError),
+        ("code_cache_mib", True, TypeError),
+        ("cache_dir", 3, TypeError),
         ("debug_dir", 3, TypeError),
         ("debug_dir", b"/tmp", TypeError),
     ],

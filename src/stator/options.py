@@ -42,6 +42,14 @@ def _at_least_one(value: Any) -> int:
     return value
 
 
+def _zero_or_more(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"must be an int, not {value!r}")
+    if value < 0:
+        raise ValueError(f"must be 0 or more, not {value}")
+    return value
+
+
 def _level(value: Any) -> int:
     if isinstance(value, str):
         number = logging.getLevelName(value.upper())
@@ -91,6 +99,7 @@ def _level_from_text(text: str) -> int:
 FROM_TEXT: dict[Check, Callable[[str], Any]] = {
     _flag: _flag_from_text,
     _at_least_one: int,
+    _zero_or_more: int,
     _level: _level_from_text,
     _folder: str,
 }
@@ -172,6 +181,18 @@ class Settings:
         "Call the backend on a thread of its own: the first call returns at once, and calls run as plain Python until "
         "its graph is ready. `compiled.stator.wait()` waits. What fails there is told, or raised, by that or by the "
         "next call that no recording fits.",
+    )
+    cache_dir: str | None = _option(
+        None,
+        _folder,
+        "Folder for what is kept on disk between runs: machine code, in a folder `code` that only its owner may enter. "
+        "None: the user's cache folder (`$XDG_CACHE_HOME/stator`, `~/.cache/stator`).",
+    )
+    code_cache_mib: int = _option(
+        256,
+        _zero_or_more,
+        "MiB of machine code that are kept on disk at most; what was not used for longest goes first. 0: none is kept, "
+        "and none is read.",
     )
 
     if not TYPE_CHECKING:  # a type checker that saw this would take any misspelt name for an option
@@ -325,6 +346,18 @@ def from_environment(environment: Mapping[str, str]) -> Options:
 def requested_logs() -> str:
     """The text of `STATOR_LOGS`: names of logs, comma-separated (`stator.report.logs` knows them)."""
     return os.environ.get(LOGS_VARIABLE, "")
+
+
+def code_cache_folder() -> str | None:
+    """Where machine code is kept on disk: below `options.cache_dir`, or in the user's cache folder if there is one."""
+    return os.path.join(base, "code") if (base := options.cache_dir or _user_cache_folder()) else None
+
+
+def _user_cache_folder() -> str | None:
+    """As https://specifications.freedesktop.org/basedir-spec says: a path that is not absolute counts as not given."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = given if os.path.isabs(given) else os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "stator") if os.path.isabs(base) else None  # a user may have no home
 
 
 def colours_allowed() -> bool:

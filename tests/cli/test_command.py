@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 import stator
 from stator import events
 from stator.cli.command import main
+from stator.codegen import cache
 
 DOOR: Any = torch.nn.Module.__call__
 
@@ -255,17 +257,41 @@ def test_env(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["backends"] == stator.list_backends() and found["options"] == ["cache_size_limit=3"]
 
 
-def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """TorchInductor's cache with one file, stator's with two."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     (tmp_path / "inductor").mkdir()
     (tmp_path / "inductor" / "code.py").write_text("12345")
-    assert main(["cache", "list"]) == 0
-    out = capsys.readouterr().out
-    assert "nothing of its own is on disk" in out and "1 files, 5 bytes" in out
+    with stator.options.patch(cache_dir=str(tmp_path), code_cache_mib=2):
+        store = cache.disk()
+        assert store is not None and store.put("00", b"x") and store.put("01", b"xyz")
+        yield tmp_path
+
+
+def test_cache(caches: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own, size = caches / "code", sum(path.stat().st_size for path in (caches / "code").iterdir())
+    for arguments in (["cache"], ["cache", "list"]):
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        assert f"machine code: {own}, 2 files, {size} bytes of at most 2,097,152\n" in out
+        assert "1 files, 5 bytes" in out
     assert main(["cache", "clear"]) == 0
-    assert "nothing to clear" in capsys.readouterr().out and (tmp_path / "inductor" / "code.py").exists()
-    assert main(["cache", "clear", "--inductor"]) == 0
-    assert not (tmp_path / "inductor").exists()
+    assert f"cleared machine code: {own}, 2 files, {size} bytes" in capsys.readouterr().out
+    assert list(own.iterdir()) == [] and (caches / "inductor" / "code.py").exists()
+    assert main(["cache", "--clear", "--inductor"]) == 0
+    assert "0 files, 0 bytes" in capsys.readouterr().out and not (caches / "inductor").exists()
+
+
+def test_cache_that_is_off_or_unfit(caches: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with stator.options.patch(code_cache_mib=0):
+        assert main(["cache"]) == main(["cache", "--clear"]) == 0
+    assert capsys.readouterr().out.count("not kept on disk: option code_cache_mib is 0") == 2
+    (caches / "code").chmod(0o755)
+    assert main(["cache"]) == main(["cache", "--clear"]) == 0
+    out = capsys.readouterr().out
+    assert "it is not used: others may enter it (mode 755, must be 700)" in out and "is not touched" in out
+    assert len(list((caches / "code").iterdir())) == 2
 
 
 @pytest.mark.parametrize(

@@ -9,25 +9,42 @@ from collections.abc import Iterator
 
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-OWN = "stator keeps recordings and compiled code in the process only: nothing of its own is on disk"
+from ..codegen import cache
 
 
 def run(given: argparse.Namespace) -> int:
     """List or clear."""
+    clear = given.clear or given.action == "clear"
+    print(_clear_code() if clear else _code())
     folder = cache_dir()
     count, size = _measure(folder)
-    if given.action == "list":
-        print(OWN)
-        print(
-            f"TorchInductor's cache (for backend inductor, and torch.compile): {folder}, {count} files, {size:,} bytes"
-        )
+    about = f"{folder}, {count} files, {size:,} bytes"
+    if not clear:
+        print(f"TorchInductor's cache (for backend inductor, and torch.compile): {about}")
     elif given.inductor:
         shutil.rmtree(folder, ignore_errors=True)
-        print(f"cleared TorchInductor's cache: {folder}, {count} files, {size:,} bytes")
+        print(f"cleared TorchInductor's cache: {about}")
     else:
-        print(f"{OWN}; nothing to clear")
-        print(f"TorchInductor's cache is shared with torch.compile; --inductor clears it: {folder}, {size:,} bytes")
+        print(f"TorchInductor's cache is shared with torch.compile; --inductor clears it: {about}")
     return 0
+
+
+def _code() -> str:
+    """stator's own: machine code for CPUs."""
+    if (store := cache.disk()) is None:
+        return f"machine code is not kept on disk: {cache.why_no_disk()}"
+    count, size = store.measure()
+    unfit = f"; it is not used: {trouble}" if (trouble := store.trouble()) else ""
+    return f"machine code: {store.folder}, {count} files, {size:,} bytes of at most {store.limit:,}{unfit}"
+
+
+def _clear_code() -> str:
+    if (store := cache.disk()) is None:
+        return f"machine code is not kept on disk: {cache.why_no_disk()}"
+    if trouble := store.trouble():
+        return f"machine code: {store.folder} is not touched: {trouble}"
+    count, size = store.clear()
+    return f"cleared machine code: {store.folder}, {count} files, {size:,} bytes"
 
 
 def _measure(folder: str) -> tuple[int, int]:

@@ -104,8 +104,11 @@ def _add_cache(commands: Commands) -> None:
         "list or clear what is kept on disk",
         "List or clear what is kept on disk between runs.",
     )
-    it.add_argument("action", choices=("list", "clear"))
-    it.add_argument("--inductor", action="store_true", help="clear TorchInductor's cache, which torch.compile uses too")
+    it.add_argument("action", nargs="?", choices=("list", "clear"), default="list", help="list if not given")
+    it.add_argument("--clear", action="store_true", help="the same as clear")
+    it.add_argument(
+        "--inductor", action="store_true", help="clear TorchInductor's cache too, which torch.compile uses as well"
+    )
     it.set_defaults(run=caches.run)
 
 

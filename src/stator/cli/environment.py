@@ -14,7 +14,7 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from ..backends.registry import DEFAULT, list_backends
-from ..options import FIELDS, default, options
+from ..options import FIELDS, code_cache_folder, default, options
 from ..report.page import made_with
 
 FEATURES = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "asimd", "sve")
@@ -49,7 +49,7 @@ def facts() -> dict[str, Any]:
         "backends": list_backends(),
         "default backend": DEFAULT,
         "options": [f"{name}={value!r}" for name, value in changed.items()],
-        "cache directory": f"none of its own; TorchInductor's is {cache_dir()}",
+        "cache directory": f"{code_cache_folder() or 'none'}; TorchInductor's is {cache_dir()}",
     }
 
 

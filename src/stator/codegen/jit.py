@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-_lock = threading.RLock()  # re-entrant: code may be freed by the garbage collector while its thread compiles
+lock = threading.RLock()  # re-entrant: code may be freed by the garbage collector while its thread compiles
 _names = itertools.count()
 
 
@@ -44,6 +44,7 @@ class Code:
         self._tracker = tracker
         self._addresses = addresses
         self.object_bytes = object_bytes
+        self.facts: Any = None  # plain data about the functions, for whoever made them
 
     def address(self, name: str) -> int:
         return self._addresses[name]
@@ -54,12 +55,16 @@ class _Llvm:
 
     def __init__(self) -> None:
         try:
-            import llvmlite.binding as binding  # type: ignore[import-untyped]  # optional, and slow to import
+            import llvmlite  # type: ignore[import-untyped]  # optional, and slow to import
+            import llvmlite.binding as binding  # type: ignore[import-untyped]
+
+            number = ".".join(map(str, binding.llvm_version_info))  # the first call into its library loads that
         except (ImportError, OSError) as error:  # OSError: its library does not fit this machine
             raise Unavailable(f"llvmlite cannot be imported: {error}") from error
         if not hasattr(binding, "create_lljit_compiler") or not hasattr(binding, "create_pass_builder"):
             raise Unavailable("llvmlite is too old: it has no LLJIT or no pass builder")
         self.binding: Any = binding
+        self.version = f"llvmlite {llvmlite.__version__} LLVM {number}"
         binding.initialize_all_targets()
         binding.initialize_all_asmprinters()
         for path in _libraries():
@@ -132,15 +137,21 @@ def _libraries() -> list[str]:
 
 def host_target() -> Target:
     """This machine."""
-    with _lock:
+    with lock:
         return _ready().host
+
+
+def version() -> str:
+    """Of llvmlite, and of LLVM in it."""
+    with lock:
+        return _ready().version
 
 
 def compile_ir(text: str, names: Iterable[str], target: Target | None = None) -> Code:
     """Machine code of a module; `names` are those of its functions whose addresses will be asked for.
 
     A `target` other than this machine must be one whose instructions this machine has."""
-    with _lock:
+    with lock:
         llvm = _ready()
         target = target or llvm.host
         object_bytes = llvm.machine(target).emit_object(llvm.optimized(text, target))
@@ -149,13 +160,13 @@ def compile_ir(text: str, names: Iterable[str], target: Target | None = None) ->
 
 def load_object(object_bytes: bytes, names: Iterable[str]) -> Code:
     """Code whose `object_bytes` were kept."""
-    with _lock:
+    with lock:
         return _ready().link(object_bytes, names)
 
 
 def assembly(text: str, target: Target | None = None) -> str:
     """The module's machine code to read, for any target that LLVM knows."""
-    with _lock:
+    with lock:
         llvm = _ready()
         target = target or llvm.host
         made: str = llvm.machine(target).emit_assembly(llvm.optimized(text, target))
@@ -172,7 +183,7 @@ def _before_fork() -> None:
     """Wait until no thread is inside LLVM: its own locks and half-made state would stay as they are in the child."""
     global _held_for_fork
     held = ExitStack()
-    held.enter_context(_lock)
+    held.enter_context(lock)
     if _llvm is not None:
         inner = getattr(
             getattr(_llvm.binding.ffi.lib, "_lock", None), "_lock", None
