@@ -308,6 +308,8 @@ class Ledger:
     place: Instruction | None
     generalise: Callable[[Any, Any], bool]
     """Asked about every number and tuple that is read from outside; True: nothing is checked of it."""
+    note_tensor: Callable[[Any], None]
+    """Told of every tensor that becomes known."""
     def __init__(
         self,
         watcher: Watcher,

@@ -227,13 +227,28 @@ ledger_check(Ledger *l, Origin *origin, PyObject *fact, PyObject *expected)
 }
 
 static int
+tell_tensor(Ledger *l, PyObject *tensor)
+{
+    PyObject *note = Py_NewRef(l->note_tensor);
+    l->busy++;
+    PyObject *done = PyObject_CallOneArg(note, tensor);
+    l->busy--;
+    Py_DECREF(note);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static int
 know(Ledger *l, Origin *origin, PyObject *value)
 {
     /* Held first: an address in a map is never that of a dead object. */
     if (PyList_Append(l->alive, value) < 0 || map_add(&l->known, value, origin) < 0) {
         return -1;
     }
-    return ptrset_add(&l->watcher->known, value) < 0 ? -1 : 0;
+    if (ptrset_add(&l->watcher->known, value) < 0) {
+        return -1;
+    }
+    return l->note_tensor != NULL && is_tensor(value) ? tell_tensor(l, value) : 0;
 }
 
 /* How a value is checked as a constant (a fact), or None: a new reference. */
@@ -588,7 +603,7 @@ ledger_traverse(PyObject *self, visitproc visit, void *arg)
     Ledger *l = (Ledger *)self;
     PyObject *members[] = {(PyObject *)l->watcher, l->origins,  l->alive,     l->place, l->check,
                            l->kinds,               l->ask_kind, l->ask_value, l->plans, l->callable_modules,
-                           l->generalise,          l->last_place};
+                           l->generalise,          l->last_place, l->note_tensor};
     for (size_t i = 0; i < sizeof(members) / sizeof(*members); i++) {
         Py_VISIT(members[i]);
     }
@@ -625,6 +640,7 @@ ledger_clear(PyObject *self)
     Py_CLEAR(l->ask_kind);
     Py_CLEAR(l->ask_value);
     Py_CLEAR(l->generalise);
+    Py_CLEAR(l->note_tensor);
     Py_CLEAR(l->plans);
     Py_CLEAR(l->callable_modules);
     for (int i = 0; i < EDGE_COUNT; i++) {
@@ -689,6 +705,7 @@ static PyMemberDef ledger_members[] = {
     {"alive", T_OBJECT_EX, offsetof(Ledger, alive), READONLY, "Every object that was ever known."},
     {"place", T_OBJECT, offsetof(Ledger, place), 0, "The probe that the next entries are due to, or None."},
     {"generalise", T_OBJECT, offsetof(Ledger, generalise), 0, "Called with an origin and a number or tuple; True: no check."},
+    {"note_tensor", T_OBJECT, offsetof(Ledger, note_tensor), 0, "Called with every tensor that becomes known."},
     {"plans", T_OBJECT_EX, offsetof(Ledger, plans), READONLY, "{type: {name: plan}}"},
     {"callable_modules", T_OBJECT_EX, offsetof(Ledger, callable_modules), READONLY, "{type: bool}"},
     {NULL},

@@ -42,6 +42,7 @@ typedef struct Ledger {
     PyObject *ask_kind;  /* the same as a function of the value */
     PyObject *ask_value; /* what is expected of an instance of a subclass of `int`, `str`, ... */
     PyObject *generalise; /* asked about every number and tuple that is read: is it taken for more than what it is? Or NULL */
+    PyObject *note_tensor; /* told of every tensor that becomes known; or NULL */
     PyObject *plans;     /* {type: {name: plan}}, see shortcuts.c */
     PyObject *callable_modules; /* {type: whether calls come to `forward` unless there are hooks} */
     PlaceMap known, constants;

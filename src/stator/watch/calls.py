@@ -98,13 +98,17 @@ _CONTEXT_OF_TORCH = (
     + _named(torch, "is_autocast_cache_enabled _is_autocast_available")
     + _named(torch._C, "_is_autocast_available _is_tracing")
 )
+_UNSEEN_FUNCTIONS = ("from_numpy", "frombuffer", "_from_functional_tensor", "_from_blob", "range", "nested_tensor")
 _FUNCTIONS_OF_TORCH = [
     getattr(torch._C._VariableFunctions, name)
     for name in dir(torch._C._VariableFunctions)
-    if not name.startswith("__") and name not in ("from_numpy", "frombuffer", "_from_functional_tensor")
+    if not name.startswith("__") and name not in _UNSEEN_FUNCTIONS
 ]
 _FUNCTIONS_OF_TORCH += [
-    f for name in "_nn _linalg _fft _special _sparse _nested".split() for f in _all_of(getattr(torch._C, name))
+    f
+    for name in "_nn _linalg _fft _special _sparse _nested".split()
+    for f in _all_of(getattr(torch._C, name))
+    if f.__name__ not in _UNSEEN_FUNCTIONS
 ]
 _PURE_OPERATORS = [
     f for f in _all_of(_operator) if f.__name__[0] != "_" and not f.__name__.startswith(("i", "set", "del"))

@@ -20,9 +20,10 @@ from ..leaves_in_graphs import TENSOR, Applied, CustomFunction, Structure, Trans
 from ..recording import Edge, Fact
 from .breaks import Drop
 from .constants import is_constant
+from .fingerprints import fingerprint
 from .nodes import Nodes
 from .spelling import Treatment, name_of
-from .tensors import Step, Tracer, fingerprint, is_tensor
+from .tensors import Step, Tracer, is_tensor
 
 if TYPE_CHECKING:
     from .recorder import Recorder

@@ -23,6 +23,7 @@ from ..facts import VALUE_TYPES, plain_value
 from ..recording import Check, Edge, Fact, Origin
 from .breaks import Drop
 from .constants import KINDS, constant_fact, is_constant
+from .fingerprints import Fingerprints
 
 _KEYED_FACTS = frozenset(
     {Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fact.OTHER, Fact.HAS_KEYED, Fact.LACKS_KEYED}
@@ -75,6 +76,8 @@ class Ledger(_native.Ledger):
     def __init__(self, watcher: _native.Watcher) -> None:
         self._watcher = watcher
         super().__init__(watcher, Check, _EDGES, _FACTS, dict(KINDS), constant_fact, _value_of)
+        self.fingerprints = Fingerprints()
+        self.note_tensor = self.fingerprints.note
         self.changes: dict[tuple[int, bool], Change] = {}  # by identity; slots apart from contents
         self.identity_used: dict[int, Origin] = {}
         self._loose: dict[int, Origin] = {}  # numbers whose value nothing has depended on yet, by identity
@@ -163,6 +166,7 @@ class Ledger(_native.Ledger):
         """The recording is over: nothing is kept alive any more."""
         super().close()
         self.changes.clear()
+        self.fingerprints.forget()
         self._noted.clear()
 
     def known_objects(self) -> Iterator[tuple[Origin, Any]]:

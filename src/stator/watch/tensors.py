@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import functools
 import operator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ from .checks import Checking
 from .constants import is_constant
 from .containers import expose
 from .early import move_early
+from .fingerprints import PLAIN_TENSORS, fingerprint
 from .nodes import NOTHING, OWN_FOLDERS, Nodes
 from .operators import require_sizes
 from .spelling import Treatment, Way, may_fail, needs_data, spell, way_of, writes_in_place
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from .symbols import Symbols
 
 _TensorBase = torch._C.TensorBase
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _WAYS: dict[Any, Way] = {}
 _KINDS_OF_ARGUMENT = (tuple, list, dict, slice)
 _SIMPLE_ARGUMENTS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
@@ -67,7 +68,7 @@ _native.tracer_learn(
     fx.Node,
     NOTHING,
     _STRIDED,
-    _PLAIN_TENSORS,
+    PLAIN_TENSORS,
     _SIMPLE_ARGUMENTS,
     _STATE_READERS,
     vars(forward_ad),
@@ -87,11 +88,6 @@ def _way_of(func: Any) -> Way:
 
 def is_tensor(value: Any) -> bool:
     return issubclass(type(value), _TensorBase)
-
-
-def fingerprint(tensor: Any) -> tuple[int | None, int, Any, tuple[int, ...], bool]:
-    """(version, address, dtype, shape, requires_grad)"""
-    return _native.fingerprint(tensor, _STRIDED)
 
 
 class Step(NamedTuple):
@@ -413,7 +409,7 @@ class Tracer(_native.Tracer):
         origin = self._ledger.find(tensor)
         if origin is None:
             raise Drop("unknown-tensor")
-        if type(tensor) not in _PLAIN_TENSORS:
+        if type(tensor) not in PLAIN_TENSORS:
             raise Drop("tensor-subclass", type(tensor).__name__)
         if _C._functorch.is_functorch_wrapped_tensor(tensor):  # it has no memory of its own
             raise Drop("functorch", "a transform of functions")
@@ -422,9 +418,17 @@ class Tracer(_native.Tracer):
         self._ledger.check(origin, Fact.TENSOR, self._general(facts, node, origin, tensor))
         self.inputs.append((origin, tensor, facts))
         found = fingerprint(tensor)
-        known = Known(node, (), self._family_of_input(tensor, found[0]), found)
+        written = self._ledger.fingerprints.compare(tensor, found, self._families())
+        known = Known(node, (), written or self._family_of_input(tensor, found[0]), found)
         self.known[id(tensor)] = known
         return known
+
+    def _families(self) -> Iterator[tuple[Any, Family]]:
+        """The inputs so far, but for those that died, each with the tensors that it shares a version counter with."""
+        for _, tensor, _ in self.inputs:
+            known = self.known.get(id(tensor))
+            if known is not None:
+                yield tensor, known.family
 
     def _general(self, facts: TensorFacts, node: fx.Node, origin: Origin, tensor: Any) -> TensorFacts:
         """The facts of an input, without the sizes and strides that are symbols."""
@@ -448,7 +452,7 @@ class Tracer(_native.Tracer):
     ) -> None:
         if is_tensor(result):
             if id(result) not in self.known:
-                if type(result) not in _PLAIN_TENSORS:
+                if type(result) not in PLAIN_TENSORS:
                     raise Drop("tensor-subclass", type(result).__name__)
                 self.enter(result, node, path, operands)
         elif isinstance(result, (tuple, list)):
@@ -576,6 +580,7 @@ class Tracer(_native.Tracer):
         with torch._C.DisableTorchFunction():
             for _, tensor, _facts in self.inputs:
                 self.lookup(tensor)
+            self._ledger.fingerprints.verify(self.known, [*self._families()])
 
     def balance(self) -> bool | None:
         """Before a break: the graph is to leave torch's state as it found it. Gives the grad mode to be set after it.
