@@ -632,3 +632,37 @@ def tracer_learn(*what: Any) -> None:
 
 def answers(functions: tuple[Callable[[], Any], ...], /) -> tuple[Any, ...]:
     """What each function answers, called without arguments."""
+
+HOST_ALLOCATE: int
+HOST_KERNEL: int
+HOST_GEMM: int
+HOST_CALL: int
+HOST_FREE: int
+
+def host_learn(cpu: str, python: str, omp: str, /) -> tuple[bool, bool]:
+    """Where torch's C functions are. Whether host functions can be made, and whether there is a BLAS."""
+
+@final
+class Host:
+    """The host function of a compiled graph: takes the list of inputs and clears it, gives the results."""
+
+    _boxed_call: bool
+
+    def __new__(
+        cls,
+        inputs: int,
+        registers: int,
+        known: list[int],
+        unknown: int,
+        compute: Callable[[list[Any]], tuple[int, ...]] | None,
+        buffers: list[tuple[int, int]],
+        checks: list[tuple[Any, ...]],
+        steps: list[tuple[Any, ...]],
+        outputs: tuple[int, ...],
+        constants: tuple[Any, ...],
+        arena: int,
+        keeps_inputs: bool,
+        fallback: Callable[[list[Any]], Any],
+        /,
+    ) -> Host: ...
+    def __call__(self, inputs: list[Any], /) -> Any: ...

@@ -183,6 +183,14 @@ class NotDerived(Event):
 
 
 @dataclass(frozen=True)
+class NotGenerated(Event):
+    """There is no machine code for a graph; it runs operator by operator."""
+
+    part: str  # "forward" or "backward"
+    why: str
+
+
+@dataclass(frozen=True)
 class RanPlain(Event):
     """A call ran as plain Python."""
 

@@ -52,7 +52,9 @@ typedef struct {
     int *buffer_of;      /* by register: the buffer that is its memory, or -1 */
     PyObject *constants; /* a tuple: registers behind the inputs */
     PyObject *compute;   /* a callable (inputs) -> tuple of the unknown slots, or NULL */
+    PyObject *fallback;  /* a callable (inputs) -> results: the same graph by other means */
     int step_count, check_count, buffer_count, slot_count, known, output_count, inputs, registers, arena, keeps_inputs;
+    int ready; /* 0: being made, or taken apart by the garbage collector */
 } Host;
 
 /* ---- what is taken from torch's libraries ---- */
@@ -494,14 +496,18 @@ run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data
     return result;
 }
 
-/* (list of inputs) -> tuple of results, and the list is cleared; None, and it is not, where the inputs are others than those the graph
- * was compiled for, or an index lies outside: then the graph must run by other means. */
+/* (list of inputs) -> results, and the list is cleared. Where the inputs are others than those the graph was compiled for, or an index
+ * lies outside, the graph runs by other means, and eager's own exception comes of that. */
 static PyObject *
 host_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Host *h = (Host *)self;
     if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) > 0) || !PyList_CheckExact(args[0])) {
         PyErr_SetString(PyExc_TypeError, "a host function takes a list");
+        return NULL;
+    }
+    if (!h->ready) {
+        PyErr_SetString(PyExc_RuntimeError, "this host function is being taken apart");
         return NULL;
     }
     char few[4096] __attribute__((aligned(16)));
@@ -516,6 +522,10 @@ host_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwname
     Py_INCREF(h);
     PyObject *list = Py_NewRef(args[0]);
     PyObject *result = run_host(h, list, memory, registers_at, data_at);
+    if (result == Py_None) { /* other inputs than those it was compiled for, or an index lies outside */
+        Py_DECREF(result);
+        result = PyObject_CallOneArg(h->fallback, list);
+    }
     Py_DECREF(list);
     Py_DECREF(h);
     if (memory != few) {
@@ -654,11 +664,11 @@ tables_from(Host *h, PyObject *slots, PyObject *buffers, PyObject *checks, PyObj
 static PyObject *
 host_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *slots, *buffers, *checks, *steps, *outputs, *constants, *compute;
+    PyObject *slots, *buffers, *checks, *steps, *outputs, *constants, *compute, *fallback;
     int inputs, registers, unknown, arena, keeps;
-    if (!PyArg_ParseTuple(args, "iiO!iOO!O!O!O!O!ip", &inputs, &registers, &PyList_Type, &slots, &unknown, &compute, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "iiO!iOO!O!O!O!O!ipO", &inputs, &registers, &PyList_Type, &slots, &unknown, &compute, &PyList_Type,
                           &buffers, &PyList_Type, &checks, &PyList_Type, &steps, &PyTuple_Type, &outputs, &PyTuple_Type,
-                          &constants, &arena, &keeps)) {
+                          &constants, &arena, &keeps, &fallback)) {
         return NULL;
     }
     Host *h = (Host *)type->tp_alloc(type, 0);
@@ -673,11 +683,14 @@ host_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     h->keeps_inputs = keeps;
     h->constants = Py_NewRef(constants);
     h->compute = compute == Py_None ? NULL : Py_NewRef(compute);
+    h->fallback = Py_NewRef(fallback);
     if (inputs < 0 || unknown < 0 || (unknown > 0) != (h->compute != NULL) || arena < 0 || arena >= h->slot_count ||
         registers < inputs + PyTuple_GET_SIZE(constants) || tables_from(h, slots, buffers, checks, steps, outputs) < 0) {
         refuse("the parts do not fit together");
         Py_CLEAR(h);
+        return NULL;
     }
+    h->ready = 1;
     return (PyObject *)h;
 }
 
@@ -686,6 +699,7 @@ host_traverse(Host *h, visitproc visit, void *arg)
 {
     Py_VISIT(h->constants);
     Py_VISIT(h->compute);
+    Py_VISIT(h->fallback);
     for (int i = 0; i < h->step_count; i++) {
         Py_VISIT(h->steps[i].object);
     }
@@ -695,7 +709,9 @@ host_traverse(Host *h, visitproc visit, void *arg)
 static int
 host_clear(Host *h)
 {
+    h->ready = 0;
     Py_CLEAR(h->compute);
+    Py_CLEAR(h->fallback);
     return 0;
 }
 
@@ -705,6 +721,7 @@ host_dealloc(Host *h)
     PyObject_GC_UnTrack(h);
     Py_XDECREF(h->constants);
     Py_XDECREF(h->compute);
+    Py_XDECREF(h->fallback);
     for (int i = 0; i < h->step_count; i++) {
         Py_XDECREF(h->steps[i].object);
         PyMem_Free(h->steps[i].items);
@@ -757,5 +774,8 @@ host_setup(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "no key for memory of threads");
         return -1;
     }
-    return PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &HostType) < 0 ? -1 : 0;
+    if (PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &HostType) < 0) {
+        return -1;
+    }
+    return PyDict_SetItemString(HostType.tp_dict, "_boxed_call", Py_True); /* it takes a list, and clears it */
 }

@@ -71,6 +71,7 @@ class _Writer:
         self.mask: str | None = None
         self.scratch: dict[int, tuple[Size, str]] = {}  # value -> offset in bytes, pointer
         self.scratch_bytes: Size = 0
+        self._keeping: set[int] = set()  # values that the loop being written keeps for later ones
 
     # ------------------------------------------------------------------------------------------------- shape
 
@@ -184,6 +185,7 @@ class _Writer:
     def _inner_loops(self, roots: list[int]) -> None:
         if not roots:
             return
+        self._keeping = {r for r in roots if r in self.scratch}
         reduces = [r for r in roots if self.k.values[r].op == "reduce"]
         carried = [item for r in reduces for item in self.start(r)]
 
@@ -223,8 +225,9 @@ class _Writer:
                     continue
                 seen.add(number)
                 value = k.values[number]
-                inner = bool(self.varies[number] & self.inner)
-                if inner and self.level[number] < level and value.dtype in BYTES and self._cost(number) >= 6:
+                if not self.varies[number] & self.inner:
+                    continue  # known before the loop
+                if self.level[number] < level and value.dtype in BYTES and self._cost(number) >= 6:
                     if number not in self.scratch:
                         self.scratch[number] = (self.scratch_bytes, "")
                         self.scratch_bytes = self.scratch_bytes + elements * BYTES[value.dtype] + 64
@@ -629,7 +632,7 @@ class _Writer:
 
     def _make(self, number: int) -> str:
         value = self.k.values[number]
-        if number in self.scratch and not self._in_own_loop(number):
+        if number in self.scratch and number not in self._keeping:
             return self._kept(number)
         uniform = self.is_uniform(number) or self.w == 1
         if value.op == "const":
@@ -839,11 +842,6 @@ class _Writer:
 
     # -- scratch memory
 
-    def _in_own_loop(self, number: int) -> bool:
-        return self._keeping == number
-
-    _keeping = -1
-
     def _scratch_address(self, number: int) -> str:
         f, value = self.f, self.k.values[number]
         offset, _ = self.scratch[number]
@@ -861,9 +859,7 @@ class _Writer:
         f, value = self.f, self.k.values[number]
         found = self.env[-1].get(number)
         if found is None:
-            former, self._keeping = self._keeping, number
             found = self.get(number, vector=True)
-            self._keeping = former
         if self.w > 1 and self.is_uniform(number):
             found = self.get(number, vector=True)
         kind = ELEMENT[value.dtype] if self.w == 1 else f"<{self.w} x {ELEMENT[value.dtype]}>"

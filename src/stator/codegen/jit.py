@@ -129,10 +129,16 @@ def _ready() -> _Llvm:
 
 def _libraries() -> list[str]:
     """What generated code calls into: torch's own OpenMP (its threads are torch's), its C functions, libm."""
-    here = os.path.dirname(torch.__file__)
-    found = [*glob.glob(f"{here}/lib/libgomp*.so*"), *glob.glob(f"{here}.libs/libgomp*.so*")][:1]
-    found += [path for name in ("libc10.so", "libtorch_cpu.so") if os.path.exists(path := f"{here}/lib/{name}")]
+    cpu, _, omp = torch_libraries()
+    found = [path for path in (omp, cpu.replace("libtorch_cpu", "libc10"), cpu) if path and os.path.exists(path)]
     return [*found, "libm.so.6"]
+
+
+def torch_libraries() -> tuple[str, str, str]:
+    """Where torch's operators, its Python binding and its OpenMP are; '' where it has none of its own."""
+    here = os.path.dirname(torch.__file__)
+    omp = [*glob.glob(f"{here}/lib/libgomp*.so*"), *glob.glob(f"{here}.libs/libgomp*.so*"), ""]
+    return f"{here}/lib/libtorch_cpu.so", f"{here}/lib/libtorch_python.so", omp[0]
 
 
 def host_target() -> Target:

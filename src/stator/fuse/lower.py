@@ -84,7 +84,9 @@ def _pointwise(scope: Scope, node: fx.Node, at: At, row: Row) -> V:
         if not isinstance(arg, fx.Node):
             return arg
         if not isinstance(arg.meta["val"], torch.Tensor):
-            return scope.number(arg)
+            number = scope.number(arg)
+            to = dtype(len(seen), number.dtype)
+            return number if to is None else number.to(computed_in(to))
         value = scope.at(arg, broadcast(at, shown, sizes_of(arg)))
         kind = val(arg).dtype
         if row.compares and kind.is_floating_point:

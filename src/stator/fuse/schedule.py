@@ -10,7 +10,7 @@ stays in registers.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from .lower import FROM_NOTHING, REDUCTIONS, is_fusible, lower, reduce, reduced_
 from .views import VIEWS, At, NeedsSplit, NoMap, over, reshaped, sizes_of
 
 aten = torch.ops.aten
+Supports = Callable[[str, Sequence[torch.dtype]], bool]
 LARGEST = 128  # nodes in a group: a kernel of more gains nothing, and is slow to compile
 
 
@@ -89,12 +90,23 @@ class Probe:
         self.in_memory.append(root(node))
         return self.b.add("wanted", (), _type(node), (node, index))
 
+    def unsupported(self, supports: Supports) -> str | None:
+        """An operation that the target does not have."""
+        for value in self.b.values:
+            kinds = [self.b.values[a].dtype for a in value.args]
+            if value.op not in _STRUCTURE and not supports(value.op, kinds):
+                return f"{value.op} on {', '.join(str(kind).removeprefix('torch.') for kind in kinds)}"
+        return None
+
     def check(self, condition: V) -> None: ...
 
     def number(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
             return self.b.add("wanted", (), torch.float64 if _is_float(value) else torch.int64, value)
         return value
+
+
+_STRUCTURE = frozenset("wanted const index load store reduce check".split())  # what every target has
 
 
 def _type(node: fx.Node) -> torch.dtype:
@@ -122,8 +134,9 @@ def _strided(node: fx.Node) -> bool:
 
 
 class Scheduler:
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, supports: Supports) -> None:
         self._graph = graph
+        self._supports = supports  # whether the target has code for a scalar operation on these types
         self.units: list[Unit] = []
         self.unit_of: dict[fx.Node, Unit] = {}
         self.stored: set[fx.Node] = set()  # nodes that must lie in memory
@@ -303,7 +316,11 @@ class Scheduler:
                     reduce(probe, node, group.inside[node])
                 else:
                     lower(probe, node, group.members[node])
-                return probe
+                missing = probe.unsupported(self._supports)
+                if missing is None:
+                    return probe
+                group.refused.append(f"{node.name}: the target has no {missing}")
+                return None
             except NeedsSplit as split:
                 self._split(group, split.axis, split.factor)
             except NoMap as why:

@@ -14,7 +14,7 @@ from torch import fx
 from .builder import Builder, V
 from .loops import Buffer, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, Size, check, computed_in
 from .lower import FROM_NOTHING, REDUCTIONS, lower, reduce, val
-from .schedule import CallUnit, Group, Scheduler, is_view, root
+from .schedule import CallUnit, Group, Scheduler, Supports, is_view, root
 from .simplify import simplify
 from .views import At, NoMap, size_of, sizes_of
 
@@ -164,9 +164,9 @@ def _call(node: fx.Node) -> Call:
     return Call(node.target, ref(node.args), ref(dict(node.kwargs)), node.name, reads, label)
 
 
-def write_program(module: fx.GraphModule) -> Program:
+def write_program(module: fx.GraphModule, supports: Supports) -> Program:
     graph = module.graph
-    plan = Scheduler(graph)
+    plan = Scheduler(graph, supports)
     units = plan.run()
     inputs = [node.name for node in graph.find_nodes(op="placeholder")]
     tensors: set[str] = set()
@@ -215,7 +215,9 @@ def write_program(module: fx.GraphModule) -> Program:
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr") and isinstance(node.meta.get("val"), torch.Tensor):
             places[node.name] = place_of(node)
-    return Program(inputs, steps, outputs, places, tensors, may_fail=may_fail)
+            tensors.add(node.name)
+    numbers = {node.name: node.meta["val"].node.expr for node in graph.find_nodes(op="placeholder") if _is_symbol(node)}
+    return Program(inputs, steps, outputs, places, tensors, numbers, may_fail)
 
 
 def _computes_number(node: fx.Node) -> bool:
@@ -223,3 +225,8 @@ def _computes_number(node: fx.Node) -> bool:
     return node.op == "call_function" and isinstance(
         node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
     )
+
+
+def _is_symbol(node: fx.Node) -> bool:
+    number = node.meta.get("val")
+    return isinstance(number, torch.SymInt) and number.node.expr.is_Symbol

@@ -31,6 +31,7 @@ KINDS: tuple[type[Event], ...] = (
     events.BackwardDerived,
     events.CodeGenerated,
     events.NotDerived,
+    events.NotGenerated,
     events.InternalFailure,
 )
 

@@ -98,6 +98,10 @@ def _not_derived(event: events.NotDerived) -> None:
     _log("aot_graphs").info("No backward ahead of time, the graph runs as it was captured:\n    %s", event.why)
 
 
+def _not_generated(event: events.NotGenerated) -> None:
+    _log("output_code").warning("No machine code for a %s, it runs operator by operator: %s", event.part, event.why)
+
+
 def _graph_break(event: events.GraphBreak) -> None:
     _log("graph_breaks").info("%s", style.folded(f"Graph break in {event.reason.function}: {event.reason}"))
 
@@ -157,6 +161,7 @@ RARE: dict[type[Event], Callable[..., None]] = {
     events.CodeGenerated: _generated,
     events.BackwardDerived: _derived,
     events.NotDerived: _not_derived,
+    events.NotGenerated: _not_generated,
     events.GraphBreak: _graph_break,
     events.CacheMiss: _miss,
     events.InternalFailure: _failure,

@@ -89,6 +89,7 @@ class _Story:
             "failures": [
                 *map(_failure, self._chronicle.of(events.InternalFailure)),
                 *map(_not_derived, self._chronicle.of(events.NotDerived)),
+                *map(_not_generated, self._chronicle.of(events.NotGenerated)),
             ],
             "timeline": timeline(self._chronicle.noted),
             "sources": [self._source(file, marks) for file, marks in self._marks.items()],
@@ -282,6 +283,10 @@ def _failure(event: events.InternalFailure) -> Data:
 
 def _not_derived(event: events.NotDerived) -> Data:
     return {"where": "ahead-of-time autograd", "what": str(event.why), "path": None}
+
+
+def _not_generated(event: events.NotGenerated) -> Data:
+    return {"where": f"code of the {event.part}", "what": event.why, "path": None}
 
 
 # --------------------------------------------------------------------------------------------------- timeline

@@ -1,0 +1,97 @@
+"""`backend="native"`: fused machine code, made in this process.
+
+Enters: a torch-level graph. Leaves: a callable. Forward and backward graphs, decomposed while they are traced, become
+loop programs (`fuse`), machine code and a host function each (`codegen`). What cannot be compiled runs operator by
+operator, as `aot_eager` does, and a log line says why.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from .. import events
+from ..autograd.compile import compile_function, make_boxed
+from ..codegen import host, jit, scalar, sizes
+from ..errors import CannotDerive
+from ..fuse.decompose import decompositions
+from ..fuse.loops import Call, Program, Ref
+from ..fuse.memory import plan_memory
+from ..fuse.write import write_program
+from .tape import tape_of
+
+
+def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    try:
+        return compile_function(
+            gm,
+            example_inputs,
+            fw_compiler=functools.partial(_generate, part="forward"),
+            bw_compiler=functools.partial(_generate, part="backward"),
+            decompositions=decompositions(),
+        )
+    except CannotDerive as why:
+        events.emit(events.NotDerived(why))
+        return gm.forward
+
+
+def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, part: str) -> Callable[..., Any]:
+    plain = make_boxed(module)
+    start = time.perf_counter()
+    try:
+        program = _program(module)
+        compiled: Callable[..., Any] = _host_function(module, program, plain)
+    except (host.NotCompiled, jit.Unavailable, sizes.Unknown) as why:
+        events.emit(events.NotGenerated(part, str(why)))
+        return plain
+    if events.listening(events.CodeGenerated):
+        events.emit(events.CodeGenerated("native", part, time.perf_counter() - start, lambda: str(program)))
+    return compiled
+
+
+def _program(module: fx.GraphModule) -> Program:
+    why = host.is_available() or _unsuitable(module)
+    if why is not None:
+        raise host.NotCompiled(why)
+    return write_program(module, scalar.supported)
+
+
+def _unsuitable(module: fx.GraphModule) -> str | None:
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "meta"):
+            return f"a tensor on {value.device.type}"
+    return None
+
+
+def _host_function(module: fx.GraphModule, program: Program, plain: Callable[..., Any]) -> Any:
+    constants = {node.name: getattr(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
+    return host.build(program, plan_memory(program), constants, _tape, functools.partial(sizes.compute, program), plain)
+
+
+def _tape(call: Call) -> Any:
+    """One operator, to be called from C with its operands."""
+    graph = fx.Graph()
+    inputs = {name: graph.placeholder(f"operand_{i}") for i, name in enumerate(dict.fromkeys(call.reads))}
+
+    def filled(arg: Any) -> Any:
+        if isinstance(arg, Ref):
+            return inputs[arg.name]
+        if isinstance(arg, (list, tuple)):
+            return type(arg)([filled(a) for a in arg])
+        if isinstance(arg, dict):
+            return {k: filled(a) for k, a in arg.items()}
+        return slice(filled(arg.start), filled(arg.stop), filled(arg.step)) if isinstance(arg, slice) else arg
+
+    target = call.target._op if isinstance(call.target, torch._ops.OpOverload) else call.target
+    node = graph.call_function(target, filled(call.args), filled(call.kwargs))
+    graph.output((node,))
+    made = tape_of(graph)
+    if made is None:
+        raise host.NotCompiled(f"a call of {call.label}")
+    return made

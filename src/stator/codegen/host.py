@@ -1,0 +1,214 @@
+"""The host function of a graph: a loop program and its memory plan, as the tables that `_native/host.c` runs.
+
+Enters: a `Program` (any object of that form: this room does not know `fuse`), offsets of its buffers, and what makes a
+call of an operator callable. Leaves: a `_native.Host`, which takes the list of inputs and gives the results. Sizes
+that depend on the inputs are computed first in each call, by one function; everything else is known.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .. import _native as n
+from . import jit
+from .kernels import Compiled, compile_kernels
+
+Size = Any
+MOST = 64  # buffers of a kernel, operands of a call: what `_native/host.c` has room for
+
+
+class NotCompiled(Exception):
+    """The program has something in it that the host function cannot do; the text says what."""
+
+
+class _Tables:
+    """Registers, buffers and slots, numbered as they are asked for."""
+
+    def __init__(self, program: Any, plan: Any, constants: Mapping[str, Any]) -> None:
+        self.program, self.plan = program, plan
+        self.registers = {name: number for number, name in enumerate([*program.inputs, *constants])}
+        self.constants = list(constants.values())
+        self._inputs = len(program.inputs)
+        self.buffers: dict[str, int] = {}
+        self.rows: list[tuple[int, int]] = []
+        self.known: list[int] = []
+        self._known: dict[int, int] = {}
+        self.unknown: dict[Any, int] = {}
+        self._pending: list[tuple[list[Any], int]] = []
+
+    def register(self, name: str) -> int:
+        return self.registers.setdefault(name, len(self.registers))
+
+    def buffer(self, name: str) -> int:
+        if name not in self.buffers:
+            self.buffers[name] = len(self.rows)
+            offset = self.plan.offsets.get(name)
+            if offset is None:
+                self.rows.append((self.register(name), 0))
+            else:
+                self.rows.append((-1, self.slot(offset)))
+        return self.buffers[name]
+
+    def slot(self, size: Size) -> Any:
+        """The slot of a number; those that are computed come behind the known ones, so they are numbered at the end."""
+        if not isinstance(size, int) and getattr(size, "is_Integer", False):
+            size = int(size)
+        if isinstance(size, int):
+            if size not in self._known:
+                self._known[size] = len(self.known)
+                self.known.append(size)
+            return self._known[size]
+        self.unknown.setdefault(size, len(self.unknown))
+        return _Later(self.unknown[size])
+
+
+class _Later:
+    """The number of a slot that is computed."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def _settled(value: Any, known: int) -> Any:
+    if isinstance(value, _Later):
+        return known + value.index
+    if isinstance(value, (list, tuple)):
+        return type(value)([_settled(item, known) for item in value])
+    return value
+
+
+def build(
+    program: Any,
+    plan: Any,
+    constants: Mapping[str, Any],
+    tape_of_call: Callable[[Any], Any],
+    compute_of: Callable[[Sequence[Any]], Callable[..., Any] | None],
+    fallback: Callable[[list[Any]], Any],
+) -> Any:
+    """The host function. `compute_of`: for expressions, a function from the inputs to their values."""
+    fixed = {f"constant {i}": out for i, out in enumerate(program.outputs) if not hasattr(out, "name")}
+    t = _Tables(program, plan, {**constants, **fixed})
+    launches = [step for step in program.steps if hasattr(step, "kernel")]
+    compiled = iter(compile_kernels([step.kernel for step in launches]))
+    checks = [row for name in program.inputs if (row := _check(t, name)) is not None]
+    steps: list[Any] = []
+    for number, step in enumerate(program.steps):
+        steps += [_allocate(t, name) for name in plan.allocated.get(number, ())]
+        if hasattr(step, "kernel"):
+            steps.append(_launch(t, step, next(compiled)))
+        elif hasattr(step, "accumulate"):
+            steps.append(_gemm(t, step))
+        else:
+            steps.append(_call(t, step, tape_of_call(step)))
+        if dropped := plan.dropped.get(number):
+            steps.append((n.HOST_FREE, tuple(map(t.register, dropped)), (), (), 0, None))
+    outputs = [t.register(getattr(out, "name", f"constant {i}")) for i, out in enumerate(program.outputs)]
+    arena = t.slot(plan.size)
+    compute = compute_of(list(t.unknown))
+    known = len(t.known)
+    return n.Host(
+        len(program.inputs), len(t.registers), t.known, len(t.unknown), compute, _settled(t.rows, known),
+        _settled(checks, known), _settled(steps, known), tuple(outputs), tuple(t.constants), _settled(arena, known),
+        bool(program.may_fail), fallback,
+    )  # fmt: skip
+
+
+def _check(t: _Tables, name: str) -> Any:
+    """What is compared with an input in each call, before anything is touched."""
+    place = t.program.places.get(name)
+    if place is None:
+        return None
+    used = any(name in (*step.reads, *step.writes) for step in t.program.steps if not hasattr(step, "target"))
+    reach = t.slot(_reach(place)) if used else -1
+    slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides))
+    return (t.register(name), _code(place.dtype), reach, place.dtype.itemsize, slots)
+
+
+def _reach(place: Any) -> Size:
+    if any(size == 0 for size in place.sizes):
+        return 0
+    last: Size = 1
+    for size, stride in zip(place.sizes, place.strides, strict=True):
+        last = last + (size - 1) * stride
+    return last
+
+
+@functools.cache
+def _code(dtype: torch.dtype) -> int:
+    """The number of a type in torch's C functions."""
+    return n.tensor_numbers(torch.empty(0, dtype=dtype))[0]
+
+
+def _allocate(t: _Tables, name: str) -> Any:
+    place = t.program.places[name]
+    slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides))
+    return (n.HOST_ALLOCATE, slots, (), (t.register(name), _code(place.dtype), len(place.sizes)), 0, None)
+
+
+def _launch(t: _Tables, step: Any, made: Compiled) -> Any:
+    if len(step.buffers) > MOST or len(made.sizes) > MOST:
+        raise NotCompiled(f"a kernel with {len(step.buffers)} buffers and {len(made.sizes)} sizes")
+    numbers = (t.slot(made.count), t.slot(made.work), t.slot(made.scratch), made.align)
+    sizes = tuple(map(t.slot, made.sizes))
+    return (n.HOST_KERNEL, tuple(map(t.buffer, step.buffers)), sizes, numbers, made.address, made)
+
+
+def _gemm(t: _Tables, step: Any) -> Any:
+    out, a, b = step.out, step.a, step.b
+    m, k = a.sizes[-2:]
+    columns = b.sizes[-1]
+    (transposed_a, lda), (transposed_b, ldb) = _leading(a), _leading(b)
+    batch, *batch_strides = (1, 0, 0, 0)
+    if len(out.sizes) == 3:
+        batch, batch_strides = out.sizes[0], [place.strides[0] for place in (out, a, b)]
+    numbers = (m, columns, k, out.strides[-2], lda, ldb, out.offset, a.offset, b.offset, batch, *batch_strides)
+    flags = (int(out.dtype is torch.float64), int(transposed_a), int(transposed_b), int(step.accumulate))
+    buffers = tuple(t.buffer(place.buffer) for place in (out, a, b))
+    return (n.HOST_GEMM, buffers, tuple(map(t.slot, numbers)), flags, 0, None)
+
+
+def _leading(place: Any) -> tuple[bool, Size]:
+    """Whether a matrix lies in memory column by column, and its leading dimension."""
+    (rows, columns), (s, u) = place.sizes[-2:], place.strides[-2:]
+    if u == 1 and (columns == 1 or rows == 1 or s != 1 or not isinstance(s, int)) and _at_least(s, columns):
+        return False, s
+    return True, u
+
+
+def _at_least(number: Size, limit: Size) -> bool:
+    return number >= limit if isinstance(number, int) and isinstance(limit, int) else bool(number == limit)
+
+
+def _call(t: _Tables, step: Any, tape: Any) -> Any:
+    operands = list(dict.fromkeys(step.reads))
+    if len(operands) > MOST:
+        raise NotCompiled(f"a call with {len(operands)} operands")
+    outputs = () if step.out is None else (t.register(step.out),)
+    return (n.HOST_CALL, tuple(map(t.register, operands)), outputs, (), 0, tape)
+
+
+def is_available() -> str | None:
+    """None, or why there can be no host functions here."""
+    try:
+        jit.host_target()
+    except jit.Unavailable as why:
+        return str(why)
+    return None if _learned() else "torch's C functions were not found"
+
+
+_usable: bool | None = None
+
+
+def _learned() -> bool:
+    global _usable
+    if _usable is None:
+        cpu, python, omp = jit.torch_libraries()
+        usable, has_blas = n.host_learn(cpu, python, omp)
+        _usable = bool(usable and has_blas)
+    return _usable

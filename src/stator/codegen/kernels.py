@@ -1,0 +1,72 @@
+"""Kernels as functions in memory: equal kernels are compiled once.
+
+Enters: kernels of a program. Leaves: for each, the address of its function and how the host calls it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import cache, cpu, jit
+
+_NAME = "kernel"
+_FACTS = ("sizes", "count", "align", "work", "scratch")
+
+
+@dataclass(frozen=True, eq=False)  # kept weakly, by identity
+class Compiled:
+    """A kernel's function. It stays in memory while somebody holds this."""
+
+    code: jit.Code
+    address: int
+    sizes: list[Any]
+    count: Any
+    align: int
+    work: Any
+    scratch: Any
+
+
+_compiled: weakref.WeakValueDictionary[str, Compiled] = weakref.WeakValueDictionary()
+
+
+def compile_kernels(kernels: Sequence[Any]) -> list[Compiled]:
+    return [_compile(kernel) for kernel in kernels]
+
+
+def _compile(kernel: Any) -> Compiled:
+    width = vector_width()
+    key = f"cpu {width} {kernel.key()}"
+    found = _compiled.get(key)
+    if found is None:
+        found = _compiled[key] = _made(kernel, key, width)
+    return found
+
+
+def _made(kernel: Any, key: str, width: int) -> Compiled:
+    written: list[cpu.Written] = []
+
+    def write() -> cpu.Written:
+        if not written:
+            written.append(cpu.write(kernel, _NAME, width))
+        return written[0]
+
+    def source() -> cache.Source:
+        facts = [getattr(write(), name) for name in _FACTS]
+        return cache.Source(write().text, [_NAME], facts if _is_plain(facts) else None)
+
+    code = cache.compile_cached(key, source)
+    facts = code.facts or [getattr(write(), name) for name in _FACTS]  # expressions are not kept on disk
+    return Compiled(code, code.address(_NAME), *facts)
+
+
+def _is_plain(value: Any) -> bool:
+    return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, int)
+
+
+def vector_width() -> int:
+    """Lanes of 32 bits in the widest vectors that this processor has."""
+    features = jit.host_target().features
+    return 16 if "+avx512f" in features else 8 if "+avx2" in features else 4

@@ -1,0 +1,123 @@
+"""Programs with the native backend: results, gradients and strides as eager's, and what was fused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from native_check import compare
+from torch import Tensor
+
+
+def rand(seed: int, *shape: int, grad: bool = True, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype).requires_grad_(grad)
+
+
+def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Callable[[int], Sequence[Tensor]]:
+    return lambda seed: [rand(100 * seed + i, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
+
+
+def mlp(x: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor) -> Tensor:
+    return x + F.linear(F.gelu(F.linear(x, w, b)), v, c)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    scores = q @ k.transpose(-1, -2) / 4.0
+    return (torch.softmax(scores, -1) @ v).transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)
+
+
+def batch_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    mean, var = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), keepdim=True, correction=0)
+    return (x - mean) / torch.sqrt(var + 1e-5) * w.view(1, -1, 1, 1) + b.view(1, -1, 1, 1)
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Sequence[Any]]]] = {
+    "chain": (lambda x, y: torch.tanh(x * y + 1).exp() / (x * x + 2), tensors((5, 7), (5, 7))),
+    "broadcast": (lambda x, y: x * y + y, tensors((5, 1, 7), (3, 1))),
+    "transposed": (lambda x, y: x.t() + y, tensors((33, 17), (17, 33))),
+    "softmax": (lambda x: torch.softmax(x, -1), tensors((4, 33))),
+    "softmax of columns": (lambda x: torch.softmax(x, 0), tensors((33, 5))),
+    "log softmax": (lambda x: torch.log_softmax(x * 3, -1), tensors((4, 100))),
+    "layer norm": (lambda x, y, w, b: F.layer_norm(x + y, (64,), w, b), tensors((2, 9, 64), (2, 9, 64), (64,), (64,))),
+    "rms norm": (lambda x, w: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w, tensors((6, 48), (48,))),
+    "batch norm": (batch_norm, tensors((4, 3, 5, 6), (3,), (3,))),
+    "mlp": (mlp, tensors((2, 9, 16), (40, 16), (40,), (16, 40), (16,))),
+    "attention": (attention, tensors((2, 3, 8, 16), (2, 3, 8, 16), (2, 3, 8, 16))),
+    "sums": (lambda x: (x.sum(), x.sum(0), x.mean(1), x.amax(-1)), tensors((6, 10, 20))),
+    "cat and pad": (lambda x, y: F.pad(torch.cat([x, y * 2], 1), (1, 2)), tensors((3, 4), (3, 5))),
+    "slices": (lambda x: x[:, 1:4] * x[:, 2:5] + x[:, :3], tensors((6, 8))),
+    "embedding": (
+        lambda w, i: F.embedding(i, w) * 2,
+        lambda s: [rand(s, 10, 6), torch.randint(0, 10, (4, 3), generator=torch.Generator().manual_seed(s))],
+    ),
+    "cross entropy": (
+        lambda x, t: F.cross_entropy(x, t),
+        lambda s: [rand(s, 12, 9), torch.randint(0, 9, (12,), generator=torch.Generator().manual_seed(s))],
+    ),
+    "bfloat16": (lambda x, y: F.silu(x) * y, tensors((5, 40), (5, 40), dtype=torch.bfloat16)),
+    "bfloat16 norm": (lambda x, w: F.layer_norm(x, (40,), w), tensors((5, 40), (40,), dtype=torch.bfloat16)),
+    "integers": (lambda i: (i * 3 + 1, i // 4, (i > 2).sum()), lambda s: [torch.arange(-20, 20) + s]),
+    "conv": (
+        lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)),
+        tensors((2, 3, 8, 8), (4, 3, 3, 3), (4,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_and_gradients_are_eagers(name: str) -> None:
+    fn, make = PROGRAMS[name]
+    seen = compare(fn, make)
+    assert seen.kernels > 0
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_symbolic_sizes(name: str) -> None:
+    fn, make = PROGRAMS[name]
+    compare(fn, make, dynamic=True)
+
+
+def test_a_block_is_few_kernels() -> None:
+    """Bias and gelu are one kernel, bias, residual and norm another, and nothing goes through the dispatcher."""
+
+    def block(x: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor, g: Tensor) -> Tensor:
+        return F.layer_norm(mlp(x, w, b, v, c), (16,), g)
+
+    shapes = ((9, 16), (40, 16), (40,), (16, 40), (16,), (16,))
+    seen = compare(block, lambda s: [t.detach() for t in tensors(*shapes)(s)])
+    assert (seen.kernels, seen.gemms, seen.calls) == (2, 2, [])
+
+
+def test_index_errors_are_eagers() -> None:
+    import stator
+
+    def pick(w: Tensor, i: Tensor) -> Tensor:
+        return F.embedding(i, w) + 1
+
+    compiled = stator.compile(pick, backend="native")
+    w = rand(0, 10, 6, grad=False)
+    for _ in range(3):
+        assert torch.equal(compiled(w, torch.tensor([1, 9])), pick(w, torch.tensor([1, 9])))
+    with pytest.raises(IndexError) as mine:
+        compiled(w, torch.tensor([1, 10]))
+    with pytest.raises(IndexError) as eager:
+        pick(w, torch.tensor([1, 10]))
+    assert str(mine.value) == str(eager.value)
+    assert torch.equal(compiled(w, torch.tensor([1, 9])), pick(w, torch.tensor([1, 9])))
+
+
+def test_inputs_that_begin_elsewhere() -> None:
+    """Offsets, and rows with gaps between them, are seen in each call."""
+    import stator
+
+    def f(x: Tensor) -> Tensor:
+        return torch.relu(x) * 2 + 1
+
+    compiled = stator.compile(f, backend="native")
+    base = rand(0, 101, grad=False)
+    for view in (base[1:33], base[2:34], base[5:37], base[:64:2], base[32:64]):
+        assert torch.equal(compiled(view), f(view))
