@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from guarded import Guarded
 
 from stator.codegen import cpu, jit
 from stator.fuse.builder import Builder, V
@@ -42,16 +43,12 @@ class Compiled:
         numbers = [concrete(size, symbols) for size in self.written.sizes]
         sizes = (ctypes.c_int64 * max(1, len(numbers)))(*numbers)
         buffers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
-        scratch_bytes = concrete(self.written.scratch, symbols)
-        scratch = (ctypes.c_char * (scratch_bytes + 64))()
-        ctypes.memset(scratch, 0xAA, scratch_bytes + 64)
-        begin = -ctypes.addressof(scratch) % 64
+        scratch = Guarded(torch.full((concrete(self.written.scratch, symbols),), 0xAA, dtype=torch.uint8), at_end=True)
         status = ctypes.c_int64(0)
         for lo, hi in ranges(concrete(self.written.count, symbols), self.written.align):
             self._call(
-                ctypes.addressof(buffers), ctypes.addressof(sizes), lo, hi, ctypes.addressof(scratch) + begin,
-                ctypes.addressof(status),
-            )  # fmt: skip
+                ctypes.addressof(buffers), ctypes.addressof(sizes), lo, hi, scratch.address, ctypes.addressof(status)
+            )
         return status.value == 0
 
 

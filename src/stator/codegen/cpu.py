@@ -27,6 +27,7 @@ _DEAR = {
     for name in "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
     "erf erfc pow sigmoid rsqrt sqrt div atan2 fmod remainder floor_div".split()
 }
+CASCADE = 64  # blocks that are added up before they join the total
 BLOCK = 64  # vector steps that are added up before they join the total: long sums stay exact
 COLUMN_VECTORS = 4
 BYTES = {torch.float64: 8, torch.int64: 8, torch.float32: 4, torch.int32: 4, torch.int16: 2}
@@ -71,7 +72,7 @@ class _Writer:
         self.mask: str | None = None
         self.scratch: dict[int, tuple[Size, str]] = {}  # value -> offset in bytes, pointer
         self.scratch_bytes: Size = 0
-        self._keeping: set[int] = set()  # values that the loop being written keeps for later ones
+        self.loop_level = 0
 
     # ------------------------------------------------------------------------------------------------- shape
 
@@ -171,6 +172,7 @@ class _Writer:
         self._decode(p, leading)
         self.env.append({})
         for level in range(max(self.level) + 1):
+            self.loop_level = level
             self._inner_loops(self._roots(level, stores))
             self.body([s for s in stores if self.level[s] == level and not self.varies[s] & self.inner])
         self.env.pop()
@@ -185,7 +187,6 @@ class _Writer:
     def _inner_loops(self, roots: list[int]) -> None:
         if not roots:
             return
-        self._keeping = {r for r in roots if r in self.scratch}
         reduces = [r for r in roots if self.k.values[r].op == "reduce"]
         carried = [item for r in reduces for item in self.start(r)]
 
@@ -227,10 +228,16 @@ class _Writer:
                 value = k.values[number]
                 if not self.varies[number] & self.inner:
                     continue  # known before the loop
-                if self.level[number] < level and value.dtype in BYTES and self._cost(number) >= 6:
+                if (
+                    not self.is_uniform(number)
+                    and self.level[number] < level
+                    and value.dtype in BYTES
+                    and self._cost(number) >= 6
+                ):
                     if number not in self.scratch:
                         self.scratch[number] = (self.scratch_bytes, "")
-                        self.scratch_bytes = self.scratch_bytes + elements * BYTES[value.dtype] + 64
+                        used = self.scratch_bytes + (elements + self.w) * BYTES[value.dtype]
+                        self.scratch_bytes = (used + 63) // 64 * 64
                     continue
                 pending.extend(self._operands(number))
 
@@ -337,7 +344,10 @@ class _Writer:
             mine = results[u * len(one) : (u + 1) * len(one)]
             for r in reduces:
                 taken = len(self.start(r))
-                copy[r] = mine[1] if self.k.values[r].attr in ("argmax", "argmin") else mine[0]
+                copy[r] = mine[taken - 1]
+                if self.w > 1 and self.is_uniform(r):
+                    kind = f"<{self.w} x {ELEMENT[self.k.values[r].dtype]}>"
+                    copy[r] = self.f.emit(f"extractelement {kind} {copy[r]}, i64 0")
                 mine = mine[taken:]
 
     def in_blocks(
@@ -349,17 +359,24 @@ class _Writer:
         reduces: list[int],
         run: Any,
     ) -> list[str]:
-        """Sums over blocks of a fixed length, added up: the error grows with the square root of the length, at most."""
-        if stop.isdigit() and int(stop) <= block:
-            kinds = [(kind, value) for (kind, _), value in zip(carried, accumulated, strict=True)]
-            return run("0", stop, kinds)  # type: ignore[no-any-return]
+        """Sums over blocks of a fixed length, and those over blocks of blocks, added up: the error hardly grows with
+        the length."""
 
-        def body(start: str, totals: list[str]) -> list[str]:
-            end = self.f.smaller(self.f.arithmetic("add", start, str(block)), stop)
-            return self.combined(reduces, totals, run(start, end, list(carried)))
+        def summed(lo: str, hi: str, level: int, begin: Sequence[tuple[str, str]]) -> list[str]:
+            if level == 0:
+                return run(lo, hi, begin)  # type: ignore[no-any-return]
+            length = block * CASCADE ** (level - 1)
 
-        kinds = [(kind, value) for (kind, _), value in zip(carried, accumulated, strict=True)]
-        return self.f.loop("0", stop, block, body, kinds)[1]
+            def body(start: str, totals: list[str]) -> list[str]:
+                end = self.f.smaller(self.f.arithmetic("add", start, str(length)), hi)
+                return self.combined(reduces, totals, summed(start, end, level - 1, carried))
+
+            return self.f.loop(lo, hi, length, body, begin)[1]
+
+        level = 2
+        if stop.isdigit():
+            level = next((n for n in range(3) if int(stop) <= block * CASCADE**n), 3)
+        return summed("0", stop, level, [(kind, value) for (kind, _), value in zip(carried, accumulated, strict=True)])
 
     # -- vector loops
 
@@ -372,7 +389,7 @@ class _Writer:
             if n not in seen:
                 seen.add(n)
                 cost += 5 * _DEAR.get(self.k.values[n].op, 0) + 1
-                if n not in self.scratch or n in roots:
+                if not self._is_kept(n):
                     pending.extend(self._operands(n))
         return 4 if cost <= 12 else 2 if cost <= 45 else 1
 
@@ -380,8 +397,6 @@ class _Writer:
         self, roots: list[int], start: str, stop: str, reduces: Sequence[int] = (), accumulated: Sequence[str] = ()
     ) -> list[str]:
         """`roots` at every point from `start` to `stop` of the vector axis; gives the accumulators of `reduces`."""
-        if self.w == 1:
-            return self._scalar_loop(roots, start, stop, list(reduces), list(accumulated))
         self.hoist(roots)
         carried = [item for r in reduces for item in self.start(r)]
         rest = [r for r in roots if r not in reduces]
@@ -414,22 +429,6 @@ class _Writer:
             return self.in_blocks(stop, BLOCK * self.w * unroll, carried, list(accumulated), list(reduces), run)
         return run(start, stop, [(kind, value) for (kind, _), value in zip(carried, accumulated, strict=True)])
 
-    def _scalar_loop(
-        self, roots: list[int], start: str, stop: str, reduces: list[int], accumulated: list[str]
-    ) -> list[str]:
-        carried = [item for r in reduces for item in self.start(r)]
-        kinds = [(kind, value) for (kind, _), value in zip(carried, accumulated, strict=True)]
-
-        def body(i: str, inside: list[str]) -> list[str]:
-            self.lane = i
-            self.env.append({})
-            self.body([r for r in roots if r not in reduces])
-            result = self.fold(reduces, inside)
-            self.env.pop()
-            return result
-
-        return self.f.loop(start, stop, 1, body, kinds)[1]
-
     def _tree(self, reduces: list[int], made: list[str], each: int) -> list[str]:
         """Copies of accumulators become one."""
         while each and len(made) > each:
@@ -441,9 +440,11 @@ class _Writer:
             made = joined + made[2 * half :]
         return made if each else []
 
-    def _tail(self, i: str, stop: str) -> str:
+    def _tail(self, i: str, stop: str) -> str | None:
         """The lanes that are not behind the end."""
         f = self.f
+        if self.w == 1:
+            return None
         left = f.arithmetic("sub", stop, i)
         kind = f"<{self.w} x i64>"
         lanes = ", ".join(f"i64 {n}" for n in range(self.w))
@@ -477,8 +478,6 @@ class _Writer:
                 number = number - 256 if dtype is torch.uint8 and number > 127 else number
         else:
             number = {"sum": 0, "prod": 1, "any": False, "all": True}[kind]
-            # x + -0.0 is x, also for -0.0
-            number = -0.0 if kind == "sum" and dtype.is_floating_point else number
         return self.f.constant(number, dtype)
 
     def fold(self, reduces: list[int], accumulated: list[str]) -> list[str]:
@@ -616,7 +615,7 @@ class _Writer:
                 continue
             seen.add(n)
             op = self.k.values[n].op
-            if n in self.scratch and n not in roots:
+            if self._is_kept(n):
                 continue
             if self.is_uniform(n) and op not in ("store", "check", "reduce"):
                 found.append(n)
@@ -625,14 +624,14 @@ class _Writer:
         for n in sorted(found):
             if self.k.values[n].op != "const":
                 self.get(n, vector=True)
-        for n in sorted(seen):
+        for n in sorted(seen) if self.w > 1 else ():
             value = self.k.values[n]
             if value.op in ("load", "store") and not self.is_uniform(n):
                 self._base(n)
 
     def _make(self, number: int) -> str:
         value = self.k.values[number]
-        if number in self.scratch and number not in self._keeping:
+        if self._is_kept(number):
             return self._kept(number)
         uniform = self.is_uniform(number) or self.w == 1
         if value.op == "const":
@@ -642,10 +641,20 @@ class _Writer:
         if value.op == "load":
             return self._load(number)
         if value.op == "reduce":
-            raise AssertionError(f"v{number} is read before its loop")
+            return self._of_one(number, uniform)
         args = [self.get(a, vector=not uniform) for a in value.args]
         self.f.width = 1 if uniform else self.w
         return scalar.emit(self.f, value.op, value.dtype, [self.k.values[a].dtype for a in value.args], args)
+
+    def _of_one(self, number: int, uniform: bool) -> str:
+        """A reduction without inner axes."""
+        value = self.k.values[number]
+        assert not self.k.inner, f"v{number} is read before its loop"
+        x = self.get(value.args[-1], vector=not uniform)
+        if value.attr != "sum" or not value.dtype.is_floating_point:
+            return x
+        self.f.width = 1 if uniform else self.w
+        return scalar.emit(self.f, "add", value.dtype, [value.dtype] * 2, [self.f.constant(0.0, value.dtype), x])
 
     # -- indices
 
@@ -842,6 +851,10 @@ class _Writer:
 
     # -- scratch memory
 
+    def _is_kept(self, number: int) -> bool:
+        """Whether an earlier loop than the one that is being written has stored it."""
+        return number in self.scratch and self.level[number] < self.loop_level
+
     def _scratch_address(self, number: int) -> str:
         f, value = self.f, self.k.values[number]
         offset, _ = self.scratch[number]
@@ -857,11 +870,7 @@ class _Writer:
     def _keep(self, number: int) -> None:
         """Computed in its own loop, stored for later ones. Lanes behind the end are stored too: there is room."""
         f, value = self.f, self.k.values[number]
-        found = self.env[-1].get(number)
-        if found is None:
-            found = self.get(number, vector=True)
-        if self.w > 1 and self.is_uniform(number):
-            found = self.get(number, vector=True)
+        found = self.get(number, vector=True)
         kind = ELEMENT[value.dtype] if self.w == 1 else f"<{self.w} x {ELEMENT[value.dtype]}>"
         f.do(f"store {kind} {found}, ptr {self._scratch_address(number)}, align {BYTES[value.dtype]}")
 

@@ -45,7 +45,7 @@ def run_kernel(kernel: Kernel, buffers: Sequence[Tensor], symbols: dict[Any, int
     """`buffers`: flat memory, beginning where index 0 lies."""
     extents = [concrete(e, symbols) for e in kernel.extents]
     rank = len(extents)
-    if any(e == 0 for e in extents):
+    if any(extents[a] == 0 for a in kernel.outer):
         return
     grid = [torch.arange(e).view([-1 if d == a else 1 for d in range(rank)]) for a, e in enumerate(extents)]
     made: list[Tensor] = []
@@ -109,7 +109,9 @@ def _reduce(kernel: Kernel, kind: str, args: list[Tensor], extents: list[int]) -
     full = [e if d in dims else s for d, (e, s) in enumerate(zip(extents, shape, strict=True))]
     value = args[0].expand(full)
     if not dims:
-        return value if kind not in ("argmax", "argmin") else args[1]
+        if kind in ("argmax", "argmin"):
+            return args[1]
+        return value + 0 if kind == "sum" else value  # eager's sum of -0.0 is 0.0
     if kind in ("argmax", "argmin"):
         return _arg_reduce(kind, value, args[1].expand(full), dims)
     if kind == "sum":
