@@ -31,6 +31,10 @@ _FRAMES_AND_OWNERS = (types.FrameType, types.GeneratorType, types.CoroutineType,
 _GENERIC_MODULES = frozenset({"builtins", "collections", "functools", "operator", "itertools", "types", "re"})
 _start_of_super: Callable[[Any], type] = super.__dict__["__thisclass__"].__get__  # past `super`'s own lookup
 _class_of_super: Callable[[Any], type | None] = super.__dict__["__self_class__"].__get__
+_instance_of_super: Callable[[Any], Any] = super.__dict__["__self__"].__get__
+_getter_of: Callable[[property], Any] = property.__dict__["fget"].__get__
+# What a class method binds without asking Python code.
+_BOUND_PLAINLY = frozenset({types.FunctionType, types.MethodType, types.BuiltinFunctionType, _native.Compiled})
 _SET_UNSEEN = frozenset({"real", "imag", "__class__", "__dict__"})  # of tensors, past the tensor mode
 _OWN_LOOKUP = (type, super)  # builtin types whose attribute lookup is not the generic one
 
@@ -241,25 +245,54 @@ class Attributes:
         """The class entry decides: a descriptor, or a plain value of the class."""
         kind = type(found)
         reader = _DESCRIPTORS.get(kind)
+        if reader is None and self._classes.is_open(kind):
+            getter = self._classes.entry(kind, "__get__")
+            if getter is not MISSING:
+                self._classes.note(kind)
+            if not issubclass(type(getter), types.FunctionType):  # else its frame is watched
+                reader = next((row for base, row in _DESCRIPTORS.items() if issubclass(kind, base)), None)
         if reader is not None:
             reader(self, found, cls, name, owner, origin)
-        elif has_method(kind, "__get__") and self._classes.is_open(kind):
-            self._classes.note(kind)  # a descriptor written in Python: its frame is watched
-            self._classes.value(cls, name, found)
         else:
             self._classes.value(cls, name, found)
 
     def _read_property(self, found: property, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
-        place = self._classes.value(cls, name, found)
-        if place is not None and found.fget is not None:
-            self._ledger.read(place, Edge.ATTR, "fget", found.fget)
-        if found.fget is not None and not issubclass(type(found.fget), types.FunctionType):
-            raise Drop("unknown-callable", f"the getter of {cls.__qualname__}.{name}")
+        self._pass_property(found, self._classes.value(cls, name, found), f"{cls.__qualname__}.{name}")
+
+    def _pass_property(self, found: property, place: Origin | None, name: str) -> None:
+        """A property calls its getter. (A subclass may have something else under that name.)"""
+        getter = _getter_of(found)
+        if place is not None and getter is not None:
+            self._ledger.read(place, Edge.ATTR, "fget", getter)
+        if getter is not None and not issubclass(type(getter), types.FunctionType):
+            raise Drop("unknown-callable", f"the getter of {name}")
 
     def _read_wrapper(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
-        place = self._classes.value(cls, name, found)
+        self._pass_wrapper(found, self._classes.value(cls, name, found), f"{cls.__qualname__}.{name}")
+
+    def _pass_wrapper(self, found: Any, place: Origin | None, name: str) -> None:
+        """A static method hands out its function; a class method binds it, by the function's own `__get__`."""
+        function = found.__func__
         if place is not None:
-            self._ledger.read(place, Edge.ATTR, "__func__", found.__func__)
+            place = self._ledger.read(place, Edge.ATTR, "__func__", function)
+        if issubclass(type(found), staticmethod) or type(function) in _BOUND_PLAINLY:
+            return
+        if issubclass(type(function), property):
+            self._pass_property(function, place, name)
+        elif self._classes.is_open(type(function)):
+            self._classes.note(type(function))
+        elif has_method(type(function), "__get__"):
+            raise Drop("unknown-callable", f"the class method {name}")
+
+    def pass_descriptor(self, found: Any, owner: Any) -> None:
+        """`found.__get__(owner, …)` is about to be called, of a property, a static method or a class method."""
+        origin, name = self._ledger.find(found), type(found).__qualname__
+        if origin is not None:
+            self._ledger.touch(origin, found)
+        if not issubclass(type(found), property):
+            self._pass_wrapper(found, origin, name)
+        elif owner is not None:
+            self._pass_property(found, origin, name)
 
     def _read_member(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
         if origin is None:
@@ -394,14 +427,21 @@ class Attributes:
         start, cls = _start_of_super(owner), _class_of_super(owner)
         if cls is None or (cls, start, name) in self._supers:
             return
-        self._supers.add((cls, start, name))
         found = self._classes.entry_behind(cls, start, name)
         if found is MISSING:
             return
-        if issubclass(type(found), (staticmethod, classmethod, property)):
-            part = "fget" if issubclass(type(found), property) else "__func__"
-            place = self._classes.place_behind(cls, start, name, found)
-            self._ledger.read(place, Edge.ATTR, part, getattr(found, part))
+        place, label = self._classes.place_behind(cls, start, name, found), f"{start.__qualname__}.{name}"
+        if issubclass(type(found), (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            instance = _instance_of_super(owner)
+            _DESCRIPTORS[type(found)](self, found, cls, name, instance, self._ledger.find(instance))
+            return
+        self._supers.add((cls, start, name))
+        if issubclass(type(found), property):
+            self._pass_property(found, place, label)
+        elif issubclass(type(found), (staticmethod, classmethod)):
+            self._pass_wrapper(found, place, label)
+        if self._classes.is_open(type(found)):
+            self._classes.note(type(found))
 
     # -- writing
 

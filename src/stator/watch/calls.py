@@ -40,6 +40,7 @@ from .rules import (
     ask_for_break,
     call_attrgetter,
     call_compiled,
+    call_first,
     call_methodcaller,
     call_partial,
     calls_back,
@@ -73,6 +74,7 @@ from .rules import (
     show,
     show_plainly,
     state,
+    takes,
     type_call,
 )
 from .world import break_for, name_of
@@ -142,6 +144,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
     (pure, _all_of(math), "computes from numbers"),
     (compare_identity, [operator.is_, operator.is_not], "which object it is matters, not what is in it"),
     (get_item, [operator.getitem], "an item read like any other"),
+    (call_first, _named(operator, "call"), "a call like any other"),
     (pure, _PURE_OPERATORS, "the operators that change nothing"),
     (pure, [operator.index, operator.inv, operator.invert], "left out above for how their names begin"),
     (calls_back, [functools.reduce, functools.cmp_to_key], "call their first argument"),
@@ -237,6 +240,24 @@ def constructor_rule(r: Handlers, cls: type, args: Args, kwnames: tuple[str, ...
         r.classes.note(meta)
         if isinstance(_native.mro_lookup(meta, "__call__"), types.FunctionType):
             return  # its own frame is watched
+    _construct(r, cls, args, kwnames)
+
+
+@takes(1)
+def call_class(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`type.__call__`, as a metaclass uses it: the class is called, whatever the metaclass says."""
+    cls = args[0]
+    if not issubclass(type(cls), type):
+        return  # raises TypeError by itself
+    rule = RULES.get(id(cls))
+    if rule is None:
+        _construct(r, cls, args[1:], kwnames)
+    elif rule(r, cls, args[1:], kwnames) is not None:
+        raise Drop("unknown-callable", f"type.__call__ of {cls.__qualname__}")
+
+
+def _construct(r: Handlers, cls: type, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`__new__` and `__init__` of a class are called."""
     if issubclass(cls, BaseException) and not is_open(cls):
         return
     new = r.classes.entry(cls, "__new__")
@@ -264,6 +285,9 @@ def torch_state_reader(func: Any) -> bool:
     if not issubclass(type(func), types.BuiltinFunctionType) or not func.__name__.startswith(_STATE_PREFIXES):
         return False
     return (func.__module__ or "").split(".")[0] == "torch"
+
+
+RULES[id(class_dict(type)["__call__"])] = call_class
 
 
 _BY_TYPE: dict[type, Rule] = {
@@ -305,6 +329,8 @@ _ASKED_ALWAYS = frozenset(
     | {
         context_variable,
         follow_weak_reference,
+        call_class,
+        call_first,
         call_partial,
         call_compiled,
         call_attrgetter,

@@ -113,6 +113,11 @@ class Classes:
                 found = namespace[name]
                 self.place_behind(cls, start, name, found)
                 return found
+        place = self._ledger.constant(cls)
+        self._ledger.read(place, Edge.ATTR, "__mro__", mro)
+        for base in mro[mro.index(start) + 1 :] if start in mro else ():
+            if is_open(base):
+                self._ledger.require(self._ledger.constant(base), Fact.NO_ENTRY, name)
         return MISSING  # an AttributeError follows
 
     def place_behind(self, cls: type, start: type, name: str, found: Any) -> Origin:

@@ -243,6 +243,12 @@ def _reduce(r: Handlers, args: Args) -> None:
     read_key(r.ledger, r.ledger.constant(vars(copyreg)), vars(copyreg), "__newobj__")
 
 
+@takes(2)
+def _pass_descriptor(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`property.__get__` and its kin."""
+    r.attributes.pass_descriptor(args[0], args[1])
+
+
 def unseen_by_the_mode(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """A method of tensors that the tensor mode is not told of."""
     raise Drop("tensor-data-ptr", func.__name__)
@@ -280,14 +286,16 @@ def method_rule(func: Any) -> Rule | None:
         return _BY_METHOD.get((kind, name), default)
     if cls is object or issubclass(cls, BaseException):
         return object_method
-    if cls is type and name in ("__instancecheck__", "__subclasscheck__", "mro", "__repr__", "__or__", "__call__"):
+    if cls is type and name in ("__instancecheck__", "__subclasscheck__", "mro", "__repr__", "__or__"):
         return read_type
     if cls in ITERATOR_TYPES:
         return advance if name in ("__next__", "send", "throw", "close") else pure
     if cls is contextvars.ContextVar and name == "get":
         return context_variable
-    if cls in (types.FunctionType, types.MethodType, property, staticmethod, classmethod) and name == "__get__":
+    if cls in (types.FunctionType, types.MethodType) and name == "__get__":
         return nothing
+    if cls in (property, staticmethod, classmethod) and name == "__get__":
+        return _pass_descriptor
     if cls in (types.MappingProxyType, types.GenericAlias, types.UnionType):
         return pure
     return None

@@ -339,7 +339,18 @@ def follow_weak_reference(r: Handlers, func: Any, args: Args, kwnames: tuple[str
         r.ledger.read(origin, Edge.CALL, (), target)
 
 
-def call_partial(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+@takes(1)
+def call_first(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`operator.call`: calls its first argument with the others."""
+    instead = r.call(None, args[0], args[1:], kwnames)
+    return None if instead is None else _passing_by_the_first(instead)
+
+
+def _passing_by_the_first(instead: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda first, *args, **kwargs: instead(*args, **kwargs)
+
+
+def call_partial(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     origin = r.ledger.find(func)
     if origin is not None:
         r.ledger.touch(origin, func)
@@ -349,7 +360,9 @@ def call_partial(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -
                 expose(r.ledger, place, getattr(func, part))
     names = tuple(func.keywords) + kwnames
     split = len(args) - len(kwnames)
-    r.call(None, func.func, func.args + args[:split] + tuple(func.keywords.values()) + args[split:], names)
+    given = func.args + args[:split] + tuple(func.keywords.values()) + args[split:]
+    instead = r.call(None, func.func, given, names)
+    return None if instead is None else functools.partial(instead, *func.args, **func.keywords)
 
 
 def call_compiled(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
