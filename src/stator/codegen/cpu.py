@@ -65,6 +65,7 @@ class _Writer:
         if self.vector_axis is None:
             width = 1
         self.f = Function(self.module, name, PARAMETERS, width, f'"prefer-vector-width"="{32 * width}"')
+        self.f.opaque_counters = True
         self.w = width
         self.axis: dict[int, str] = {}  # the scalar part of each axis' position
         self.env: list[dict[int, str]] = [{}]
