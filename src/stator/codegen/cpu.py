@@ -272,6 +272,8 @@ class _Writer:
         count = self.size(blocks)
         start = f.arithmetic("mul", f.arithmetic("urem", p, count), str(block))
         self._decode(f.arithmetic("udiv", p, count), leading)
+        if extent.isdigit() and int(extent) % block == 0:
+            return self._columns_at(start, COLUMN_VECTORS, None)
         stop = f.smaller(f.arithmetic("add", start, str(block)), extent)
         i, _ = f.loop(start, stop, block, lambda at, _: self._columns_at(at, COLUMN_VECTORS, None), whole=True)
         f.loop(i, stop, self.w, lambda at, _: self._columns_at(at, 1, self._tail(at, stop)))
@@ -394,6 +396,13 @@ class _Writer:
                     pending.extend(self._operands(n))
         return 4 if cost <= 12 else 2 if cost <= 45 else 1
 
+    def _fills_vectors(self, start: str, stop: str, step: int) -> bool:
+        """Whether steps of this length come out even, so that no code for a tail is needed: half of all code."""
+        if start == "%lo":  # this and `%hi` are multiples of `align`, or the end
+            extent = self.k.extents[self.vector_axis]
+            return isinstance(extent, int) and extent % step == 0
+        return start == "0" and stop.isdigit() and int(stop) % step == 0
+
     def vector_loop(
         self, roots: list[int], start: str, stop: str, reduces: Sequence[int] = (), accumulated: Sequence[str] = ()
     ) -> list[str]:
@@ -402,6 +411,7 @@ class _Writer:
         carried = [item for r in reduces for item in self.start(r)]
         rest = [r for r in roots if r not in reduces]
         unroll = self._unroll(roots, list(reduces))
+        no_tail = self._fills_vectors(start, stop, self.w * unroll)
 
         def at(i: str, inside: list[str], mask: str | None) -> list[str]:
             self.lane, former, self.mask = i, self.mask, mask
@@ -423,6 +433,8 @@ class _Writer:
             copies = [*begin, *[item for _ in range(unroll - 1) for item in carried]]
             i, made = self.f.loop(lo, hi, self.w * unroll, main, copies, whole=True)
             made = self._tree(list(reduces), made, len(carried))
+            if no_tail:
+                return made
             kinds = [(kind, value) for (kind, _), value in zip(carried, made, strict=True)]
             return self.f.loop(i, hi, self.w, lambda i, inside: at(i, inside, self._tail(i, hi)), kinds)[1]
 

@@ -152,9 +152,9 @@ class Function:
     def _stepped(self, counter: str, step: int) -> str:
         """The instruction for a loop's next counter.
 
-        Opaque: LLVM does not look behind `expect`, which is a hint and no machine code. Of a counter that it understands
-        it makes one pointer for each access (loop strength reduction). That takes a third of the time of code generation,
-        and gains nothing on machines which add base and counter in the access."""
+        Opaque: LLVM does not look behind `expect`, which is a hint and no machine code. Of a counter that it
+        understands it makes one pointer for each access (loop strength reduction). That takes a third of the time of
+        code generation, and gains nothing on machines which add base and counter in the access."""
         if not self.opaque_counters:
             return f"add i64 {counter}, {step}"
         self.declare("declare i64 @llvm.expect.i64(i64, i64)")
