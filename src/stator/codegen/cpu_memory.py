@@ -1,0 +1,255 @@
+"""What a kernel's code reads and writes: sizes, indices, loads, stores, checks.
+
+Enters: values of a loop program that are accesses. Leaves: IR, at the position that the loops have set (`axis`, `lane`,
+`mask`). What holds: lanes that a mask or a condition excludes touch no memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import scalar
+from .ir import IN_MEMORY, Function, Module
+
+Size = Any
+
+
+class Memory:
+    """A kernel that is being written: where its loops stand, and its accesses."""
+
+    def __init__(self, kernel: Any, name: str, parameters: str, width: int, vector_axis: int | None) -> None:
+        self.k, self.name = kernel, name
+        self.module = Module()
+        self.varies = kernel.varies()
+        self.level = kernel.levels()
+        self.inner = set(kernel.inner)
+        self.sizes: list[Size] = []
+        self.size_names: dict[Any, str] = {}
+        self.vector_axis = vector_axis
+        self.w = 1 if vector_axis is None else width
+        self.f = Function(self.module, name, parameters, self.w, f'"prefer-vector-width"="{32 * self.w}"')
+        self.f.opaque_counters = True
+        self.axis: dict[int, str] = {}  # the scalar part of each axis' position
+        self.env: list[dict[int, str]] = [{}]
+        self.lane: str = "0"  # position on the vector axis
+        self.mask: str | None = None
+
+    def get(self, number: int, vector: bool) -> str:
+        raise NotImplementedError
+
+    def find(self, number: int) -> str | None:
+        return next((level[number] for level in reversed(self.env) if number in level), None)
+
+    def is_uniform(self, number: int) -> bool:
+        return self.vector_axis not in self.varies[number]
+
+    def size(self, size: Size) -> str:
+        if isinstance(size, int):
+            return str(size)
+        key = str(size)
+        if key not in self.size_names:
+            self.size_names[key] = f"%size{len(self.sizes)}"
+            self.sizes.append(size)
+        return self.size_names[key]
+
+    # ------------------------------------------------------------------------------------------------------- indices
+
+    def _flat(self, index: Any, *, with_vector_axis: bool) -> str:
+        """The part of an index that is the same in all lanes."""
+        f = self.f
+        total = self.size(index.offset)
+        for axis, c in index.terms:
+            if axis == self.vector_axis:
+                if with_vector_axis:
+                    total = f.arithmetic("add", total, f.arithmetic("mul", self.lane, self.size(c)))
+                continue
+            total = f.arithmetic("add", total, f.arithmetic("mul", self.axis[axis], self.size(c)))
+        for v, stride in index.gathered:
+            if self.w == 1 or self.is_uniform(v):
+                total = f.arithmetic("add", total, f.arithmetic("mul", self.get(v, vector=False), self.size(stride)))
+        return total
+
+    def _index(self, index: Any, uniform: bool) -> str:
+        f = self.f
+        if uniform:
+            return self._flat(index, with_vector_axis=self.w == 1)
+        base = f.splat(self._flat(index, with_vector_axis=False), "i64")
+        f.width = self.w
+        assert self.vector_axis is not None
+        return f.emit(f"add <{self.w} x i64> {base}, {self._steps(index.coefficient(self.vector_axis))}")
+
+    def _steps(self, coefficient: Size) -> str:
+        """The positions of the lanes, times a coefficient."""
+        f = self.f
+        kind = f"<{self.w} x i64>"
+        lanes = ", ".join(f"i64 {n}" for n in range(self.w))
+        here = f.emit(f"add {kind} {f.splat(self.lane, 'i64')}, <{lanes}>")
+        return here if coefficient == 1 else f.emit(f"mul {kind} {here}, {f.splat(self.size(coefficient), 'i64')}")
+
+    # ------------------------------------------------------------------------------------------------------ accesses
+
+    def _base(self, number: int) -> str:
+        """The address of an access, without what varies over the lanes."""
+        key = -(1 << 20) - number
+        made = self.find(key)
+        if made is None:
+            buffer, index = self.k.values[number].attr
+            element = IN_MEMORY[self.k.buffers[buffer].dtype]
+            flat = self._flat(index, with_vector_axis=False)
+            made = (
+                f"%buffer{buffer}"
+                if flat == "0"
+                else self.f.emit(f"getelementptr {element}, ptr %buffer{buffer}, i64 {flat}")
+            )
+            self.env[-1][key] = made
+        return made
+
+    def _mask_with(self, condition: str | None) -> str | None:
+        if condition is None or self.mask is None:
+            return condition or self.mask
+        return self.f.emit(f"and <{self.w} x i1> {self.mask}, {condition}")
+
+    def _load(self, number: int) -> str:
+        f, value = self.f, self.k.values[number]
+        buffer, index = value.attr
+        dtype = self.k.buffers[buffer].dtype
+        element = IN_MEMORY[dtype]
+        if self.w == 1 or self.is_uniform(number):
+            address = f.emit(
+                f"getelementptr {element}, ptr %buffer{buffer}, i64 {self._flat(index, with_vector_axis=self.w == 1)}"
+            )
+            if value.args:
+                condition = self.get(value.args[0], vector=False)
+                f.declare("@stator.zero = internal constant i64 0")
+                address = f.emit(f"select i1 {condition}, ptr {address}, ptr @stator.zero")
+            f.width = 1
+            return self._from_memory(f.emit(f"load {element}, ptr {address}, align {_align(dtype)}"), dtype)
+        mask = self._mask_with(self.get(value.args[0], vector=True) if value.args else None)
+        made = self._vector_load(number, element, dtype, index, mask)
+        f.width = self.w
+        return self._from_memory(made, dtype)
+
+    def _vector_load(self, number: int, element: str, dtype: torch.dtype, index: Any, mask: str | None) -> str:
+        f, w = self.f, self.w
+        kind, suffix = f"<{w} x {element}>", _suffix(element, w)
+        bits = f"<{w} x i1>"
+        assert self.vector_axis is not None
+        dense = index.coefficient(self.vector_axis) == 1 and all(self.is_uniform(v) for v, _ in index.gathered)
+        if dense:
+            address = f.emit(f"getelementptr {element}, ptr {self._base(number)}, i64 {self.lane}")
+            if mask is None:
+                return f.emit(f"load {kind}, ptr {address}, align {_align(dtype)}")
+            f.declare(f"declare {kind} @llvm.masked.load.{suffix}.p0(ptr, {bits}, {kind})")
+            return f.emit(
+                f"call {kind} @llvm.masked.load.{suffix}.p0(ptr align {_align(dtype)} {address}, {bits} {mask}, "
+                f"{kind} zeroinitializer)"
+            )
+        addresses = self._addresses(number, element, index)
+        every = "splat (i1 true)"
+        f.declare(f"declare {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr>, {bits}, {kind})")
+        return f.emit(
+            f"call {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr> align {_align(dtype)} {addresses}, "
+            f"{bits} {mask or every}, {kind} zeroinitializer)"
+        )
+
+    def _addresses(self, number: int, element: str, index: Any) -> str:
+        f, w = self.f, self.w
+        kind = f"<{w} x i64>"
+        assert self.vector_axis is not None
+        steps = "zeroinitializer"
+        c = index.coefficient(self.vector_axis)
+        if c != 0:
+            steps = self._steps(c)
+        for v, stride in index.gathered:
+            if not self.is_uniform(v):
+                scaled = self.get(v, vector=True)
+                if stride != 1:
+                    scaled = f.emit(f"mul {kind} {scaled}, {f.splat(self.size(stride), 'i64')}")
+                steps = f.emit(f"add {kind} {steps}, {scaled}")
+        return f.emit(f"getelementptr {element}, ptr {self._base(number)}, {kind} {steps}")
+
+    def _from_memory(self, x: str, dtype: torch.dtype) -> str:
+        f = self.f
+        if dtype is torch.bool:
+            return f.emit(f"icmp ne {f.vector('i8')} {x}, {'0' if f.width == 1 else 'zeroinitializer'}")
+        if dtype is torch.bfloat16:
+            return scalar.from_bf16(f, x)
+        return f.emit(f"fpext {f.vector('half')} {x} to {f.vector('float')}") if dtype is torch.float16 else x
+
+    def _to_memory(self, x: str, dtype: torch.dtype) -> str:
+        f = self.f
+        if dtype is torch.bool:
+            return f.emit(f"zext {f.vector('i1')} {x} to {f.vector('i8')}")
+        if dtype is torch.bfloat16:
+            return scalar.to_bf16(f, x)
+        return f.emit(f"fptrunc {f.vector('float')} {x} to {f.vector('half')}") if dtype is torch.float16 else x
+
+    def _root(self, number: int) -> None:
+        value = self.k.values[number]
+        if value.op == "check":
+            self._check(value.args[0])
+            return
+        f = self.f
+        buffer, index = value.attr
+        dtype = self.k.buffers[buffer].dtype
+        element = IN_MEMORY[dtype]
+        varying = self.w > 1 and (self.vector_axis in self.varies[number] or self.vector_axis in set(index.axes))
+        x = self.get(value.args[0], vector=varying)
+        f.width = self.w if varying else 1
+        x = self._to_memory(x, dtype)
+        if not varying:
+            address = f.emit(
+                f"getelementptr {element}, ptr %buffer{buffer}, i64 {self._flat(index, with_vector_axis=self.w == 1)}"
+            )
+            f.do(f"store {element} {x}, ptr {address}, align {_align(dtype)}")
+            return
+        kind, suffix, bits = f"<{self.w} x {element}>", _suffix(element, self.w), f"<{self.w} x i1>"
+        if index.coefficient(self.vector_axis) != 1:
+            every = "splat (i1 true)"
+            addresses = self._addresses(number, element, index)
+            f.declare(f"declare void @llvm.masked.scatter.{suffix}.v{self.w}p0({kind}, <{self.w} x ptr>, {bits})")
+            f.do(
+                f"call void @llvm.masked.scatter.{suffix}.v{self.w}p0({kind} {x}, "
+                f"<{self.w} x ptr> align {_align(dtype)} {addresses}, {bits} {self.mask or every})"
+            )
+            return
+        address = f.emit(f"getelementptr {element}, ptr {self._base(number)}, i64 {self.lane}")
+        if self.mask is None:
+            f.do(f"store {kind} {x}, ptr {address}, align {_align(dtype)}")
+        else:
+            f.declare(f"declare void @llvm.masked.store.{suffix}.p0({kind}, ptr, {bits})")
+            f.do(
+                f"call void @llvm.masked.store.{suffix}.p0({kind} {x}, ptr align {_align(dtype)} {address}, "
+                f"{bits} {self.mask})"
+            )
+
+    def _check(self, condition: int) -> None:
+        """What does not hold is noted; the host looks when the kernel is done."""
+        f = self.f
+        uniform = self.w == 1 or self.is_uniform(condition)
+        holds = self.get(condition, vector=not uniform)
+        if uniform:
+            wrong = f.emit(f"xor i1 {holds}, true")
+        else:
+            bits = f"<{self.w} x i1>"
+            failed = f.emit(f"xor {bits} {holds}, splat (i1 true)")
+            if self.mask is not None:
+                failed = f.emit(f"and {bits} {failed}, {self.mask}")
+            f.declare(f"declare i1 @llvm.vector.reduce.or.v{self.w}i1({bits})")
+            wrong = f.emit(f"call i1 @llvm.vector.reduce.or.v{self.w}i1({bits} {failed})")
+        note, on = f.fresh("note"), f.fresh("on")
+        f.do(f"br i1 {wrong}, label %{note}, label %{on}")
+        f.label(note)
+        f.do("store atomic i64 1, ptr %status monotonic, align 8")  # several threads may
+        f.do(f"br label %{on}")
+        f.label(on)
+
+
+def _align(dtype: torch.dtype) -> int:
+    return dtype.itemsize
+
+
+def _suffix(element: str, width: int) -> str:
+    return f"v{width}" + {"float": "f32", "double": "f64", "half": "f16"}.get(element, element)
