@@ -12,7 +12,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 CODE  := src tests examples benchmarks
 
-.PHONY: help setup demo test lint format bench fuzz faults sanitize conformance models clean
+.PHONY: help setup demo test lint format bench bench-cpu fuzz faults sanitize conformance models clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make lint    ruff and mypy alone"
 	@echo "make format  let ruff format the code"
 	@echo "make bench   time of capture, of graph breaks, of a compiled call and of dynamic shapes against torch.compile"
+	@echo "make bench-cpu  the native backend against eager and torch.compile on CPU; writes docs/img/cpu.svg (long)"
 	@echo "make fuzz    random programs, compiled and plain, compared: N=100000 of them from SEED=0 on"
 	@echo "make sanitize  tests of the C core under sanitizers and in Python's development mode; memory over 10,000 recompilations"
 	@echo "make conformance  CPython's own test suite, random programs, models, faults; ends with their numbers (hours)"
@@ -60,6 +61,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/breaks.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/dynamic.py
+
+bench-cpu: $(READY)
+	$(BIN)/python benchmarks/cpu.py
 
 N    ?= 100000
 SEED ?= 0
