@@ -12,7 +12,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 CODE  := src tests examples benchmarks
 
-.PHONY: help setup demo test lint format bench bench-cpu fuzz faults sanitize conformance models clean
+.PHONY: help setup demo test lint format bench bench-cpu fuzz faults sanitize conformance models vendor clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make conformance  CPython's own test suite, random programs, models, faults; ends with their numbers (hours)"
 	@echo "make models  a zoo of real models, plain and compiled; writes docs/models.md (long)"
 	@echo "make faults  make stator fail at every call site in turn; the program must not notice"
+	@echo "make vendor  wheels for scripts/gpu-check on a machine with a GPU, CPython 3.12, torch, and no network"
 	@echo "make clean   remove .venv and what was built"
 
 setup: $(READY)
@@ -84,5 +85,10 @@ conformance: $(READY)
 models: $(READY)
 	$(BIN)/python tests/models/table.py --write
 
+# What such a machine lacks, and what that needs; under 60 MiB together.
+vendor: $(READY)
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+	  --python-version 3.12 --dest vendor llvmlite pytest hypothesis iniconfig packaging pluggy pygments sortedcontainers
+
 clean:
-	rm -rf .venv build dist src/*.egg-info src/stator/*.so .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv build dist vendor src/*.egg-info src/stator/*.so .pytest_cache .mypy_cache .ruff_cache

@@ -55,6 +55,9 @@ class Module:
     def declare(self, declaration: str) -> None:
         self._declared[declaration] = None
 
+    def declared(self) -> list[str]:
+        return list(self._declared)
+
     def text(self) -> str:
         return "\n".join([*self._declared, *self.functions])
 
@@ -62,10 +65,14 @@ class Module:
 class Function:
     """A function that is being written. `width`: lanes of the vectors; 1 means scalars."""
 
-    def __init__(self, module: Module, name: str, parameters: str, width: int, attributes: str = "") -> None:
+    index_type = "i64"  # of positions and counters
+
+    def __init__(
+        self, module: Module, name: str, parameters: str, width: int, attributes: str = "", convention: str = ""
+    ) -> None:
         self.module, self.lanes = module, width
         self.width = width
-        self._head = f"define void @{name}({parameters}) nounwind {ATTRIBUTES} {attributes} {{\nentry:"
+        self._head = f"define {convention} void @{name}({parameters}) nounwind {ATTRIBUTES} {attributes} {{\nentry:"
         self._lines: list[str] = []
         self._count = 0
         self.block = "entry"
@@ -128,7 +135,7 @@ class Function:
     # -- integers
 
     def arithmetic(self, op: str, a: str, b: str) -> str:
-        """On i64, with what is known folded."""
+        """On positions, with what is known folded."""
         if a.lstrip("-").isdigit() and b.lstrip("-").isdigit() and op in _FOLD:
             return str(_FOLD[op](int(a), int(b)))
         if op == "add" and "0" in (a, b):
@@ -139,13 +146,13 @@ class Function:
             return a
         if op == "urem" and b == "1":
             return "0"
-        return self.emit(f"{op} i64 {a}, {b}")
+        return self.emit(f"{op} {self.index_type} {a}, {b}")
 
     def smaller(self, a: str, b: str) -> str:
         if a == b:
             return a
-        less = self.emit(f"icmp slt i64 {a}, {b}")
-        return self.emit(f"select i1 {less}, i64 {a}, i64 {b}")
+        less = self.emit(f"icmp slt {self.index_type} {a}, {b}")
+        return self.emit(f"select i1 {less}, {self.index_type} {a}, {self.index_type} {b}")
 
     # -- loops
 
@@ -156,7 +163,7 @@ class Function:
         understands it makes one pointer for each access (loop strength reduction). That takes a third of the time of
         code generation, and gains nothing on machines which add base and counter in the access."""
         if not self.opaque_counters:
-            return f"add i64 {counter}, {step}"
+            return f"add {self.index_type} {counter}, {step}"
         self.declare("declare i64 @llvm.expect.i64(i64, i64)")
         added = self.emit(f"add i64 {counter}, {step}")
         return f"call i64 @llvm.expect.i64(i64 {added}, i64 0)"
@@ -182,15 +189,15 @@ class Function:
         phis = len(self._lines)
         counter, following = f"%i_{head}", f"%next_{head}"
         names = [f"%c{k}_{head}" for k in range(len(carried))]
-        end = self.emit(f"add i64 {counter}, {step}") if whole else counter
-        more = self.emit(f"icmp {'sle' if whole else 'slt'} i64 {end}, {stop}")
+        end = self.emit(f"add {self.index_type} {counter}, {step}") if whole else counter
+        more = self.emit(f"icmp {'sle' if whole else 'slt'} {self.index_type} {end}, {stop}")
         self.do(f"br i1 {more}, label %{inside}, label %{done}")
         self.label(inside)
         results = body(counter, list(names))
         self.do(f"{following} = {self._stepped(counter, step)}")
         self.do(f"br label %{head}")
         last = self.block
-        lines = [f"  {counter} = phi i64 [{start}, %{before}], [{following}, %{last}]"]
+        lines = [f"  {counter} = phi {self.index_type} [{start}, %{before}], [{following}, %{last}]"]
         for name, (kind, value), result in zip(names, carried, results, strict=True):
             lines.append(f"  {name} = phi {kind} [{value}, %{before}], [{result}, %{last}]")
         self._lines[phis:phis] = lines

@@ -1,0 +1,192 @@
+"""The CUDA driver: PTX in, functions that can be launched out. No toolkit: `libcuda.so.1` alone.
+
+Enters: kernels as `ptx.write` leaves them. Leaves: `Loaded`, which launches them on a stream. What holds: a variant is
+compiled when it is first wanted; those that are wanted at first are one module. Every return code of the driver is
+looked at; what cannot be done here raises `Unavailable` before anything was launched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from . import jit
+from .gpu_values import Size
+from .jit import Unavailable
+from .ptx import GridLaunch, Variant, WrittenForGpu, module_text
+
+TRIPLE = "nvptx64-nvidia-cuda"
+# Capability, the oldest driver (as CUDA's version) that takes it, and the version of PTX that is written for it.
+_TARGETS = [((10, 0), 12080, 86), ((9, 0), 12000, 80), ((8, 0), 12000, 80)]
+_LOG_BYTES = 8192
+_ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # CUjit_option
+
+
+class CudaError(RuntimeError):
+    """A call of the driver failed."""
+
+
+def target(capability: tuple[int, int], driver: int) -> jit.Target:
+    """What PTX is written for: the newest that both the device and its driver take."""
+    for known, oldest, version in _TARGETS:
+        if capability >= known and driver >= oldest:
+            return jit.Target(TRIPLE, f"sm_{known[0]}{known[1]}", f"+ptx{version}")
+    raise Unavailable(f"no PTX for capability {capability[0]}.{capability[1]} with a driver for CUDA {driver / 1000:g}")
+
+
+def assembly(variants: Sequence[Variant], to: jit.Target) -> str:
+    """PTX of kernels in one module."""
+    return jit.assembly(module_text(variants), to)
+
+
+class Cuda:
+    """The driver's library, and the primary contexts that torch works in."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise Unavailable(f"there is no CUDA driver: {error}") from error
+        version = ctypes.c_int()
+        self.check("cuInit", 0)
+        self.check("cuDriverGetVersion", ctypes.byref(version))
+        self.version = version.value
+        self._contexts: dict[int, ctypes.c_void_p] = {}
+        self._lock = threading.Lock()
+
+    def check(self, name: str, *args: Any) -> None:
+        code = getattr(self._library, name)(*args)
+        if code:
+            text = ctypes.c_char_p()
+            self._library.cuGetErrorString(code, ctypes.byref(text))
+            raise CudaError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
+
+    def enter(self, device: int) -> None:
+        """A thread that never called CUDA has no context yet."""
+        with self._lock:
+            if device not in self._contexts:
+                handle, context = ctypes.c_int(), ctypes.c_void_p()
+                self.check("cuDeviceGet", ctypes.byref(handle), device)
+                self.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
+                self._contexts[device] = context
+        now = ctypes.c_void_p()
+        self.check("cuCtxGetCurrent", ctypes.byref(now))
+        if now.value != self._contexts[device].value:
+            self.check("cuCtxSetCurrent", self._contexts[device])
+
+    def load(self, text: str, device: int) -> ctypes.c_void_p:
+        self.enter(device)
+        module, log = ctypes.c_void_p(), ctypes.create_string_buffer(_LOG_BYTES)
+        options = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
+        values = (ctypes.c_void_p * 2)(ctypes.addressof(log), _LOG_BYTES)
+        try:
+            self.check("cuModuleLoadDataEx", ctypes.byref(module), text.encode() + b"\0", 2, options, values)
+        except CudaError as error:
+            raise CudaError(f"{error}\n{log.value.decode(errors='replace')}") from error
+        return module
+
+    def function(self, module: ctypes.c_void_p, name: str) -> ctypes.c_void_p:
+        function = ctypes.c_void_p()
+        self.check("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+        return function
+
+    def launch(self, function: ctypes.c_void_p, grid: tuple[int, int], threads: int, stream: int, args: Any) -> None:
+        blocks, splits = grid
+        self.check("cuLaunchKernel", function, blocks, splits, 1, threads, 1, 1, 0, ctypes.c_void_p(stream), args, None)
+
+    def unload(self, module: ctypes.c_void_p) -> None:
+        self._library.cuModuleUnload(module)  # at the end of the process its context may be gone
+
+
+_cuda: Cuda | None = None
+_cuda_lock = threading.Lock()
+
+
+def cuda() -> Cuda:
+    global _cuda
+    with _cuda_lock:
+        if _cuda is None:
+            _cuda = Cuda()
+        return _cuda
+
+
+class Bound:
+    """A kernel with numbers for its sizes."""
+
+    def __init__(self, loaded: Loaded, written: WrittenForGpu, evaluate: Callable[[Size], int]) -> None:
+        self._loaded, self._written = loaded, written
+        self._sizes = [evaluate(size) for size in written.sizes]
+        self._fitting = [v for v in written.variants if _sizes_fit(v, evaluate)]
+        self._blocks = {launch.name: evaluate(launch.blocks) for v in self._fitting for launch in v.launches}
+        self._scratch = {id(v): evaluate(v.scratch) for v in self._fitting}
+
+    def variant(self, pointers: Sequence[int]) -> Variant:
+        """The fastest that these addresses allow."""
+        return next(v for v in self._fitting if _aligned(v, pointers))
+
+    def scratch(self, pointers: Sequence[int]) -> int:
+        """Bytes of scratch memory that a launch on these addresses needs."""
+        return self._scratch[id(self.variant(pointers))]
+
+    def launch(self, pointers: Sequence[int], scratch: int, status: int, stream: int) -> None:
+        """`pointers`: to the buffers, in the kernel's order; `scratch` and `status`: 0 where there is none."""
+        variant = self.variant(pointers)
+        values = [ctypes.c_uint64(p) for p in (*pointers, scratch, status)]
+        values += [ctypes.c_uint64(size & (2**64 - 1)) for size in self._sizes]
+        args = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
+        for launch in variant.launches:
+            if blocks := self._blocks[launch.name]:
+                self._loaded.launch(variant, launch, (blocks, launch.splits), stream, args)
+
+
+def _sizes_fit(variant: Variant, evaluate: Callable[[Size], int]) -> bool:
+    for r in variant.requirements:
+        if r.kind == "multiple" and evaluate(r.what) % r.of:
+            return False
+        if r.kind == "at_most" and evaluate(r.what) > r.of:
+            return False
+    return True
+
+
+def _aligned(variant: Variant, pointers: Sequence[int]) -> bool:
+    return all(pointers[r.what] % r.of == 0 for r in variant.requirements if r.kind == "aligned")
+
+
+class Loaded:
+    """Kernels of one graph on one device."""
+
+    def __init__(self, kernels: Sequence[WrittenForGpu], device: int) -> None:
+        self._cuda, self.device = cuda(), device
+        self._target = target(torch.cuda.get_device_capability(device), self._cuda.version)
+        self._kernels = list(kernels)
+        self._modules: list[ctypes.c_void_p] = []
+        self._functions: dict[str, ctypes.c_void_p] = {}
+        self._lock = threading.Lock()
+        if kernels:
+            self._load([k.variants[0] for k in kernels])
+
+    def _load(self, variants: Sequence[Variant]) -> None:
+        module = self._cuda.load(assembly(variants, self._target), self.device)
+        self._modules.append(module)
+        for variant in variants:
+            for launch in variant.launches:
+                self._functions[launch.name] = self._cuda.function(module, launch.name)
+
+    def bind(self, number: int, evaluate: Callable[[Size], int]) -> Bound:
+        return Bound(self, self._kernels[number], evaluate)
+
+    def launch(self, variant: Variant, launch: GridLaunch, grid: tuple[int, int], stream: int, args: Any) -> None:
+        if launch.name not in self._functions:
+            with self._lock:
+                if launch.name not in self._functions:
+                    self._load([variant])
+        self._cuda.enter(self.device)
+        self._cuda.launch(self._functions[launch.name], grid, launch.threads, stream, args)
+
+    def __del__(self) -> None:
+        for module in getattr(self, "_modules", ()):
+            self._cuda.unload(module)
