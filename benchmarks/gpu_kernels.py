@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from stator.codegen import gpu_scalar, ptx
+from stator.codegen import gpu_scalar, gpu_shape, ptx
 from stator.codegen.gpu_driver import Loaded
 from stator.fuse.decompose import decompositions
 from stator.fuse.loops import Launch
@@ -151,7 +151,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--set", nargs="*", default=[], help="NAME=NUMBER of the cost model (codegen/gpu_shape.py)")
     options = parser.parse_args()
+    for name, number in (text.split("=") for text in options.set):
+        assert hasattr(gpu_shape, name), name
+        setattr(gpu_shape, name, int(number))
     if not torch.cuda.is_available():
         sys.exit("needs a GPU")
     print(f"{'kernel':28} {'eager':>9} {'compiled':>9} {'ours':>9} {'ratio':>6} {'GB/s':>6} {'ms to make':>10}  error")

@@ -133,27 +133,27 @@ class Reducer:
 
     # -- shared memory
 
-    def _array(self, dtype: torch.dtype, length: int) -> str:
+    def array(self, dtype: torch.dtype, length: int) -> str:
         name = f"@{self.name}.shared{self._arrays}"
         self._arrays += 1
         kind = IN_MEMORY[dtype]
         self.f.declare(f"{name} = internal addrspace(3) global [{length} x {kind}] undef, align 16")
         return name
 
-    def _put(self, array: str, at: str, x: str, dtype: torch.dtype) -> None:
+    def put(self, array: str, at: str, x: str, dtype: torch.dtype) -> None:
         kind = IN_MEMORY[dtype]
         address = self.f.emit(f"getelementptr {kind}, {SHARED} {array}, i32 {at}")
         if dtype is torch.bool:
             x = self.f.emit(f"zext i1 {x} to i8")
         self.f.do(f"store {kind} {x}, {SHARED} {address}")
 
-    def _take(self, array: str, at: str, dtype: torch.dtype) -> str:
+    def take(self, array: str, at: str, dtype: torch.dtype) -> str:
         kind = IN_MEMORY[dtype]
         address = self.f.emit(f"getelementptr {kind}, {SHARED} {array}, i32 {at}")
         x = self.f.emit(f"load {kind}, {SHARED} {address}")
         return self.f.emit(f"icmp ne i8 {x}, 0") if dtype is torch.bool else x
 
-    def _barrier(self) -> None:
+    def barrier(self) -> None:
         self.f.declare("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
         self.f.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 
@@ -168,7 +168,7 @@ class Reducer:
 
     def _among_warps(self, folded: dict[int, list[Folded]]) -> dict[int, list[Folded]]:
         f, warps = self.f, self.shape.lanes // 32
-        arrays = {r: [[self._array(t, warps) for t in self.types(r)] for _ in parts] for r, parts in folded.items()}
+        arrays = {r: [[self.array(t, warps) for t in self.types(r)] for _ in parts] for r, parts in folded.items()}
         warp = f.emit(f"lshr i32 {self.thread}, 5")
         first = f.emit(f"icmp eq i32 {f.emit(f'and i32 {self.thread}, 31')}, 0")
 
@@ -176,10 +176,10 @@ class Reducer:
             for r, parts in folded.items():
                 for part, places in zip(parts, arrays[r], strict=True):
                     for x, array, t in zip(part, places, self.types(r), strict=True):
-                        self._put(array, warp, x, t)
+                        self.put(array, warp, x, t)
 
         self._only(first, put)
-        self._barrier()
+        self.barrier()
         return {r: [self._over_warps(r, places, warps) for places in arrays[r]] for r in folded}
 
     def _over_warps(self, r: int, places: list[str], warps: int) -> Folded:
@@ -187,12 +187,12 @@ class Reducer:
         if warps <= 8:
             return self.tree(
                 r,
-                [[self._take(a, str(w), t) for a, t in zip(places, types, strict=True)] for w in range(warps)],
+                [[self.take(a, str(w), t) for a, t in zip(places, types, strict=True)] for w in range(warps)],
             )
         lane = f.emit(f"and i32 {self.thread}, 31")
         inside = f.emit(f"icmp ult i32 {lane}, {warps}")
         at = f.emit(f"select i1 {inside}, i32 {lane}, i32 0")
-        part = self.masked(r, [self._take(a, at, t) for a, t in zip(places, types, strict=True)], inside)
+        part = self.masked(r, [self.take(a, at, t) for a, t in zip(places, types, strict=True)], inside)
         return self._in_warp(r, part, 32)
 
     def _among_columns(self, folded: dict[int, list[Folded]]) -> dict[int, list[Folded]]:
@@ -201,15 +201,15 @@ class Reducer:
         if lanes == 1:
             return folded
         slots = [(r, n) for r, parts in folded.items() for n in range(len(parts))]
-        arrays = {(r, n): [self._array(t, lanes * across) for t in self.types(r)] for r, n in slots}
+        arrays = {(r, n): [self.array(t, lanes * across) for t in self.types(r)] for r, n in slots}
 
         def put(part: Folded, key: tuple[int, int]) -> None:
             for x, array, t in zip(part, arrays[key], self.types(key[0]), strict=True):
-                self._put(array, self.thread, x, t)
+                self.put(array, self.thread, x, t)
 
         for r, n in slots:
             put(folded[r][n], (r, n))
-        self._barrier()
+        self.barrier()
         step = lanes // 2
         while step:
             other = f.emit(f"add i32 {self.thread}, {step * across}")
@@ -218,17 +218,17 @@ class Reducer:
                 for r, n in slots:
                     types = self.types(r)
                     one, two = (
-                        [self._take(a, at, t) for a, t in zip(arrays[r, n], types, strict=True)]
+                        [self.take(a, at, t) for a, t in zip(arrays[r, n], types, strict=True)]
                         for at in (self.thread, other)
                     )
                     put(self.joined(r, one, two), (r, n))
 
             self._only(f.emit(f"icmp ult i32 {self.lane}, {step}"), fold)
-            self._barrier()
+            self.barrier()
             step //= 2
         made: dict[int, list[Folded]] = {r: [] for r in folded}
         for r, n in slots:
-            made[r].append([self._take(a, self.across, t) for a, t in zip(arrays[r, n], self.types(r), strict=True)])
+            made[r].append([self.take(a, self.across, t) for a, t in zip(arrays[r, n], self.types(r), strict=True)])
         return made
 
     # ----------------------------------------------------------------------------------- partial results in memory

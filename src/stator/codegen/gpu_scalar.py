@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from . import math_trig, scalar
+from . import math_exp, math_trig, scalar
 from .ir import Function, Module
 from .lanes import DOUBLE, FLOAT, Lanes
 
@@ -61,24 +61,51 @@ def supported(op: str, kinds: Sequence[torch.dtype]) -> bool:
 # ------------------------------------------------------------------------------------------------- own forms
 
 
-def exp2_approximately(f: Function, x: str) -> str:
-    return f.call("llvm.nvvm.ex2.approx.f", "float", ("float", x))
+def _hardware(f: Function, name: str, x: str) -> str:
+    """One instruction of the special function unit, in float32; denormals become 0."""
+    return f.call(f"llvm.nvvm.{name}.approx.ftz.f", "float", ("float", x))
+
+
+def _bounded(f: Function, low: float, high: float, x: str) -> str:
+    """NaN becomes a bound: it must go on elsewhere."""
+    v = Lanes(f, FLOAT)
+    return v.intrinsic("minnum", v.intrinsic("maxnum", x, v.const(low)), v.const(high))
 
 
 def _exp(f: Function, x: str) -> str:
-    """2**n · 2**t with x = (n + t) ln(2): the hardware's 2**t is exact enough for |t| <= 1."""
+    """2**n · 2**t with x = (n + t) ln(2), |t| <= ½; n is bounded, so that 2**n is a normal number: beyond, t grows."""
     v = Lanes(f, FLOAT)
-    magic = v.const(_MAGIC)
-    n = v.sub(v.fma(x, v.const(_LOG2_E[0]), magic), magic)
-    n = v.at_most(127.0, v.at_least(-150.0, n))
-    # of an infinite argument both products are infinite, and their sum is not NaN: n is bounded
+    shifted = v.fma(x, v.const(_LOG2_E[0]), v.const(_MAGIC))
+    shifted = _bounded(f, _MAGIC - 126.0, _MAGIC + 127.0, shifted)
+    n = v.sub(shifted, v.const(_MAGIC))
+    # of an infinite argument both products are infinite, and their sum is not NaN: n is finite
     t = v.fma(x, v.const(_LOG2_E[1]), v.fma(x, v.const(_LOG2_E[0]), v.neg(n)))
-    return v.mul(exp2_approximately(f, t), exp2_approximately(f, n))
+    power = v.int_op("add", v.int_op("shl", v.to_bits(shifted), v.int_const(23)), v.int_const(127 << 23))
+    return v.mul(_hardware(f, "ex2", t), v.from_bits(power))
+
+
+def _inverse(v: Lanes, f: Function, x: str) -> str:
+    """1 / x, of a number from 1 to 2**100: the hardware's, and one step of Newton's method."""
+    guess = _hardware(f, "rcp", x)
+    return v.fma(guess, v.fma(v.neg(x), guess, v.one), guess)
 
 
 def _sigmoid(f: Function, x: str) -> str:
+    """Of e = exp(-|x|): 1 / (1 + e) or e / (1 + e)."""
     v = Lanes(f, FLOAT)
-    return v.div(v.one, v.add(v.one, _exp(f, v.neg(x))))
+    e = _exp(f, v.neg(v.abs(x)))
+    part = _inverse(v, f, v.add(v.one, e))
+    return v.mul(v.select(v.compare("olt", x, v.zero), e, v.one), part)
+
+
+def _tanh(f: Function, x: str) -> str:
+    """Near 0 a polynomial, beyond 1 - 2 / (exp(2 |x|) + 1), where an error of the exponential counts little."""
+    v = Lanes(f, FLOAT)
+    a, square = v.abs(x), v.mul(x, x)
+    near = v.fma(v.mul(v.polynomial(square, math_exp.TANH[FLOAT]), square), a, a)
+    e = _hardware(f, "ex2", v.mul(v.at_most(10.0, a), v.const(2 * _LOG2_E[0])))
+    far = v.fma(v.const(-2.0), _hardware(f, "rcp", v.add(e, v.one)), v.one)
+    return v.copysign(v.select(v.compare("olt", a, v.const(0.625)), near, far), x)
 
 
 def _rsqrt(f: Function, x: str) -> str:
@@ -102,6 +129,7 @@ def _round_bf16(f: Function, x: str) -> str:
 _SINGLE: dict[str, Callable[..., str]] = {
     "exp": _exp,
     "sigmoid": _sigmoid,
+    "tanh": _tanh,
     "rsqrt": _rsqrt,
     "max": _extreme("maximum"),
     "min": _extreme("minimum"),
@@ -186,8 +214,9 @@ def _declare_large(f: Function, name: str, symbol: str) -> None:
     exponent = body.emit(f"and i32 {body.emit(f'lshr i32 {bits}, 23')}, 255")
     fraction = body.emit(f"or i32 {body.emit(f'and i32 {bits}, 8388607')}, 8388608")
     product = body.emit(f"mul i256 {body.emit(f'zext i32 {fraction} to i256')}, {_turns()}")
-    up = body.emit(f"zext i32 {body.emit(f'sub i32 {exponent}, 150')} to i256")  # x = fraction · 2**(exponent - 150)
-    left = body.emit(f"lshr i256 {body.emit(f'shl i256 {product}, {up}')}, {_TURN_BITS - 64}")
+    # x = fraction · 2**(exponent - 150), and 2**17 <= x: its exponent is 144 or more
+    up = body.emit(f"zext i32 {body.emit(f'sub i32 {exponent}, 144')} to i256")
+    left = body.emit(f"lshr i256 {body.emit(f'shl i256 {product}, {up}')}, {_TURN_BITS + 6 - 64}")
     part = body.emit(f"sitofp i64 {body.emit(f'trunc i256 {left} to i64')} to double")
     wide = Lanes(body, DOUBLE)
     angle = wide.mul(part, wide.const(6.283185307179586 * 2.0**-64))
@@ -195,7 +224,6 @@ def _declare_large(f: Function, name: str, symbol: str) -> None:
     angle = wide.select(negative, wide.neg(angle), angle)
     value = {"sin": math_trig.sin, "cos": math_trig.cos, "tan": math_trig.tan}[name](wide, angle)
     result = body.emit(f"fptrunc double {value} to float")
-    # `exponent` below 150 does not come here, but its shift must not be larger than the type either
     infinite = body.emit(f"icmp eq i32 {exponent}, 255")
     result = body.emit(f"select i1 {infinite}, float 0x7FF8000000000000, float {result}")
     head = f"define internal float @{symbol}(float %x) noinline nounwind"

@@ -15,10 +15,14 @@ from .gpu_values import Size, index_of, operands
 THREADS = 256
 POINTWISE_BYTES = 32  # that a thread reads of one buffer, at least: several loads are in flight
 WARP_SLOTS = 16  # elements of a row that one lane of a warp keeps; longer rows take a block
+KEPT_THREADS = 256  # of a block that keeps a row; more only where each keeps KEPT_SLOTS elements
+KEPT_SLOTS = 16
 KEPT_REGISTERS = 48  # for values that later loops use again
 LONGEST_KEPT = 32  # elements of a row to a thread, likewise
 ROW_THREADS = 512  # of a block that loops over a row
 COLUMN_THREADS = 32  # neighbours that read one line
+TILE = 32  # points along both axes of a tile
+SHARED_BYTES = 40 * 1024
 ENOUGH_BLOCKS = 512  # fewer, and rows are split among several blocks
 MOST_SPLITS = 256
 NARROW = 2**31 - 2**20  # positions below it fit an i32, also a block's length further on
@@ -38,7 +42,7 @@ class Requirement:
 class Shape:
     """`packed`: the axis whose neighbours one thread takes, `slots` at a time, `groups` times in a step."""
 
-    kind: str  # "pointwise", "rows" or "columns"
+    kind: str  # "pointwise", "tiles", "rows" or "columns"
     packed: int | None
     slots: int
     vectors: frozenset[int]
@@ -50,6 +54,8 @@ class Shape:
     kept: bool = False  # all elements of a result's loop at once, in registers
     splits: int = 1
     narrow: bool = False
+    turned: int | None = None  # tiles: the axis along which some loads are dense
+    through: frozenset[int] = frozenset()  # tiles: those loads
 
 
 def product(kernel: Any, axes: list[int]) -> Size:
@@ -62,9 +68,11 @@ def product(kernel: Any, axes: list[int]) -> Size:
 def shapes(kernel: Any) -> Iterator[Shape]:
     """The fastest first; the last has no requirements."""
     kind, packed = _kind(kernel)
+    turned, through = _turned(kernel, packed) if kind == "pointwise" else (None, frozenset[int]())
+    kind = "tiles" if through else kind
     widest = _slots(kernel, packed)
     found = []
-    if widest > 1 and (shape := _packed_shape(kernel, kind, packed, widest)) is not None:
+    if widest > 1 and not through and (shape := _packed_shape(kernel, kind, packed, widest)) is not None:
         found.append(shape)
     positions = _positions(kernel)
     symbolic = [n for n in positions if not isinstance(n, int)]
@@ -77,6 +85,7 @@ def shapes(kernel: Any) -> Iterator[Shape]:
             shape.requirements += [Requirement("at_most", n, NARROW) for n in symbolic]
     found.append(Shape(kind, packed, 1, frozenset(), narrow=small and not symbolic))
     for shape in found:
+        shape.turned, shape.through = turned, through
         _spread(kernel, shape)
         yield shape
 
@@ -93,6 +102,25 @@ def _kind(kernel: Any) -> tuple[str, int | None]:
             for axis in votes:
                 votes[axis] += axis is not None and value.attr[1].coefficient(axis) == 1
     return ("columns", column) if column is not None and votes[column] > votes[row] else ("rows", row)
+
+
+def _turned(kernel: Any, packed: int | None) -> tuple[int | None, frozenset[int]]:
+    """Loads that are dense along another axis than the packed one: their tiles go through shared memory."""
+    by_axis: dict[int, list[int]] = {}
+    for n, v in enumerate(kernel.values):
+        if v.op != "load" or v.args or v.attr[1].gathered or v.attr[1].coefficient(packed) in (0, 1):
+            continue
+        for axis, c in v.attr[1].terms:
+            if c == 1:
+                by_axis.setdefault(axis, []).append(n)
+    if not by_axis or packed is None:
+        return None, frozenset()
+    axis = max(by_axis, key=lambda a: len(by_axis[a]))
+    loads = by_axis[axis]
+    long = [isinstance(n, int) and n < TILE // 2 for n in (kernel.extents[axis], kernel.extents[packed])]
+    if any(long) or sum(kernel.values[n].dtype.itemsize for n in loads) * TILE * (TILE + 1) > SHARED_BYTES:
+        return None, frozenset()
+    return axis, frozenset(loads)
 
 
 def _dense(kernel: Any, packed: int | None) -> list[int]:
@@ -175,6 +203,8 @@ def _spread(kernel: Any, shape: Shape) -> None:
             shape.groups //= 2
             if total * 2 < ENOUGH_BLOCKS * THREADS * shape.slots * shape.groups:
                 shape.groups = 1
+    elif shape.kind == "tiles":
+        shape.across, shape.lanes, shape.groups = TILE, THREADS // TILE, TILE * TILE // THREADS
     elif shape.kind == "rows":
         _spread_rows(kernel, shape)
     else:
@@ -212,7 +242,7 @@ def _spread_rows(kernel: Any, shape: Shape) -> None:
             shape.lanes, shape.groups, shape.threads, shape.across = 32, groups, 128, 4
             return
         groups = 1
-        while -(-need // groups) > (256 if groups * slots < min(limit, 16) else 1024):
+        while -(-need // groups) > (KEPT_THREADS if groups * slots < min(limit, KEPT_SLOTS) else 1024):
             groups += 1
         if groups * slots <= limit:
             shape.lanes = shape.threads = -(-need // (groups * 32)) * 32

@@ -34,7 +34,7 @@ _LOG = {
         -0.05201427536796726, 0.06050375350364263, -0.053778466509723226, 0.022236190096565404,
     ),
 }  # fmt: skip
-_TANH = {  # of (tanh(x) / x - 1) / x² in the square, up to 0.63
+TANH = {  # of (tanh(x) / x - 1) / x² in the square, up to 0.63
     "float": (-0.333333343, 0.133333102, -0.0539573357, 0.0217489768, -0.00827936549, 0.00222409517),
     "double": (
         -0.3333333333333333, 0.13333333333332986, -0.053968253968025584, 0.0218694885285454,
@@ -116,7 +116,7 @@ def tanh(v: Lanes, x: str) -> str:
     """Near 0 a polynomial, beyond 1 - 2 / (exp(2 |x|) + 1), whose errors do not count there."""
     a = v.abs(x)
     square = v.mul(x, x)
-    near = v.fma(v.mul(v.polynomial(square, _TANH[v.element]), square), x, x)
+    near = v.fma(v.mul(v.polynomial(square, TANH[v.element]), square), x, x)
     bounded = v.at_most(9.1 if v.element == FLOAT else 19.1, a)
     p, bits = _reduced(v, v.add(bounded, bounded))
     scale = _scale(v, bits)

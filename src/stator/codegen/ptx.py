@@ -3,7 +3,8 @@
 Enters: a `Kernel`. Leaves: LLVM IR of `ptx_kernel`s, and how they are launched. Each takes pointers to its buffers, to
 scratch memory and to a status word, then sizes, in this order.
 
-Three shapes (`gpu_shape` chooses). *Pointwise*: a thread takes some neighbouring points. *Rows*: reductions fold the
+Four shapes (`gpu_shape` chooses). *Pointwise*: a thread takes some neighbouring points. *Tiles*: likewise, where loads
+and stores run along different axes; they meet in shared memory. *Rows*: reductions fold the
 axis that is dense in memory; some lanes, a warp or a block fold one row, kept in registers where it fits. *Columns*:
 they fold another axis; neighbouring threads have neighbouring results. Where results are few and long, several blocks
 fold parts of each, one launch for each level: partial results go through scratch memory, in an order that depends on
@@ -90,6 +91,8 @@ class _Writer:
     def write(self) -> Variant:
         if self.shape.kind == "pointwise":
             launches = [self._function(self._pointwise, self.name)]
+        elif self.shape.kind == "tiles":
+            launches = [self._function(self._tiles, self.name)]
         elif self.shape.splits == 1:
             launches = [self._function(lambda: self._fold(range(self.levels + 1)), self.name)]
         else:
@@ -193,6 +196,60 @@ class _Writer:
         )
         f.do(f"br label %{on}")
         f.label(on)
+
+    # ---------------------------------------------------------------------------------------------------- tiles
+
+    def _tiles(self) -> Size:
+        """Some loads run along another axis than the stores: a block's tile of them is turned in shared memory."""
+        f, v, r, shape = self.f, self.v, self.r, self.shape
+        assert shape.packed is not None and shape.turned is not None
+        size = shape.across
+        high, low = shape.turned, shape.packed
+        lead = [a for a in self.k.outer if a not in (high, low)]
+        across, down = _over(self.k.extents[low], size), _over(self.k.extents[high], size)
+        rest = v.integer("udiv", self.block, v.size(across))
+        corner = {
+            low: v.integer("mul", v.integer("urem", self.block, v.size(across)), str(size)),
+            high: v.integer("mul", v.integer("urem", rest, v.size(down)), str(size)),
+        }
+        fixed = v.decode(v.integer("udiv", rest, v.size(down)), lead)
+        column = f.emit(f"and i32 {self.thread}, {size - 1}")
+        line = f.emit(f"lshr i32 {self.thread}, {size.bit_length() - 1}")
+        lines = [f.emit(f"add i32 {line}, {g * shape.lanes}") for g in range(shape.groups)]
+
+        def scope(along: int, other: int, row: str) -> Scope:
+            at = {
+                along: v.integer("add", corner[along], self._wide(column)),
+                other: v.integer("add", corner[other], self._wide(row)),
+            }
+            mask = None
+            for axis, position in at.items():
+                extent = self.k.extents[axis]
+                if not isinstance(extent, int) or extent % size:
+                    mask = v.both(mask, f.emit(f"icmp slt {f.index_type} {position}, {v.size(extent)}"))
+            return Scope({**fixed, **at}, mask, mask)
+
+        loads = sorted(shape.through)
+        types = [self.k.values[n].dtype for n in loads]
+        arrays = [r.array(t, size * (size + 1)) for t in types]
+        given = [scope(high, low, row) for row in lines]
+        for place in given:
+            for n in loads:
+                v.get(n, place)
+        for row, place in zip(lines, given, strict=True):
+            flat = f.emit(f"add i32 {f.emit(f'mul i32 {row}, {size + 1}')}, {column}")
+            for n, array, t in zip(loads, arrays, types, strict=True):
+                r.put(array, flat, v.one(n, place, 0), t)
+        r.barrier()
+        wanted = [scope(low, high, row) for row in lines]
+        for row, place in zip(lines, wanted, strict=True):
+            flat = f.emit(f"add i32 {f.emit(f'mul i32 {column}, {size + 1}')}, {row}")
+            for n, array, t in zip(loads, arrays, types, strict=True):
+                place.made[n] = (r.take(array, flat, t),)
+            v.compute(self.stores, place)
+        for place in wanted:
+            v.finish(self.stores, place)
+        return product(self.k, lead) * across * down
 
     # ------------------------------------------------------------------------------------------------ reductions
 
