@@ -637,6 +637,8 @@ HOST_ALLOCATE: int
 HOST_KERNEL: int
 HOST_GEMM: int
 HOST_CALL: int
+HOST_ALIAS: int
+HOST_EXPECT: int
 HOST_FREE: int
 
 def host_learn(cpu: str, python: str, omp: str, /) -> tuple[bool, bool]:

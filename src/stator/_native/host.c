@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-enum { STEP_ALLOCATE, STEP_KERNEL, STEP_GEMM, STEP_CALL, STEP_FREE };
+enum { STEP_ALLOCATE, STEP_KERNEL, STEP_GEMM, STEP_CALL, STEP_ALIAS, STEP_EXPECT, STEP_FREE };
 enum { LONG_WORK = 20000, PARALLEL_WORK = 32768, MOST_SCRATCH = 1 << 26 };
 
 typedef void (*KernelFunction)(char **buffers, const int64_t *sizes, int64_t lo, int64_t hi, char *scratch, int64_t *status);
@@ -66,6 +66,7 @@ static struct {
     int (*max_threads)(void), (*thread)(void), (*threads)(void), (*in_parallel)(void);
     GemmFunction sgemm, dgemm;
     int32_t (*empty)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
+    int32_t (*alias)(void *, int64_t, const int64_t *, const int64_t *, int64_t, void **);
     int32_t (*destroy)(void *);
     int32_t (*data)(void *, void **), (*storage_size)(void *, int64_t *), (*storage_offset)(void *, int64_t *), (*device)(void *, int32_t *);
     PyObject *(*wrap)(const void *);
@@ -89,6 +90,7 @@ host_learn(PyObject *Py_UNUSED(module), PyObject *args)
     TAKE(sgemm, c, "sgemm_");
     TAKE(dgemm, c, "dgemm_");
     TAKE(empty, c, "aoti_torch_empty_strided");
+    TAKE(alias, c, "aoti_torch__reinterpret_tensor");
     TAKE(destroy, c, "aoti_torch_delete_tensor_object");
     TAKE(data, c, "aoti_torch_get_data_ptr");
     TAKE(storage_size, c, "aoti_torch_get_storage_size");
@@ -99,7 +101,7 @@ host_learn(PyObject *Py_UNUSED(module), PyObject *args)
     if (torch_c.max_threads == NULL || torch_c.thread == NULL || torch_c.threads == NULL || torch_c.in_parallel == NULL) {
         torch_c.parallel = NULL;
     }
-    int usable = torch_c.empty && torch_c.destroy && torch_c.data && torch_c.storage_size && torch_c.storage_offset &&
+    int usable = torch_c.empty && torch_c.alias && torch_c.destroy && torch_c.data && torch_c.storage_size && torch_c.storage_offset &&
                  torch_c.device && torch_c.wrap && tensor_places.way != TENSOR_UNKNOWN;
     return Py_BuildValue("OO", usable ? Py_True : Py_False, torch_c.sgemm && torch_c.dgemm ? Py_True : Py_False);
 }
@@ -243,6 +245,68 @@ allocate(Run *r, const HostStep *s)
     PyObject *made = torch_c.wrap(handle);
     torch_c.destroy(handle);
     return made == NULL ? -1 : set_register(r, s->numbers[0], made);
+}
+
+/* items: slots of sizes, strides and the offset. more: the register that it is a part of. numbers: register of the result, -, rank */
+static int
+make_alias(Run *r, const HostStep *s)
+{
+    int rank = s->numbers[2];
+    int64_t shape[65];
+    for (int i = 0; i < 2 * rank + 1; i++) {
+        shape[i] = r->slots[s->items[i]];
+    }
+    void *handle = handle_of(r->registers[s->more[0]]), *made;
+    if (handle == NULL || torch_c.alias(handle, rank, shape, shape + rank, shape[2 * rank], &made)) {
+        PyErr_SetString(PyExc_RuntimeError, "a tensor cannot be seen otherwise");
+        return -1;
+    }
+    PyObject *alias = torch_c.wrap(made);
+    torch_c.destroy(made);
+    return alias == NULL ? -1 : set_register(r, s->numbers[0], alias);
+}
+
+static PyObject *
+as_list(const int64_t *slots, const int *items, int count)
+{
+    PyObject *list = PyList_New(count);
+    for (int i = 0; list != NULL && i < count; i++) {
+        PyObject *number = PyLong_FromLongLong(slots[items[i]]);
+        if (number == NULL) {
+            Py_CLEAR(list);
+        }
+        else {
+            PyList_SET_ITEM(list, i, number);
+        }
+    }
+    return list;
+}
+
+/* What a call gave is as kernels expect it, or is copied until it is. numbers: register, dtype, slot of the reach, itemsize */
+static int
+expect(Run *r, const HostStep *s)
+{
+    HostInput in = {s->numbers[0], s->numbers[1], s->count / 2, s->numbers[2], s->numbers[3], s->items};
+    PyObject *value = r->registers[in.reg];
+    if (input_holds(&in, value, r->slots)) {
+        return 0;
+    }
+    PyObject *sizes = as_list(r->slots, s->items, in.rank), *strides = as_list(r->slots, s->items + in.rank, in.rank);
+    PyObject *made = NULL;
+    if (sizes != NULL && strides != NULL) {
+        made = PyObject_CallFunction(s->object, "OOOi", value, sizes, strides, in.itemsize);
+    }
+    Py_XDECREF(sizes);
+    Py_XDECREF(strides);
+    if (made == NULL) {
+        return -1;
+    }
+    if (!input_holds(&in, made, r->slots)) {
+        Py_DECREF(made);
+        PyErr_SetString(PyExc_RuntimeError, "an operator gave another tensor than it should");
+        return -1;
+    }
+    return set_register(r, in.reg, made);
 }
 
 typedef struct {
@@ -392,6 +456,10 @@ step(Run *r, const HostStep *s)
         return gemm(r, s);
     case STEP_CALL:
         return call_tape(r, s);
+    case STEP_ALIAS:
+        return make_alias(r, s);
+    case STEP_EXPECT:
+        return expect(r, s);
     default:
         for (int i = 0; i < s->count; i++) {
             Py_CLEAR(r->registers[s->items[i]]);
@@ -580,7 +648,8 @@ step_from(Host *h, HostStep *s, PyObject *row)
     s->object = Py_NewRef(object);
     s->function = (KernelFunction)(uintptr_t)address;
     int of_buffers = s->kind == STEP_KERNEL || s->kind == STEP_GEMM;
-    int limit = of_buffers ? h->buffer_count : s->kind == STEP_ALLOCATE ? h->slot_count : h->registers;
+    int of_slots = s->kind == STEP_ALLOCATE || s->kind == STEP_ALIAS || s->kind == STEP_EXPECT;
+    int limit = of_buffers ? h->buffer_count : of_slots ? h->slot_count : h->registers;
     if (s->kind < 0 || s->kind > STEP_FREE || ints_from(items, &s->items, &s->count, limit) < 0 ||
         ints_from(more, &s->more, &s->more_count, of_buffers ? h->slot_count : h->registers) < 0 || PyTuple_GET_SIZE(numbers) > 16) {
         return refuse("no such step");
@@ -596,6 +665,9 @@ step_from(Host *h, HostStep *s, PyObject *row)
                : s->kind == STEP_KERNEL ? s->count <= 64 && s->more_count <= 64 && address != 0 && n[3] > 0 && n[0] >= 0 &&
                                               n[0] < h->slot_count && n[1] >= 0 && n[1] < h->slot_count && n[2] >= 0 && n[2] < h->slot_count
                : s->kind == STEP_GEMM   ? s->count == 3 && s->more_count == 13 && torch_c.sgemm != NULL && torch_c.dgemm != NULL
+               : s->kind == STEP_ALIAS  ? n[0] >= 0 && n[0] < h->registers && n[2] >= 0 && n[2] <= 32 && s->count == 2 * n[2] + 1 && s->more_count == 1
+               : s->kind == STEP_EXPECT ? n[0] >= 0 && n[0] < h->registers && n[2] >= 0 && n[2] < h->slot_count && n[3] > 0 && s->count % 2 == 0 &&
+                                              PyCallable_Check(object)
                : s->kind == STEP_CALL   ? s->count <= 64 && s->more_count <= 64 && tape_output_count(object) == s->more_count
                                         : 1;
     return fine ? 0 : refuse("a step does not fit its kind");
@@ -764,7 +836,7 @@ host_setup(PyObject *module)
     static const struct {
         const char *name;
         int value;
-    } kinds[] = {{"HOST_ALLOCATE", STEP_ALLOCATE}, {"HOST_KERNEL", STEP_KERNEL}, {"HOST_GEMM", STEP_GEMM}, {"HOST_CALL", STEP_CALL}, {"HOST_FREE", STEP_FREE}};
+    } kinds[] = {{"HOST_ALLOCATE", STEP_ALLOCATE}, {"HOST_KERNEL", STEP_KERNEL}, {"HOST_GEMM", STEP_GEMM}, {"HOST_CALL", STEP_CALL}, {"HOST_ALIAS", STEP_ALIAS}, {"HOST_EXPECT", STEP_EXPECT}, {"HOST_FREE", STEP_FREE}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (PyModule_AddIntConstant(module, kinds[i].name, kinds[i].value) < 0) {
             return -1;

@@ -8,6 +8,7 @@ operator, as `aot_eager` does, and a log line says why.
 from __future__ import annotations
 
 import functools
+import operator
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -77,7 +78,7 @@ def _host_function(module: fx.GraphModule, program: Program, plain: Callable[...
 def _tape(call: Call) -> Any:
     """One operator, to be called from C with its operands."""
     graph = fx.Graph()
-    inputs = {name: graph.placeholder(f"operand_{i}") for i, name in enumerate(dict.fromkeys(call.reads))}
+    inputs = {name: graph.placeholder(f"operand_{i}") for i, name in enumerate(call.reads)}
 
     def filled(arg: Any) -> Any:
         if isinstance(arg, Ref):
@@ -90,7 +91,8 @@ def _tape(call: Call) -> Any:
 
     target = call.target._op if isinstance(call.target, torch._ops.OpOverload) else call.target
     node = graph.call_function(target, filled(call.args), filled(call.kwargs))
-    graph.output((node,))
+    results = [node] if call.parts is None else [graph.call_function(operator.getitem, (node, i)) for i in call.parts]
+    graph.output(tuple(results))
     made = tape_of(graph)
     if made is None:
         raise host.NotCompiled(f"a call of {call.label}")

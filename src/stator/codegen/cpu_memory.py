@@ -1,8 +1,7 @@
 """What a kernel's code reads and writes: sizes, indices, loads, stores, checks.
 
 Enters: values of a loop program that are accesses. Leaves: IR, at the position that the loops have set (`axis`, `lane`,
-`mask`). What holds: lanes that a mask or a condition excludes touch no memory. Masked accesses are spelt as before
-LLVM 22 (the alignment is an operand): later versions take that too.
+`mask`). What holds: lanes that a mask or a condition excludes touch no memory.
 """
 
 from __future__ import annotations
@@ -142,16 +141,16 @@ class Memory:
             address = f.emit(f"getelementptr {element}, ptr {self._base(number)}, i64 {self.lane}")
             if mask is None:
                 return f.emit(f"load {kind}, ptr {address}, align {_align(dtype)}")
-            f.declare(f"declare {kind} @llvm.masked.load.{suffix}.p0(ptr, i32, {bits}, {kind})")
+            f.declare(f"declare {kind} @llvm.masked.load.{suffix}.p0(ptr, {bits}, {kind})")
             return f.emit(
-                f"call {kind} @llvm.masked.load.{suffix}.p0(ptr {address}, i32 {_align(dtype)}, {bits} {mask}, "
+                f"call {kind} @llvm.masked.load.{suffix}.p0(ptr align {_align(dtype)} {address}, {bits} {mask}, "
                 f"{kind} zeroinitializer)"
             )
         addresses = self._addresses(number, element, index)
         every = "splat (i1 true)"
-        f.declare(f"declare {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr>, i32, {bits}, {kind})")
+        f.declare(f"declare {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr>, {bits}, {kind})")
         return f.emit(
-            f"call {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr> {addresses}, i32 {_align(dtype)}, "
+            f"call {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr> align {_align(dtype)} {addresses}, "
             f"{bits} {mask or every}, {kind} zeroinitializer)"
         )
 
@@ -210,19 +209,19 @@ class Memory:
         if index.coefficient(self.vector_axis) != 1:
             every = "splat (i1 true)"
             addresses = self._addresses(number, element, index)
-            f.declare(f"declare void @llvm.masked.scatter.{suffix}.v{self.w}p0({kind}, <{self.w} x ptr>, i32, {bits})")
+            f.declare(f"declare void @llvm.masked.scatter.{suffix}.v{self.w}p0({kind}, <{self.w} x ptr>, {bits})")
             f.do(
                 f"call void @llvm.masked.scatter.{suffix}.v{self.w}p0({kind} {x}, "
-                f"<{self.w} x ptr> {addresses}, i32 {_align(dtype)}, {bits} {self.mask or every})"
+                f"<{self.w} x ptr> align {_align(dtype)} {addresses}, {bits} {self.mask or every})"
             )
             return
         address = f.emit(f"getelementptr {element}, ptr {self._base(number)}, i64 {self.lane}")
         if self.mask is None:
             f.do(f"store {kind} {x}, ptr {address}, align {_align(dtype)}")
         else:
-            f.declare(f"declare void @llvm.masked.store.{suffix}.p0({kind}, ptr, i32, {bits})")
+            f.declare(f"declare void @llvm.masked.store.{suffix}.p0({kind}, ptr, {bits})")
             f.do(
-                f"call void @llvm.masked.store.{suffix}.p0({kind} {x}, ptr {address}, i32 {_align(dtype)}, "
+                f"call void @llvm.masked.store.{suffix}.p0({kind} {x}, ptr align {_align(dtype)} {address}, "
                 f"{bits} {self.mask})"
             )
 

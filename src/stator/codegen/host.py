@@ -96,7 +96,8 @@ def build(
     t = _Tables(program, plan, {**constants, **fixed})
     launches = [step for step in program.steps if hasattr(step, "kernel")]
     compiled = iter(compile_kernels([step.kernel for step in launches]))
-    checks = [row for name in program.inputs if (row := _check(t, name)) is not None]
+    touched = {name for step in program.steps if not hasattr(step, "target") for name in step.reads}
+    checks = [row for name in program.inputs if (row := _check(t, name, touched)) is not None]
     steps: list[Any] = []
     for number, step in enumerate(program.steps):
         steps += [_allocate(t, name) for name in plan.allocated.get(number, ())]
@@ -104,8 +105,10 @@ def build(
             steps.append(_launch(t, step, next(compiled)))
         elif hasattr(step, "accumulate"):
             steps.append(_gemm(t, step))
+        elif hasattr(step, "place"):
+            steps.append(_alias(t, step))
         else:
-            steps.append(_call(t, step, tape_of_call(step)))
+            steps += _call(t, step, tape_of_call(step), touched)
         if dropped := plan.dropped.get(number):
             steps.append((n.HOST_FREE, tuple(map(t.register, dropped)), (), (), 0, None))
     outputs = [t.register(getattr(out, "name", f"constant {i}")) for i, out in enumerate(program.outputs)]
@@ -119,15 +122,35 @@ def build(
     )  # fmt: skip
 
 
-def _check(t: _Tables, name: str) -> Any:
+def _check(t: _Tables, name: str, touched: set[str]) -> Any:
     """What is compared with an input in each call, before anything is touched."""
     place = t.program.places.get(name)
     if place is None:
         return None
-    used = any(name in (*step.reads, *step.writes) for step in t.program.steps if not hasattr(step, "target"))
-    reach = t.slot(_reach(place)) if used else -1
+    reach = t.slot(_reach(place)) if name in touched else -1
     slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides))
     return (t.register(name), _code(place.dtype), reach, place.dtype.itemsize, slots)
+
+
+def _expect(t: _Tables, name: str) -> Any:
+    """The same for what a call gave, before a kernel touches it."""
+    place = t.program.places[name]
+    slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides))
+    numbers = (t.register(name), _code(place.dtype), t.slot(_reach(place)), place.dtype.itemsize)
+    return (n.HOST_EXPECT, slots, (), numbers, 0, _restrided)
+
+
+def _restrided(tensor: Any, sizes: list[int], strides: list[int], itemsize: int) -> Any:
+    """What an operator gave, with the strides that its meta kernel had promised."""
+    if list(tensor.shape) != sizes or tensor.element_size() != itemsize:
+        raise RuntimeError(f"an operator gave {tuple(tensor.shape)} of {tensor.dtype}, not {tuple(sizes)}")
+    return torch.empty_strided(sizes, strides, dtype=tensor.dtype).copy_(tensor)
+
+
+def _alias(t: _Tables, step: Any) -> Any:
+    place = step.place
+    slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides, place.offset))
+    return (n.HOST_ALIAS, slots, (t.register(place.buffer),), (t.register(step.out), 0, len(place.sizes)), 0, None)
 
 
 def _reach(place: Any) -> Size:
@@ -185,12 +208,11 @@ def _at_least(number: Size, limit: Size) -> bool:
     return number >= limit if isinstance(number, int) and isinstance(limit, int) else bool(number == limit)
 
 
-def _call(t: _Tables, step: Any, tape: Any) -> Any:
-    operands = list(dict.fromkeys(step.reads))
-    if len(operands) > MOST:
-        raise NotCompiled(f"a call with {len(operands)} operands")
-    outputs = () if step.out is None else (t.register(step.out),)
-    return (n.HOST_CALL, tuple(map(t.register, operands)), outputs, (), 0, tape)
+def _call(t: _Tables, step: Any, tape: Any, touched: set[str]) -> list[Any]:
+    if len(step.reads) > MOST or len(step.outs) > MOST:
+        raise NotCompiled(f"a call with {len(step.reads)} operands")
+    call = (n.HOST_CALL, tuple(map(t.register, step.reads)), tuple(map(t.register, step.outs)), (), 0, tape)
+    return [call, *[_expect(t, name) for name in step.outs if name in touched]]
 
 
 def is_available() -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .loops import Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, concrete
+from .loops import Alias, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, concrete
 
 _BINARY: dict[str, Callable[..., Any]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.true_divide, "pow": torch.pow,
@@ -169,7 +169,11 @@ def run_program(
             made(step.out).copy_(torch.matmul(made(step.a), made(step.b)))
         elif isinstance(step, Call):
             args, kwargs = _filled(step.args, env), _filled(step.kwargs, env)
-            env[step.out or "_"] = step.target(*args, **kwargs)
+            result = step.target(*args, **kwargs)
+            results = [result] if step.parts is None else [result[part] for part in step.parts]
+            env.update(zip(step.outs, results, strict=True))
+        elif isinstance(step, Alias):
+            env[step.out] = made(step.place)
     return [env[out.name] if isinstance(out, Ref) else out for out in program.outputs]
 
 

@@ -287,13 +287,33 @@ class Call:
     target: Any
     args: Any  # nested; `Ref`s where tensors and numbers stand
     kwargs: Any
-    out: str | None
+    outs: list[str]
     reads: list[str]
     label: str
+    parts: list[int] | None = None  # of an operator with several results: which of them; None: its one result
 
     @property
     def writes(self) -> list[str]:
-        return [] if self.out is None else [self.out]
+        return self.outs
+
+
+@dataclass
+class Alias:
+    """A tensor on the memory of another one, for a call."""
+
+    out: str
+    place: Place
+
+    @property
+    def writes(self) -> list[str]:
+        return [self.out]
+
+    @property
+    def reads(self) -> list[str]:
+        return [self.place.buffer]
+
+
+Step = Launch | Gemm | Call | Alias
 
 
 @dataclass(frozen=True)
@@ -308,7 +328,7 @@ class Program:
     """A graph as steps in order."""
 
     inputs: list[str]
-    steps: list[Launch | Gemm | Call]
+    steps: list[Step]
     outputs: list[Any]  # `Ref`s, or constants
     places: dict[str, Place]  # memory that launches and GEMMs use, by name
     tensors: set[str]  # names that must be tensors: inputs, outputs, what calls take and give
@@ -324,8 +344,11 @@ class Program:
                 lines.append(
                     f"gemm({step.out.buffer!r}, {step.a.buffer!r}, {step.b.buffer!r}, accumulate={step.accumulate})"
                 )
+            elif isinstance(step, Alias):
+                sizes, strides = step.place.sizes, step.place.strides
+                lines.append(f"{step.out} = alias({step.place.buffer!r}, {sizes}, {strides}, {step.place.offset})")
             else:
-                lines.append(f"{step.out} = call({step.label!r}, {step.reads})")
+                lines.append(f"{', '.join(step.outs) or '_'} = call({step.label!r}, {step.reads})")
         return "\n".join([*lines, "", f"return {self.outputs}"])
 
 

@@ -8,11 +8,12 @@ Offsets are ints, or expressions of the graph's symbols.
 from __future__ import annotations
 
 import bisect
+import heapq
 from dataclasses import dataclass, field
 
 import sympy  # type: ignore[import-untyped]  # torch's own for symbolic sizes
 
-from .loops import Call, Place, Program, Ref, Size, product
+from .loops import Alias, Call, Place, Program, Ref, Size, product
 
 ALIGNMENT = 64  # a cache line
 
@@ -40,7 +41,7 @@ def plan_memory(program: Program) -> MemoryPlan:
     made, last = _lifetimes(program)
     results = {out.name for out in program.outputs if isinstance(out, Ref)}
     for name, step in made.items():
-        if name in program.tensors and not isinstance(program.steps[step], Call):
+        if name in program.tensors and not isinstance(program.steps[step], (Call, Alias)):
             plan.allocated.setdefault(step, []).append(name)
     for name, step in last.items():
         if name in program.tensors and name not in results:
@@ -73,19 +74,44 @@ def _aligned(size: int) -> int:
 def _share_bytes(
     plan: MemoryPlan, names: list[str], sizes: dict[str, int], made: dict[str, int], last: dict[str, int]
 ) -> None:
-    """Each buffer goes to the lowest gap between those alive with it; the largest first."""
-    placed: list[tuple[int, int, int, int]] = []  # offset, end, first step, last step
-    for name in sorted(names, key=lambda n: -sizes[n]):
-        size, begin, end = _aligned(sizes[name]), made[name], last[name]
-        offset = 0
-        for low, high, first, until in placed:
-            if first <= end and begin <= until:
-                if low - offset >= size:
-                    break
-                offset = max(offset, high)
+    """In the order of the steps: a buffer takes the smallest gap that it fits in, and leaves one behind its last
+    use."""
+    gaps: list[tuple[int, int]] = []  # (offset, size), by offset, no two touching
+    dying: list[tuple[int, int, int]] = []  # heap of (last step, offset, size)
+    for name in sorted(names, key=made.__getitem__):
+        while dying and dying[0][0] < made[name]:
+            _add_gap(gaps, *heapq.heappop(dying)[1:])
+        size = _aligned(sizes[name])
+        taken = _take_gap(gaps, size)
+        offset = plan.size if taken is None else taken
+        if taken is None:
+            offset = gaps.pop()[0] if gaps and sum(gaps[-1]) == plan.size else plan.size  # the last gap grows
+            plan.size = offset + size
         plan.offsets[name] = offset
-        bisect.insort(placed, (offset, offset + size, begin, end))
-        plan.size = max(plan.size, offset + size)
+        heapq.heappush(dying, (last[name], offset, size))
+
+
+def _take_gap(gaps: list[tuple[int, int]], size: int) -> int | None:
+    fitting = [(gap[1], number) for number, gap in enumerate(gaps) if gap[1] >= size]
+    if not fitting or size == 0:
+        return 0 if size == 0 else None
+    _, number = min(fitting)
+    offset, room = gaps[number]
+    gaps[number : number + 1] = [(offset + size, room - size)] if room > size else []
+    return offset
+
+
+def _add_gap(gaps: list[tuple[int, int]], offset: int, size: int) -> None:
+    if size == 0:
+        return
+    at = bisect.bisect(gaps, (offset, size))
+    if at < len(gaps) and gaps[at][0] == offset + size:
+        size += gaps.pop(at)[1]
+    if at > 0 and sum(gaps[at - 1]) == offset:
+        at -= 1
+        offset, size = gaps[at][0], gaps[at][1] + size
+        gaps.pop(at)
+    gaps.insert(at, (offset, size))
 
 
 def _share_places(
@@ -113,6 +139,6 @@ def bytes_moved(program: Program) -> Size:
     for step in program.steps:
         for name in dict.fromkeys((*step.reads, *step.writes)):
             place = program.places.get(name)
-            if place is not None and not isinstance(step, Call):
+            if place is not None and not isinstance(step, (Call, Alias)):
                 total = total + product(place.sizes) * place.dtype.itemsize
     return total

@@ -9,7 +9,6 @@ stays in registers.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,10 +19,12 @@ from torch import fx
 from .builder import Builder, V
 from .loops import Index, Size, computed_in, product
 from .lower import FROM_NOTHING, REDUCTIONS, is_fusible, lower, reduce, reduced_dims, val
+from .order import Order
 from .views import VIEWS, At, NeedsSplit, NoMap, over, reshaped, sizes_of
 
 aten = torch.ops.aten
 Supports = Callable[[str, Sequence[torch.dtype]], bool]
+_SIBLINGS = 4  # so many groups are looked at for something to share
 LARGEST = 128  # nodes in a group: a kernel of more gains nothing, and is slow to compile
 
 
@@ -142,24 +143,10 @@ class Scheduler:
         self.stored: set[fx.Node] = set()  # nodes that must lie in memory
         self._wants: dict[fx.Node, list[tuple[Group, At]]] = {}
         self._users: dict[fx.Node, set[int]] = {}
-        self._reach: list[int] = []  # by unit: the units behind it, as bits
+        self._order = Order()
         self._next_effect: int | None = None
-
-    # -- the order of units
-
-    def _edge(self, before: int, after: int) -> None:
-        if before == after:
-            return
-        new = self._reach[after] | (1 << after)
-        if self._reach[before] | new == self._reach[before]:
-            return
-        bit = 1 << before
-        for number, reach in enumerate(self._reach):
-            if number == before or reach & bit:
-                self._reach[number] = reach | new
-
-    def _reaches(self, before: int, after: int) -> bool:
-        return bool(self._reach[before] >> after & 1)
+        self._near: dict[Any, list[tuple[fx.Node, Group]]] = {}  # by space: the last nodes that were placed there
+        self._reductions: dict[fx.Node, frozenset[tuple[tuple[Size, ...], tuple[int, ...]]]] = {}
 
     # -- what is wanted
 
@@ -226,8 +213,9 @@ class Scheduler:
             return
         if node.target in FROM_NOTHING and node not in self.stored:
             return  # written anew wherever it is wanted
-        for group, at in self._candidates(node):
+        for group, at in (*self._candidates(node), *self._siblings(node)):
             if self._join(node, group, at):
+                self._note(node, group)
                 return
         group = Group(len(self.units))
         self._open(group)
@@ -237,14 +225,16 @@ class Scheduler:
             joined = self._join(node, group, at)
         except NoMap:
             joined = False
-        if not joined:
+        if joined:
+            self._note(node, group)
+        else:
             self.units.pop()
-            self._reach.pop()
+            self._order.drop_last()
             self._call(node)
 
     def _open(self, unit: Unit) -> None:
         self.units.append(unit)
-        self._reach.append(0)
+        self._order.add()
 
     def _call(self, node: fx.Node) -> None:
         unit = CallUnit(len(self.units), node)
@@ -252,12 +242,12 @@ class Scheduler:
         self.unit_of[node] = unit
         self.stored.add(node)
         for user in self._users.get(node, ()):
-            self._edge(unit.number, user)
+            self._order.edge(unit.number, user)
         for operand in node.all_input_nodes:
             self._in_memory(unit.number, operand)
         if _has_effect(node):
             if self._next_effect is not None:
-                self._edge(unit.number, self._next_effect)
+                self._order.edge(unit.number, self._next_effect)
             self._next_effect = unit.number
 
     def _candidates(self, node: fx.Node) -> Iterator[tuple[Group, At]]:
@@ -271,10 +261,47 @@ class Scheduler:
                 group.refused.append(f"{node.name} is wanted at several indices")
             elif len(group.members) >= LARGEST:
                 group.refused.append(f"{node.name}: the kernel has {LARGEST} operations")
-            elif any(user != number and self._reaches(user, number) for user in users):
+            elif any(user != number and self._order.reaches(user, number) for user in users):
                 group.refused.append(f"{node.name} is wanted by something that must run before")
             else:
                 yield group, next(iter(found))
+
+    # -- groups that read the same
+
+    def _space(self, node: fx.Node) -> Any:
+        """What it loops over: equal spaces, equal loops."""
+        if node.target in REDUCTIONS:
+            return sizes_of(node.args[0]), reduced_dims(node)  # type: ignore[arg-type]
+        return sizes_of(node), None
+
+    def _note(self, node: fx.Node, group: Group) -> None:
+        near = self._near.setdefault(self._space(node), [])
+        near.append((node, group))
+        del near[:-_SIBLINGS]
+
+    def _siblings(self, node: fx.Node) -> Iterator[tuple[Group, At]]:
+        """Groups with the same loops that read some of the same, where nobody waits for the other."""
+        users = self._users.get(node, set())
+        wanted = self._wants.get(node, ())
+        if node.target not in REDUCTIONS and wanted:
+            return  # it has been refused by who wants it; alone it can still be a member of a group to come
+        for other, group in reversed(self._near.get(self._space(node), ())):
+            if (
+                not users & {group.number}
+                and len(group.members) < LARGEST
+                and _sources(node) & _sources(other)
+                and not any(self._order.reaches(user, group.number) for user in users)
+            ):
+                yield group, self._like(node, other, group)
+
+    def _like(self, node: fx.Node, other: fx.Node, group: Group) -> At:
+        """The index of a node in the loops of another one."""
+        if node.target not in REDUCTIONS:
+            return group.members[other]
+        dims, inside = reduced_dims(node), group.inside[other]
+        if len(sizes_of(node)) == len(inside):
+            return tuple([Index() if d in dims else index for d, index in enumerate(inside)])
+        return tuple([index for d, index in enumerate(inside) if d not in dims])
 
     def _join(self, node: fx.Node, group: Group, at: At) -> bool:
         had_inner = group.inner is not None
@@ -295,7 +322,7 @@ class Scheduler:
                 for operand in probe.in_memory:
                     self._in_memory(group.number, operand)
                 for user in users:
-                    self._edge(group.number, user)
+                    self._order.edge(group.number, user)
                 if users - {group.number}:
                     self.stored.add(node)
                 return True
@@ -337,14 +364,43 @@ class Scheduler:
         if any(index.gathered for index in at):
             group.refused.append(f"{node.name} is gathered from")
             return False
-        if used == set(group.axes) or (group.inner is not None and used == set(group.outer)):
+        if group.inner is not None and used == set(group.outer):
             return True
+        if used == set(group.axes):
+            if group.inner is None or alone or not self._folds_otherwise(node, group, at):
+                return True
+            group.refused.append(f"{node.name} is made of reductions over other axes")
+            return False
         missing = [a for a in group.axes if a not in used]
         if group.inner is None and _leads_to_reduction(node, product([group.extents[a] for a in missing])):
             group.inner = missing
             return True
         group.refused.append(f"{node.name} would be computed once per row")
         return False
+
+    def _folds_otherwise(self, node: fx.Node, group: Group, at: At) -> bool:
+        """Whether it is computed from reductions that these loops cannot compute, so it had better be with them."""
+        assert group.inner is not None
+        sizes, inner = sizes_of(node), set(group.inner)
+        return any(
+            folded == sizes and {a for d in dims for a in at[d].axes} != inner for folded, dims in self._behind(node)
+        )
+
+    def _behind(self, node: fx.Node, depth: int = 16) -> frozenset[tuple[tuple[Size, ...], tuple[int, ...]]]:
+        """Reductions that it is computed from, by pointwise operators in between: sizes and dimensions."""
+        found = self._reductions.get(node)
+        if found is None:
+            made: set[tuple[tuple[Size, ...], tuple[int, ...]]] = set()
+            for operand in node.all_input_nodes:
+                source = root(operand)
+                if not is_fusible(source) or depth == 0 or len(made) > 8:
+                    continue
+                if source.target in REDUCTIONS:
+                    made.add(self._space(source))
+                else:
+                    made |= self._behind(source, depth - 1)
+            found = self._reductions[node] = frozenset(made)
+        return found
 
     def _fits_reduction(self, node: fx.Node, group: Group, at: At, alone: bool) -> bool:
         operand: Any = node.args[0]
@@ -404,28 +460,7 @@ class Scheduler:
         for unit in self.units:
             nodes = [unit.node] if isinstance(unit, CallUnit) else list(unit.members)
             key.append(max(position[n] for n in nodes))
-        before = [0] * len(self.units)
-        for reach in self._reach:
-            while reach:
-                low = reach & -reach
-                before[low.bit_length() - 1] += 1
-                reach ^= low
-        ready = [(key[n], n) for n in range(len(self.units)) if before[n] == 0]
-        heapq.heapify(ready)
-        order = []
-        while ready:
-            _, number = heapq.heappop(ready)
-            order.append(self.units[number])
-            reach = self._reach[number]
-            while reach:
-                low = reach & -reach
-                after = low.bit_length() - 1
-                before[after] -= 1
-                if before[after] == 0:
-                    heapq.heappush(ready, (key[after], after))
-                reach ^= low
-        assert len(order) == len(self.units), "units depend on each other in a circle"
-        return order
+        return [self.units[number] for number in self._order.sorted(key)]
 
 
 def _covers(at: At, sizes: tuple[Size, ...], extents: list[Size]) -> bool:
@@ -449,6 +484,18 @@ def _leads_to_reduction(node: fx.Node, folded: Size, depth: int = 8) -> bool:
         elif is_fusible(source) and _leads_to_reduction(source, folded, depth - 1):
             return True
     return False
+
+
+def _sources(node: fx.Node, depth: int = 3) -> set[fx.Node]:
+    """What it is computed from, a few operators back."""
+    found: set[fx.Node] = set()
+    for operand in node.all_input_nodes:
+        source = root(operand)
+        if isinstance(source.meta.get("val"), torch.Tensor) and source.target not in FROM_NOTHING:
+            found.add(source)
+            if depth > 0 and is_fusible(source):
+                found |= _sources(source, depth - 1)
+    return found
 
 
 def _is_number(node: fx.Node) -> bool:

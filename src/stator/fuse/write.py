@@ -6,15 +6,32 @@ Enters: the scheduler's units. Leaves: a `Program`: launches, GEMMs and calls in
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from .builder import Builder, V
-from .loops import Buffer, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, Size, check, computed_in
+from .loops import (
+    Alias,
+    Buffer,
+    Call,
+    Gemm,
+    Index,
+    Kernel,
+    Launch,
+    Place,
+    Program,
+    Ref,
+    Size,
+    Step,
+    check,
+    computed_in,
+    product,
+)
 from .lower import FROM_NOTHING, REDUCTIONS, lower, reduce, val
-from .schedule import CallUnit, Group, Scheduler, Supports, is_view, root
+from .schedule import Group, Scheduler, Supports, Unit, root
 from .simplify import simplify
 from .views import At, NoMap, size_of, sizes_of
 
@@ -155,76 +172,162 @@ def _has_rows(place: Place) -> bool:
     return columns > 0 and rows > 0 and ((t == 1 and s >= columns) or (s == 1 and t >= rows))
 
 
-def _call(node: fx.Node) -> Call:
-    def ref(arg: Any) -> Any:
-        return fx.node.map_arg(arg, lambda n: Ref(n.name))  # type: ignore[arg-type,return-value]
-
-    reads = [operand.name for operand in node.all_input_nodes]
-    label = str(node.target) if node.target is not operator.getitem else f"{reads[0]}[{node.args[1]}]"
-    return Call(node.target, ref(node.args), ref(dict(node.kwargs)), node.name, reads, label)
-
-
 def write_program(module: fx.GraphModule, supports: Supports) -> Program:
-    graph = module.graph
-    plan = Scheduler(graph, supports)
-    units = plan.run()
-    inputs = [node.name for node in graph.find_nodes(op="placeholder")]
-    tensors: set[str] = set()
-    places: dict[str, Place] = {}
-    steps: list[Launch | Gemm | Call] = []
-    made: set[fx.Node] = set()
+    plan = Scheduler(module.graph, supports)
+    writer = _ProgramWriter(module.graph, plan)
+    for unit in plan.run():
+        writer.unit(unit)
+    return writer.finished()
 
-    def as_tensor(node: fx.Node) -> None:
-        """The node's value is wanted as a tensor: a view is made by its operator, of its base as a tensor."""
-        if node in made:
-            return
-        made.add(node)
-        if is_view(node) or _computes_number(node):
-            for operand in node.all_input_nodes:
-                as_tensor(operand)
-            steps.append(_call(node))
-        tensors.add(node.name)
 
-    may_fail = False
-    for unit in units:
-        if isinstance(unit, CallUnit):
-            gemm = _as_gemm(unit.node)
-            if gemm is not None:
-                steps.append(gemm)
-                places[gemm.out.buffer] = gemm.out
-                continue
-            for operand in unit.node.all_input_nodes:
-                as_tensor(operand)
-            steps.append(_call(unit.node))
-            tensors.add(unit.node.name)
-            made.add(unit.node)
-        else:
-            launch = write_kernel(plan, unit, f"kernel_{len(steps)}")
-            may_fail |= any(v.op == "check" for v in launch.kernel.values)
+class _ProgramWriter:
+    """Steps in order. A value is memory, and a tensor only if a call takes it or it is a result.
+
+    A result's shape is that of its tensor: where it is a view of all of a kernel's result, that result is allocated as
+    it. Calls get every other view as an `Alias`, which only they see.
+    """
+
+    def __init__(self, graph: fx.Graph, plan: Scheduler) -> None:
+        self._graph, self._plan = graph, plan
+        self.steps: list[Step] = []
+        self.places: dict[str, Place] = {}
+        self.tensors: set[str] = set()
+        self._in_tensors: dict[fx.Node, str] = {}  # and the tensor's name
+        self._aliases: set[str] = set()
+        self._may_fail = False
+        results: Any = graph.output_node().args[0]
+        self._results = [r for r in results if isinstance(r, fx.Node)]
+        self._whole = self._shown_whole()
+        for node in graph.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                self._in_tensors[node] = node.name
+                if isinstance(node.meta.get("val"), torch.Tensor):
+                    self.places[node.name] = place_of(node)
+                    self.tensors.add(node.name)
+
+    def _shown_whole(self) -> dict[fx.Node, fx.Node]:
+        """By what results are views of: the one that shows all of it, or itself, where several do or none does."""
+        found: dict[fx.Node, fx.Node] = {}
+        for result in self._results:
+            if isinstance(result.meta.get("val"), torch.Tensor):
+                base = root(result)
+                alone = base not in found and _shows_all(place_of(result), place_of(base))
+                found[base] = result if alone or result is found.get(base) else base
+        return found
+
+    def unit(self, unit: Unit) -> None:
+        if isinstance(unit, Group):
+            launch = write_kernel(self._plan, unit, f"kernel_{len(self.steps)}")
+            self._may_fail |= any(v.op == "check" for v in launch.kernel.values)
             for node in unit.members:
-                if node in plan.stored:
-                    places[node.name] = place_of(node)
-            steps.append(launch)
-    outputs: list[Any] = []
-    for result in graph.output_node().args[0]:  # type: ignore[union-attr]
-        if isinstance(result, fx.Node):
-            as_tensor(result)
-            outputs.append(Ref(result.name))
+                if node in self._plan.stored:
+                    self._stored(node)
+            self.steps.append(launch)
+        elif (gemm := _as_gemm(unit.node)) is not None:
+            self._stored(unit.node)
+            self.steps.append(gemm)
+        elif unit.node not in self._in_tensors:  # a part of a call's result came with it
+            self._call(unit.node)
+
+    def _stored(self, node: fx.Node) -> None:
+        """A kernel or a GEMM makes it: in the arena, or as a result."""
+        shown = self._whole.get(node)
+        place = place_of(node if shown is None else shown)
+        self.places[node.name] = replace(place, buffer=node.name)
+        if shown is not None:
+            self.tensors.add(node.name)
+            self._in_tensors[shown] = node.name
+
+    def _call(self, node: fx.Node) -> None:
+        def ref(arg: Any) -> Any:
+            return fx.node.map_arg(arg, lambda n: Ref(self._operand(n)))  # type: ignore[arg-type,return-value]
+
+        args, kwargs = ref(node.args), ref(dict(node.kwargs))
+        reads = list(dict.fromkeys(self._operand(operand) for operand in node.all_input_nodes))
+        parts = [user for user in node.users if user.target is operator.getitem]
+        if parts and len(parts) == len(node.users):
+            chosen = [user.args[1] for user in parts]
+            outs = [self._made(part) for part in parts]
+            self.steps.append(Call(node.target, args, kwargs, outs, reads, str(node.target), chosen))  # type: ignore[arg-type]
         else:
-            outputs.append(result)
-    for node in graph.nodes:
-        if node.op in ("placeholder", "get_attr") and isinstance(node.meta.get("val"), torch.Tensor):
-            places[node.name] = place_of(node)
-            tensors.add(node.name)
-    numbers = {node.name: node.meta["val"].node.expr for node in graph.find_nodes(op="placeholder") if _is_symbol(node)}
-    return Program(inputs, steps, outputs, places, tensors, numbers, may_fail)
+            label = f"{reads[0]}[{node.args[1]}]" if node.target is operator.getitem else str(node.target)
+            self.steps.append(Call(node.target, args, kwargs, [self._made(node)], reads, label))
+
+    def _made(self, node: fx.Node) -> str:
+        """A call makes it."""
+        self._in_tensors[node] = node.name
+        self.tensors.add(node.name)
+        if isinstance(node.meta.get("val"), torch.Tensor):
+            self.places[node.name] = place_of(node)
+        return node.name
+
+    def _operand(self, node: fx.Node) -> str:
+        """What a call takes."""
+        if node not in self._in_tensors:
+            if not isinstance(node.meta.get("val"), torch.Tensor):
+                self._call(node)  # a number, computed from sizes
+            else:
+                base = root(node)
+                self.tensors.add(base.name)
+                if node is base and self._whole.get(base, base) is base:
+                    self._in_tensors[node] = node.name
+                else:
+                    self._alias(node)
+        return self._in_tensors[node]
+
+    def _alias(self, node: fx.Node) -> None:
+        name = f"{node.name}_alias"
+        self.steps.append(Alias(name, place_of(node)))
+        self.tensors.add(name)
+        self._aliases.add(name)
+        self._in_tensors[node] = name
+
+    def _result(self, node: fx.Node) -> str:
+        """What is returned: tensors that autograd knows to share memory where they do."""
+        found = self._in_tensors.get(node)
+        if found is not None and found not in self._aliases:
+            return found
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            return self._operand(node)
+        operand: Any = node.args[0]
+        of = self._result(operand)
+        rest = fx.node.map_arg(node.args[1:], lambda n: Ref(self._operand(n)))  # type: ignore[arg-type,return-value]
+        more = [self._operand(n) for n in node.all_input_nodes if n is not operand]
+        kwargs = dict(node.kwargs)
+        self.steps.append(
+            Call(node.target, (Ref(of), *rest), kwargs, [self._made(node)], [of, *more], str(node.target))
+        )
+        return node.name
+
+    def finished(self) -> Program:
+        results: Any = self._graph.output_node().args[0]
+        outputs = [Ref(self._result(r)) if isinstance(r, fx.Node) else r for r in results]
+        placeholders = self._graph.find_nodes(op="placeholder")
+        numbers = {node.name: node.meta["val"].node.expr for node in placeholders if _is_symbol(node)}
+        inputs = [node.name for node in placeholders]
+        return Program(inputs, self.steps, outputs, self.places, self.tensors, numbers, self._may_fail)
 
 
-def _computes_number(node: fx.Node) -> bool:
-    """Sizes as nodes: `sym_size`, arithmetic."""
-    return node.op == "call_function" and isinstance(
-        node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
-    )
+def _shows_all(view: Place, base: Place) -> bool:
+    """Whether a view has all elements of what it shows, each once, and begins where that begins."""
+    return bool(view.offset == 0 and _is_dense(view) and _is_dense(base) and product(view.sizes) == product(base.sizes))
+
+
+def _is_dense(place: Place) -> bool:
+    """Whether its elements lie in memory without gaps, in the order of some permutation of its dimensions."""
+    expected: Size = 1
+    dims = [(stride, size) for size, stride in zip(place.sizes, place.strides, strict=True) if size != 1]
+    if not all(isinstance(n, int) for dim in dims for n in dim):
+        for size, stride in reversed([*zip(place.sizes, place.strides, strict=True)]):
+            if size != 1 and stride != expected:
+                return False
+            expected = expected * size
+        return True
+    for stride, size in sorted(dims):
+        if stride != expected:
+            return False
+        expected = expected * size
+    return True
 
 
 def _is_symbol(node: fx.Node) -> bool:
