@@ -110,7 +110,7 @@ class _Drawing:
                 index = index + Index.axis(axis) * step
             reach = reach + last
             step = reach + self.random.choice([0, 0, 0, 1, 5])
-            step = max(1, step) if isinstance(step, int) else step
+            step = max(1, int(step)) if getattr(step, "is_number", True) else step
         return index, reach
 
     def some_axes(self) -> list[int]:

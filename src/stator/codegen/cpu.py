@@ -11,12 +11,14 @@ number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .cpu_memory import Size
-from .cpu_reduce import BLOCK, Reductions
+from .cpu_reduce import BLOCK
+from .cpu_tiles import VECTORS as TILE_VECTORS
+from .cpu_tiles import Tiles, choose_axes
 from .cpu_values import DEAR
 from .ir import ELEMENT
 
@@ -41,35 +43,68 @@ def write(kernel: Any, name: str, width: int) -> Written:
     return _Writer(kernel, name, width).write()
 
 
-class _Writer(Reductions):
+class _Writer(Tiles):
     def __init__(self, kernel: Any, name: str, width: int) -> None:
-        axis, self.columns = _vector_axis(kernel)
+        axis: int | None
+        if kernel.inner:
+            axis, self.columns = _vector_axis(kernel)
+        else:
+            axis, self.tile_axis = choose_axes(kernel, width)
         super().__init__(kernel, name, PARAMETERS, width, axis)
 
     def write(self) -> Written:
         k = self.k
         stores = [n for n, v in enumerate(k.values) if v.op in ("store", "check")]
-        leading = k.outer[:-1] if self.columns or not k.inner else k.outer
-        count: Size = 1
-        for axis in leading:
-            count = count * k.extents[axis]
-        align = 1
+        if not k.inner and k.outer == [self.vector_axis]:
+            self.vector_loop(stores, "%lo", "%hi")
+            return self._written(k.extents[self.vector_axis], self.w * 4)
+        leading = [a for a in k.outer if a not in (self.vector_axis, self.tile_axis)]
+        blocks: Size = 1
+        body: Callable[[str], None]
         if self.columns:
-            block = self.w * COLUMN_VECTORS
-            extent = k.extents[self.vector_axis]
-            blocks = -(-extent // block) if isinstance(extent, int) else (extent + block - 1) // block
-            count, body = count * blocks, lambda p, _: self._column_unit(p, leading, blocks)
+            blocks = _blocks(k.extents[self.vector_axis], self.w * COLUMN_VECTORS)
+            body = self._column_unit
         elif k.inner:
             self._plan_scratch(stores)
-            body = lambda p, _: self._row(p, leading, stores)  # noqa: E731
-        elif not leading and self.vector_axis is not None:
-            count, align = k.extents[self.vector_axis], self.w * 4
-            self.vector_loop(stores, "%lo", "%hi")
-            return self._written(count, align)
+            body = lambda block: self._row(stores)  # noqa: E731
+        elif self.tile_axis is not None:
+            self.plan_tiles()
+            blocks = _blocks(k.extents[self.tile_axis], self.w * TILE_VECTORS)
+            body = lambda block: self.tile_unit(block, stores)  # noqa: E731
         else:
-            body = lambda p, _: self._line(p, leading, stores)  # noqa: E731
-        self.f.loop("%lo", "%hi", 1, body)
-        return self._written(count, align)
+            body = lambda block: self._line(stores)  # noqa: E731
+        self._units([*[k.extents[a] for a in leading], blocks], leading, body)
+        return self._written(_product([*[k.extents[a] for a in leading], blocks]), 1)
+
+    def _units(self, extents: list[Size], axes: Sequence[int], body: Callable[[str], None]) -> None:
+        """A loop over units from `lo` to `hi`: positions on the axes, and the number of a block, run like an
+        odometer. Only where it begins they are computed by divisions."""
+        f = self.f
+        sizes = [self.size(extent) for extent in extents]
+        turning = [n for n, size in enumerate(sizes) if size != "1"]
+        first, p = {}, "%lo"
+        for n in reversed(turning[1:]):
+            by = self._at_least_1(sizes[n])  # where a size is 0 there are no units, but this comes before the loop
+            first[n] = f.emit(f"urem i64 {p}, {by}")
+            p = f.emit(f"udiv i64 {p}, {by}")
+        if turning:
+            first[turning[0]] = p
+
+        def unit(_: str, now: list[str]) -> list[str]:
+            at = dict(zip(turning, now, strict=True))
+            for n, axis in enumerate(axes):
+                self.axis[axis] = at.get(n, "0")
+            self.env.append({})
+            body(at.get(len(axes), "0"))
+            self.env.pop()
+            carry, following = "true", []
+            for n in reversed(turning):
+                added = f.emit(f"add i64 {at[n]}, {f.emit(f'zext i1 {carry} to i64')}")
+                carry = f.emit(f"icmp eq i64 {added}, {sizes[n]}")
+                following.append(f.emit(f"select i1 {carry}, i64 0, i64 {added}"))
+            return following[::-1]
+
+        f.loop("%lo", "%hi", 1, unit, [("i64", first[n]) for n in turning])
 
     def _written(self, count: Size, align: int) -> Written:
         self.f.finish()
@@ -82,41 +117,28 @@ class _Writer(Reductions):
                 f"  %buffer{n}.p = getelementptr ptr, ptr %buffers, i64 {n}\n  %buffer{n} = load ptr, ptr %buffer{n}.p"
             )
         text = text.replace("entry:", "entry:\n" + "\n".join(loads), 1)
-        work: Size = 1
-        for axis in (*self.k.outer, *self.k.inner):
-            work = work * self.k.extents[axis]
+        work = _product(self.k.extents[axis] for axis in (*self.k.outer, *self.k.inner))
         return Written(self.name, text, self.sizes, count, align, work, self.scratch_bytes)
 
-    def _decode(self, p: str, axes: Sequence[int]) -> None:
-        """The position on each axis, from the number of a unit."""
-        for axis in reversed(axes[1:]):
-            extent = self.size(self.k.extents[axis])
-            self.axis[axis] = self.f.arithmetic("urem", p, extent)
-            p = self.f.arithmetic("udiv", p, extent)
-        if axes:
-            self.axis[axes[0]] = p
+    def _at_least_1(self, size: str) -> str:
+        if size.isdigit():
+            return str(max(1, int(size)))
+        none = self.f.emit(f"icmp eq i64 {size}, 0")
+        return self.f.emit(f"select i1 {none}, i64 1, i64 {size}")
 
-    def _line(self, p: str, leading: Sequence[int], stores: list[int]) -> list[str]:
-        self._decode(p, leading)
-        self.env.append({})
+    def _line(self, stores: list[int]) -> None:
         if self.vector_axis is None:
             self.body(stores)
         else:
             self.vector_loop(stores, "0", self.size(self.k.extents[self.vector_axis]))
-        self.env.pop()
-        return []
 
     # ---------------------------------------------------------------------------------------------------------- rows
 
-    def _row(self, p: str, leading: Sequence[int], stores: list[int]) -> list[str]:
-        self._decode(p, leading)
-        self.env.append({})
+    def _row(self, stores: list[int]) -> None:
         for level in range(max(self.level) + 1):
             self.loop_level = level
             self._inner_loops(self._roots(level, stores))
             self.body([s for s in stores if self.level[s] == level and not self.varies[s] & self.inner])
-        self.env.pop()
-        return []
 
     def _inner_loops(self, roots: list[int]) -> None:
         if not roots:
@@ -146,20 +168,18 @@ class _Writer(Reductions):
 
     # ------------------------------------------------------------------------------------------------------- columns
 
-    def _column_unit(self, p: str, leading: Sequence[int], blocks: Size) -> list[str]:
+    def _column_unit(self, number: str) -> None:
         f, k = self.f, self.k
         assert self.vector_axis is not None
         extent = self.size(k.extents[self.vector_axis])
         block = self.w * COLUMN_VECTORS
-        count = self.size(blocks)
-        start = f.arithmetic("mul", f.arithmetic("urem", p, count), str(block))
-        self._decode(f.arithmetic("udiv", p, count), leading)
+        start = f.arithmetic("mul", number, str(block))
         if extent.isdigit() and int(extent) % block == 0:
-            return self._columns_at(start, COLUMN_VECTORS, None)
+            self._columns_at(start, COLUMN_VECTORS, None)
+            return
         stop = f.smaller(f.arithmetic("add", start, str(block)), extent)
         i, _ = f.loop(start, stop, block, lambda at, _: self._columns_at(at, COLUMN_VECTORS, None), whole=True)
         f.loop(i, stop, self.w, lambda at, _: self._columns_at(at, 1, self._tail(at, stop)))
-        return []
 
     def _columns_at(self, start: str, vectors: int, mask: str | None) -> list[str]:
         """All levels for some vectors of results."""
@@ -297,10 +317,19 @@ class _Writer(Reductions):
         return run(start, stop, [(kind, value) for (kind, _), value in zip(carried, accumulated, strict=True)])
 
 
-def _vector_axis(kernel: Any) -> tuple[int | None, bool]:
-    """The axis whose neighbours are lanes, and whether it is one of results beside each other (columns)."""
-    if not kernel.inner:
-        return (kernel.outer[-1] if kernel.outer else None), False
+def _product(sizes: Iterable[Size]) -> Size:
+    result: Size = 1
+    for size in sizes:
+        result = result * size
+    return result
+
+
+def _blocks(extent: Size, length: int) -> Size:
+    return -(-extent // length) if isinstance(extent, int) else (extent + length - 1) // length
+
+
+def _vector_axis(kernel: Any) -> tuple[int, bool]:
+    """Of a kernel with reductions: the axis of the lanes, and whether it is one of results (columns)."""
     row, column = kernel.inner[-1], kernel.outer[-1] if kernel.outer else None
     votes = {row: 0, column: 0}
     varies, inner = kernel.varies(), set(kernel.inner)
@@ -309,4 +338,4 @@ def _vector_axis(kernel: Any) -> tuple[int | None, bool]:
             for axis in votes:
                 votes[axis] += axis is not None and value.attr[1].coefficient(axis) == 1
     columns = column is not None and votes[column] > votes[row]
-    return (column if columns else row), columns
+    return (column if columns and column is not None else row), columns

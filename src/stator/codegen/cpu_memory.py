@@ -1,7 +1,8 @@
 """What a kernel's code reads and writes: sizes, indices, loads, stores, checks.
 
 Enters: values of a loop program that are accesses. Leaves: IR, at the position that the loops have set (`axis`, `lane`,
-`mask`). What holds: lanes that a mask or a condition excludes touch no memory.
+`mask`). What holds: lanes that a mask or a condition excludes touch no memory. Masked accesses are spelt as before
+LLVM 22 (the alignment is an operand): later versions take that too.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Memory:
         self.env: list[dict[int, str]] = [{}]
         self.lane: str = "0"  # position on the vector axis
         self.mask: str | None = None
+        self.tile_offsets: dict[int, int] = {}  # loads that are turned -> where their tiles lie in scratch memory
+        self.tile_row: str | None = None  # the row of the tiles that is computed; None: outside of tiles
 
     def get(self, number: int, vector: bool) -> str:
         raise NotImplementedError
@@ -125,7 +128,13 @@ class Memory:
                 f.declare("@stator.zero = internal constant i64 0")
                 address = f.emit(f"select i1 {condition}, ptr {address}, ptr @stator.zero")
             f.width = 1
-            return self._from_memory(f.emit(f"load {element}, ptr {address}, align {_align(dtype)}"), dtype)
+            return self._from_memory(f.emit(f"load {element}, ptr {address}, align {alignment(dtype)}"), dtype)
+        if self.tile_row is not None and number in self.tile_offsets:
+            address = self._tile_address(number, self.tile_row)
+            f.width = self.w
+            return self._from_memory(
+                f.emit(f"load <{self.w} x {element}>, ptr {address}, align {alignment(dtype)}"), dtype
+            )
         mask = self._mask_with(self.get(value.args[0], vector=True) if value.args else None)
         made = self._vector_load(number, element, dtype, index, mask)
         f.width = self.w
@@ -140,19 +149,24 @@ class Memory:
         if dense:
             address = f.emit(f"getelementptr {element}, ptr {self._base(number)}, i64 {self.lane}")
             if mask is None:
-                return f.emit(f"load {kind}, ptr {address}, align {_align(dtype)}")
-            f.declare(f"declare {kind} @llvm.masked.load.{suffix}.p0(ptr, {bits}, {kind})")
+                return f.emit(f"load {kind}, ptr {address}, align {alignment(dtype)}")
+            f.declare(f"declare {kind} @llvm.masked.load.{suffix}.p0(ptr, i32, {bits}, {kind})")
             return f.emit(
-                f"call {kind} @llvm.masked.load.{suffix}.p0(ptr align {_align(dtype)} {address}, {bits} {mask}, "
+                f"call {kind} @llvm.masked.load.{suffix}.p0(ptr {address}, i32 {alignment(dtype)}, {bits} {mask}, "
                 f"{kind} zeroinitializer)"
             )
         addresses = self._addresses(number, element, index)
         every = "splat (i1 true)"
-        f.declare(f"declare {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr>, {bits}, {kind})")
+        f.declare(f"declare {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr>, i32, {bits}, {kind})")
         return f.emit(
-            f"call {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr> align {_align(dtype)} {addresses}, "
+            f"call {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr> {addresses}, i32 {alignment(dtype)}, "
             f"{bits} {mask or every}, {kind} zeroinitializer)"
         )
+
+    def _tile_address(self, number: int, row: str) -> str:
+        element = IN_MEMORY[self.k.buffers[self.k.values[number].attr[0]].dtype]
+        base = self.f.emit(f"getelementptr i8, ptr %scratch, i64 {self.tile_offsets[number]}")
+        return self.f.emit(f"getelementptr <{self.w} x {element}>, ptr {base}, i64 {row}")
 
     def _addresses(self, number: int, element: str, index: Any) -> str:
         f, w = self.f, self.w
@@ -203,25 +217,25 @@ class Memory:
             address = f.emit(
                 f"getelementptr {element}, ptr %buffer{buffer}, i64 {self._flat(index, with_vector_axis=self.w == 1)}"
             )
-            f.do(f"store {element} {x}, ptr {address}, align {_align(dtype)}")
+            f.do(f"store {element} {x}, ptr {address}, align {alignment(dtype)}")
             return
         kind, suffix, bits = f"<{self.w} x {element}>", _suffix(element, self.w), f"<{self.w} x i1>"
         if index.coefficient(self.vector_axis) != 1:
             every = "splat (i1 true)"
             addresses = self._addresses(number, element, index)
-            f.declare(f"declare void @llvm.masked.scatter.{suffix}.v{self.w}p0({kind}, <{self.w} x ptr>, {bits})")
+            f.declare(f"declare void @llvm.masked.scatter.{suffix}.v{self.w}p0({kind}, <{self.w} x ptr>, i32, {bits})")
             f.do(
                 f"call void @llvm.masked.scatter.{suffix}.v{self.w}p0({kind} {x}, "
-                f"<{self.w} x ptr> align {_align(dtype)} {addresses}, {bits} {self.mask or every})"
+                f"<{self.w} x ptr> {addresses}, i32 {alignment(dtype)}, {bits} {self.mask or every})"
             )
             return
         address = f.emit(f"getelementptr {element}, ptr {self._base(number)}, i64 {self.lane}")
         if self.mask is None:
-            f.do(f"store {kind} {x}, ptr {address}, align {_align(dtype)}")
+            f.do(f"store {kind} {x}, ptr {address}, align {alignment(dtype)}")
         else:
-            f.declare(f"declare void @llvm.masked.store.{suffix}.p0({kind}, ptr, {bits})")
+            f.declare(f"declare void @llvm.masked.store.{suffix}.p0({kind}, ptr, i32, {bits})")
             f.do(
-                f"call void @llvm.masked.store.{suffix}.p0({kind} {x}, ptr align {_align(dtype)} {address}, "
+                f"call void @llvm.masked.store.{suffix}.p0({kind} {x}, ptr {address}, i32 {alignment(dtype)}, "
                 f"{bits} {self.mask})"
             )
 
@@ -247,7 +261,7 @@ class Memory:
         f.label(on)
 
 
-def _align(dtype: torch.dtype) -> int:
+def alignment(dtype: torch.dtype) -> int:
     return dtype.itemsize
 
 

@@ -1,0 +1,153 @@
+"""Pointwise kernels whose accesses are dense along different axes: transposes, changes of memory format.
+
+Enters: a kernel, and the two axes. A tile of vectors is loaded along one of them, turned in registers, and kept in
+scratch memory while its rows are computed along the other: both sides of memory are touched in whole cache lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .cpu_memory import Size, alignment
+from .cpu_reduce import Reductions
+from .ir import IN_MEMORY
+
+VECTORS = 16  # of a row of tiles: processors fetch ahead what lies beside each other
+
+
+def choose_axes(kernel: Any, width: int) -> tuple[int | None, int | None]:
+    """The axis of the lanes, that most stores are dense along, and the one that other loads are dense along, if any."""
+    if not kernel.outer:
+        return None, None
+    votes = {axis: 0 for axis in reversed(kernel.outer) if _fills(kernel.extents[axis], width)}
+    for value in kernel.values:
+        if value.op in ("load", "store"):
+            for axis in votes:
+                votes[axis] += (4 if value.op == "store" else 1) * (value.attr[1].coefficient(axis) == 1)
+    lanes: int = max(votes, key=lambda axis: votes[axis], default=kernel.outer[-1])
+    if not votes.get(lanes) or width == 1:
+        return kernel.outer[-1], None
+    turned = {axis: sum(is_turned(v, lanes, axis) for v in kernel.values) for axis in votes if axis != lanes}
+    other = max(turned, key=lambda axis: turned[axis], default=None)
+    return lanes, other if other is not None and turned[other] else None
+
+
+def _fills(extent: Size, width: int) -> bool:
+    return not isinstance(extent, int) or extent >= width
+
+
+def is_turned(value: Any, lanes: int, other: int) -> bool:
+    """A load that is dense along the other axis, and strided along the lanes."""
+    if value.op != "load" or value.args or value.attr[1].gathered:
+        return False
+    index = value.attr[1]
+    c = index.coefficient(lanes)
+    return index.coefficient(other) == 1 and (not isinstance(c, int) or c not in (0, 1))
+
+
+class Tiles(Reductions):
+    tile_axis: int | None = None
+
+    def plan_tiles(self) -> None:
+        """Room in scratch memory for each load that is turned."""
+        assert self.vector_axis is not None and self.tile_axis is not None
+        for number, value in enumerate(self.k.values):
+            if is_turned(value, self.vector_axis, self.tile_axis):
+                self.tile_offsets[number] = self.scratch_bytes
+                size = self.w * self.w * self.k.buffers[value.attr[0]].dtype.itemsize
+                self.scratch_bytes = self.scratch_bytes + (size + 63) // 64 * 64
+
+    def tile_unit(self, block: str, stores: Sequence[int]) -> None:
+        """Some vectors of positions on the tile's axis, and the whole axis of the lanes."""
+        f, w, axis = self.f, self.w, self.tile_axis
+        assert axis is not None and self.vector_axis is not None
+        across, along = self.k.extents[axis], self.size(self.k.extents[self.vector_axis])
+        start = f.arithmetic("mul", block, str(w * VECTORS))
+        stop = f.arithmetic("add", start, str(w * VECTORS))
+        if not is_multiple(across, w * VECTORS):
+            stop = f.smaller(stop, self.size(across))
+        whole = f.arithmetic("add", start, f.arithmetic("and", f.arithmetic("sub", stop, start), str(-w)))
+
+        def tiles(at: str, _: list[str]) -> list[str]:
+            f.loop(start, whole, w, lambda u, _: self._tile(u, at, stores))
+            return []
+
+        done, _ = f.loop("0", along, w, tiles, whole=True)
+
+        def lines(first: str, last: str, begin: str) -> None:
+            def line(u: str, _: list[str]) -> list[str]:
+                self.axis[axis] = u
+                self.env.append({})
+                self.vector_loop(list(stores), begin, along)
+                self.env.pop()
+                return []
+
+            f.loop(first, last, 1, line)
+
+        if not is_multiple(self.k.extents[self.vector_axis], w):
+            lines(start, whole, done)
+        if not is_multiple(across, w):
+            lines(whole, stop, "0")
+
+    def vector_loop(
+        self, roots: list[int], start: str, stop: str, reduces: Sequence[int] = (), accumulated: Sequence[str] = ()
+    ) -> list[str]:
+        raise NotImplementedError
+
+    def _tile(self, start: str, at: str, stores: Sequence[int]) -> list[str]:
+        f, axis = self.f, self.tile_axis
+        assert axis is not None
+        self.axis[axis], self.lane, self.mask = start, at, None
+        self.env.append({})
+        for number in self.tile_offsets:
+            self._turn(number)
+        self.env.pop()
+
+        def row(i: str, _: list[str]) -> list[str]:
+            for u in range(2):
+                self.tile_row = f.arithmetic("add", i, str(u))
+                self.axis[axis] = f.arithmetic("add", start, self.tile_row)
+                self.env.append({})
+                self.body(list(stores))
+                self.env.pop()
+            return []
+
+        f.loop("0", str(self.w), 2, row)
+        self.tile_row = None
+        return []
+
+    def _turn(self, number: int) -> None:
+        """Loads the vectors of a tile, swaps rows and lanes, stores it."""
+        f, w = self.f, self.w
+        assert self.vector_axis is not None
+        buffer, index = self.k.values[number].attr
+        dtype = self.k.buffers[buffer].dtype
+        element = IN_MEMORY[dtype]
+        kind = f"<{w} x {element}>"
+        first = f.emit(f"getelementptr {element}, ptr %buffer{buffer}, i64 {self._flat(index, with_vector_axis=True)}")
+        step = self.size(index.coefficient(self.vector_axis))
+        rows: list[str] = []
+        for n in range(w):
+            address = f.emit(f"getelementptr {element}, ptr {first}, i64 {f.arithmetic('mul', str(n), step)}")
+            rows.append(f.emit(f"load {kind}, ptr {address}, align {alignment(dtype)}"))
+        for n, row in enumerate(self._transposed(rows, kind)):
+            f.do(f"store {kind} {row}, ptr {self._tile_address(number, str(n))}, align {alignment(dtype)}")
+
+    def _transposed(self, rows: list[str], kind: str) -> list[str]:
+        """Blocks of lanes swapped between pairs of rows, for blocks of 1, 2, 4, …"""
+        f, w, size = self.f, self.w, 1
+        while size < w:
+            upper = ", ".join(f"i32 {n if not n & size else w + n - size}" for n in range(w))
+            lower = ", ".join(f"i32 {n + size if not n & size else w + n}" for n in range(w))
+            made = list(rows)
+            for n in range(w):
+                if not n & size:
+                    pair = f"shufflevector {kind} {rows[n]}, {kind} {rows[n + size]}, <{w} x i32>"
+                    made[n], made[n + size] = f.emit(f"{pair} <{upper}>"), f.emit(f"{pair} <{lower}>")
+            rows, size = made, size * 2
+        return rows
+
+
+def is_multiple(extent: Size, width: int) -> bool:
+    return isinstance(extent, int) and extent % width == 0
