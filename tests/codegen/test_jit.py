@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -144,3 +146,101 @@ def test_an_import_loads_no_llvm() -> None:
 
 def test_other_machines_are_known() -> None:
     assert "\tret" in jit.assembly(SINE, jit.Target("aarch64-unknown-linux-gnu", "generic", ""))
+
+
+# ------------------------------------------------------------------------------------------- where LLVM cannot be used
+
+
+@pytest.fixture
+def not_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has not asked for LLVM yet."""
+    monkeypatch.setattr(jit, "_llvm", None)
+    monkeypatch.setattr(jit, "_unavailable", None)
+
+
+def why_not() -> str:
+    """The one line that says why no code can be made."""
+    with pytest.raises(jit.Unavailable) as caught:
+        jit.compile_ir(SINE, ["twice"])
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("not_set_up")
+def test_without_llvmlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as inside:
+        inside.setitem(sys.modules, "llvmlite.binding", None)
+        first = why_not()
+    assert first.startswith("llvmlite cannot be imported: ")
+    assert why_not() == first  # it is not tried again with every kernel
+
+
+@pytest.mark.usefixtures("not_set_up")
+@pytest.mark.parametrize("missing", ["create_lljit_compiler", "ModulePassManager.add_simplify_cfg_pass"])
+def test_a_version_of_llvmlite_that_is_too_old(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    binding: Any = importlib.import_module("llvmlite.binding")
+    name = missing.rpartition(".")[2]
+    owner = binding.ModulePassManager if "." in missing else binding
+    for holder in getattr(owner, "__mro__", [owner]):
+        if name in vars(holder):
+            monkeypatch.delattr(holder, name)
+    text = why_not()
+    assert f"has no {name}" in text and "0.45 is the oldest" in text and jit.OLDEST == "0.45"
+
+
+@pytest.mark.usefixtures("not_set_up")
+def test_a_setup_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("no features\nof this processor are known")
+
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", fail)
+    assert why_not() == "LLVM cannot be set up here: no features of this processor are known"
+
+
+REFUSE_EXECUTABLE_MEMORY = 65  # PR_SET_MDWE: since Linux 6.3
+
+
+@pytest.mark.parametrize("when", ["before the first code", "later"])
+def test_a_system_that_refuses_executable_memory(when: str) -> None:
+    code = jit.compile_ir(SINE, ["twice"])
+    child = os.fork()
+    if child == 0:
+        try:
+            if when != "later":
+                jit._llvm = None
+            if ctypes.CDLL(None).prctl(REFUSE_EXECUTABLE_MEMORY, 1, 0, 0, 0) != 0:  # an older kernel: as if
+                jit.executable_memory_refused = lambda: "this system refuses executable memory: Permission denied"
+            assert why_not() == "this system refuses executable memory: Permission denied"
+            assert twice(code, 4) == 8 or when != "later"  # what is there stays
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+OF_ANOTHER_USER = """
+import llvmlite.binding as llvm
+
+llvm.initialize_native_target()
+llvm.initialize_native_asmprinter()
+lines = ["define void @f(ptr %p, i64 %n) {", "entry:", "br label %l", "l:", "%i = phi i64 [0, %entry], [%j, %l]"]
+for n in range(9):
+    lines += [f"%a{n} = getelementptr [99 x float], ptr %p, i64 %i, i64 {n * 7}", f"%x{n} = load float, ptr %a{n}"]
+    lines += [f"%y{n} = fadd float %x{n}, 1.0", f"store float %y{n}, ptr %a{n}"]
+lines += ["%j = add i64 %i, 1", "%m = icmp slt i64 %j, %n", "br i1 %m, label %l, label %e", "e:", "ret void", "}"]
+machine = llvm.Target.from_default_triple().create_target_machine(opt=2)
+module = llvm.parse_assembly("\\n".join(lines))
+passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+passes.getModulePassManager().run(module, passes)
+made = machine.emit_assembly(module)
+"""
+
+
+def test_other_users_of_llvmlite_get_the_same_code() -> None:
+    """No option of the whole process is set, such as numba's code would change with."""
+    command = [sys.executable, "-c", OF_ANOTHER_USER + "print(made)"]
+    alone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    jit.compile_ir(SINE, ["twice"])
+    names: dict[str, str] = {}
+    exec(OF_ANOTHER_USER, names)
+    assert "ret" in alone and alone.strip() == names["made"].strip()

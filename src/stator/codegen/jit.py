@@ -5,13 +5,17 @@ leaves: `Code`, which knows the addresses of the functions asked for and keeps t
 What holds: llvmlite is imported and LLVM set up by the first call, not by an import of this module; one lock is around
 all of it, also around llvmlite's own, and a fork waits for it, so that a child finds LLVM between two calls and
 not within one. No process-wide option of LLVM is set: other users of llvmlite get the code that they got before.
+Where llvmlite is missing, too old, or may not make code, `Unavailable` says so in one line; that is tried once.
 """
 
 from __future__ import annotations
 
+import ctypes
 import glob
 import itertools
+import mmap
 import os
+import sys
 import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -54,32 +58,33 @@ class _Llvm:
     """llvmlite's binding, set up: libraries whose symbols code may name, target machines, and the linker."""
 
     def __init__(self) -> None:
+        self.binding, self.version = _imported()
+        if refused := executable_memory_refused():
+            raise Unavailable(refused)
+        self._machines: dict[Target, Any] = {}
         try:
-            import llvmlite  # type: ignore[import-untyped]  # optional, and slow to import
-            import llvmlite.binding as binding  # type: ignore[import-untyped]
+            self._set_up()
+        except (RuntimeError, OSError) as error:
+            raise Unavailable(f"LLVM cannot be set up here: {_line(error)}") from error
 
-            number = ".".join(map(str, binding.llvm_version_info))  # the first call into its library loads that
-        except (ImportError, OSError) as error:  # OSError: its library does not fit this machine
-            raise Unavailable(f"llvmlite cannot be imported: {error}") from error
-        if not hasattr(binding, "create_lljit_compiler") or not hasattr(binding, "create_pass_builder"):
-            raise Unavailable("llvmlite is too old: it has no LLJIT or no pass builder")
-        self.binding: Any = binding
-        self.version = f"llvmlite {llvmlite.__version__} LLVM {number}"
-        binding.initialize_all_targets()
-        binding.initialize_all_asmprinters()
+    def _set_up(self) -> None:
+        binding = self.binding
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
         for path in _libraries():
             binding.load_library_permanently(path)
         self.host = Target(
             binding.get_process_triple(), binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
         )
-        self._machines: dict[Target, Any] = {}
-        try:
-            self.linker = binding.create_lljit_compiler(self._new_machine(self.host))
-        except RuntimeError as error:
-            raise Unavailable(f"LLVM cannot link code here: {error}") from error
+        self.linker = binding.create_lljit_compiler(self._new_machine(self.host))
 
     def _new_machine(self, target: Target) -> Any:
-        found = self.binding.Target.from_triple(target.triple)
+        try:
+            found = self.binding.Target.from_triple(target.triple)
+        except RuntimeError:  # another architecture: those are set up when one is asked for
+            self.binding.initialize_all_targets()
+            self.binding.initialize_all_asmprinters()
+            found = self.binding.Target.from_triple(target.triple)
         return found.create_target_machine(
             cpu=target.cpu, features=target.features, opt=2, reloc="default", codemodel="jitdefault", jit=True
         )
@@ -110,21 +115,85 @@ class _Llvm:
         builder = self.binding.JITLibraryBuilder().add_object_img(object_bytes).add_current_process()
         for name in (exported := list(names)):
             builder.export_symbol(name)
+        if refused := executable_memory_refused():  # since it was set up; LLVM would print its own message
+            raise Unavailable(refused)
         try:
             tracker = builder.link(self.linker, f"stator.{next(_names)}")
         except RuntimeError as error:
-            raise Unavailable(f"LLVM cannot link this code: {error}") from error
+            raise Unavailable(f"LLVM cannot link this code: {_line(error)}") from error
         return Code(tracker, {name: tracker[name] for name in exported}, object_bytes)
 
 
 _llvm: _Llvm | None = None
+_unavailable: str | None = None  # why, if it was tried
 
 
 def _ready() -> _Llvm:
-    global _llvm
+    global _llvm, _unavailable
     if _llvm is None:
-        _llvm = _Llvm()
+        if _unavailable is not None:
+            raise Unavailable(_unavailable)
+        try:
+            _llvm = _Llvm()
+        except Unavailable as error:
+            _unavailable = str(error)
+            raise
     return _llvm
+
+
+# llvmlite 0.45 (LLVM 20) is the first with all of it; 0.45 to 0.50 (LLVM 22) were tried.
+OLDEST = "0.45"
+_NEEDED = {
+    "": ("create_lljit_compiler", "JITLibraryBuilder", "create_pass_builder", "create_new_module_pass_manager"),
+    "ModulePassManager": (
+        "add_always_inliner_pass",
+        "add_instruction_combine_pass",
+        "add_simplify_cfg_pass",
+        "add_dead_code_elimination_pass",
+    ),
+}
+
+
+def _imported() -> tuple[Any, str]:
+    """llvmlite's binding and version, if it can do what is needed here."""
+    try:
+        import llvmlite  # type: ignore[import-untyped]  # optional, and slow to import
+        import llvmlite.binding as binding  # type: ignore[import-untyped]
+
+        number = ".".join(map(str, binding.llvm_version_info))  # the first call into its library loads that
+    except (ImportError, OSError) as error:  # OSError: its library does not fit this machine
+        raise Unavailable(f"llvmlite cannot be imported: {_line(error)}") from error
+    version = f"llvmlite {llvmlite.__version__} (LLVM {number})"
+    for where, names in _NEEDED.items():
+        there = getattr(binding, where, None) if where else binding
+        for name in names:
+            if not hasattr(there, name):
+                raise Unavailable(f"{version} has no {name}; {OLDEST} is the oldest that can be used")
+    return binding, version
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def executable_memory_refused() -> str | None:
+    """Why this process may not make code, as on hardened systems; None if it may. By trying, as LLVM's linker does."""
+    if sys.platform != "linux":
+        return None
+    try:
+        memory = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ | mmap.PROT_WRITE)
+    except OSError as error:
+        return f"this system gives no memory for code: {error.strerror}"
+    view = ctypes.c_char.from_buffer(memory)
+    try:
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        where = ctypes.c_void_p(ctypes.addressof(view))
+        if protect(where, ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_EXEC) != 0:
+            return f"this system refuses executable memory: {os.strerror(ctypes.get_errno())}"
+        return None
+    finally:
+        del view
+        memory.close()
 
 
 def _libraries() -> list[str]:
