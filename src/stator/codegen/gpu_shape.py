@@ -13,13 +13,13 @@ from typing import Any
 from .gpu_values import Size, index_of, operands
 
 THREADS = 256
-POINTWISE_BYTES = 32  # that a thread reads of one buffer, at least: several loads are in flight
-WARP_SLOTS = 16  # elements of a row that one lane of a warp keeps; longer rows take a block
-KEPT_THREADS = 256  # of a block that keeps a row; more only where each keeps KEPT_SLOTS elements
+POINTWISE_BYTES = 16  # that a thread reads of one buffer
+WARP_SLOTS = 32  # elements of a row that one lane of a warp keeps; longer rows take a block
+KEPT_THREADS = 128  # of a block that keeps a row; more only where each keeps KEPT_SLOTS elements
 KEPT_SLOTS = 16
 KEPT_REGISTERS = 48  # for values that later loops use again
 LONGEST_KEPT = 32  # elements of a row to a thread, likewise
-ROW_THREADS = 512  # of a block that loops over a row
+ROW_THREADS = 1024  # of a block that loops over a row
 COLUMN_THREADS = 32  # neighbours that read one line
 TILE = 32  # points along both axes of a tile
 SHARED_BYTES = 40 * 1024
@@ -195,6 +195,7 @@ def _positions(kernel: Any) -> list[Size]:
 
 
 def _spread(kernel: Any, shape: Shape) -> None:
+    shape.threads = THREADS
     if shape.kind == "pointwise":
         bytes_of = max((b.dtype.itemsize for b in kernel.buffers), default=4)
         shape.groups = max(1, min(8, POINTWISE_BYTES // (bytes_of * shape.slots)))

@@ -51,7 +51,7 @@ _SMALLEST_NORMAL = {"float": 2.0**-126, "double": 2.0**-1022}
 # ------------------------------------------------------------------------------------------------------------- exp
 
 
-def _reduced(v: Lanes, x: str) -> tuple[str, str]:
+def reduced(v: Lanes, x: str) -> tuple[str, str]:
     """exp(r) - 1 and n, in the low bits of an integer, with x = n ln(2) + r."""
     n, bits = v.nearest(x, _LOG2_E)
     high, low = _LN2[v.element]
@@ -79,7 +79,7 @@ def _clamped(v: Lanes, x: str) -> str:
 
 
 def exp(v: Lanes, x: str) -> str:
-    p, bits = _reduced(v, _clamped(v, x))
+    p, bits = reduced(v, _clamped(v, x))
     return _scaled(v, v.add(p, v.one), bits)
 
 
@@ -98,7 +98,7 @@ def exp2(v: Lanes, x: str) -> str:
 
 def expm1(v: Lanes, x: str) -> str:
     low, high = (-18.0, 88.8) if v.element == FLOAT else (-38.0, 709.8)
-    p, bits = _reduced(v, v.at_most(high, v.at_least(low, x)))
+    p, bits = reduced(v, v.at_most(high, v.at_least(low, x)))
     # half of it, doubled at the end: 2 to the highest n is no finite number
     half = _scale(v, v.int_op("sub", bits, v.int_const(1)))
     value = v.fma(half, p, v.sub(half, v.const(0.5)))
@@ -107,7 +107,7 @@ def expm1(v: Lanes, x: str) -> str:
 
 def _expm1_bounded(v: Lanes, x: str) -> str:
     """exp(x) - 1 for arguments from 0 to where 2 to n is finite."""
-    p, bits = _reduced(v, x)
+    p, bits = reduced(v, x)
     scale = _scale(v, bits)
     return v.fma(scale, p, v.sub(scale, v.one))
 
@@ -118,7 +118,7 @@ def tanh(v: Lanes, x: str) -> str:
     square = v.mul(x, x)
     near = v.fma(v.mul(v.polynomial(square, TANH[v.element]), square), x, x)
     bounded = v.at_most(9.1 if v.element == FLOAT else 19.1, a)
-    p, bits = _reduced(v, v.add(bounded, bounded))
+    p, bits = reduced(v, v.add(bounded, bounded))
     scale = _scale(v, bits)
     e = v.fma(scale, p, scale)
     far = v.sub(v.one, v.div(v.const(2.0), v.add(e, v.one)))
@@ -133,7 +133,7 @@ def sigmoid(v: Lanes, x: str) -> str:
     The sum is scaled down by a power of two, exactly, so that it is finite where the result is a denormal."""
     shift = 24 if v.element == FLOAT else 64
     y = v.at_least(-25.0, v.neg(x)) if v.element == FLOAT else v.at_least(-40.0, v.neg(x))
-    p, bits = _reduced(v, v.at_most(-_EXP_RANGE[v.element][0], y))
+    p, bits = reduced(v, v.at_most(-_EXP_RANGE[v.element][0], y))
     scale = _scale(v, v.int_op("sub", bits, v.int_const(shift)))
     down = v.const(2.0**-shift)
     steep = v.compare("ogt", scale, v.const(2.0 ** (v.fraction - shift)))
@@ -154,7 +154,7 @@ def sinh(v: Lanes, x: str) -> str:
 def cosh(v: Lanes, x: str) -> str:
     """(e + 1 / e) / 2 with e = exp(|x|); in double for float, as for sinh."""
     w, wide = v.widened(x)
-    p, bits = _reduced(w, w.at_most(100.0, w.abs(wide)))
+    p, bits = reduced(w, w.at_most(100.0, w.abs(wide)))
     scale = _scale(w, bits)
     e = w.fma(scale, p, scale)
     return v.narrowed(w, w.mul(w.const(0.5), w.add(e, w.div(w.one, e))))
