@@ -2,7 +2,7 @@
 
 Polynomials are minimax fits, made as those of `math_exp`: of (sin(r) / r - 1) / r² on [-π/2, π/2], of
 (atan(t) / t - 1) / t² on [0, 1], of (asin(t) / t - 1) / t² on [0, ½], all in the square; of erf(x) / x - 1 in the
-square near 0, and of log(erfc(x)) beyond.
+square near 0, and of log(erfc(x)) beyond; of 2**r for |r| <= ½.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _ASIN = {
     ),
 }  # fmt: skip
 _ERF_NEAR = {
-    "float": (0.128379166, -0.376126319, 0.112836704, -0.0268580113, 0.00519758277, -0.000810362922, 8.20601272e-05),
+    "float": (0.128379151, -0.376124442, 0.112799317, -0.0265956577, 0.00443598488),  # up to 0.6
     "double": (
         0.1283791670955126, -0.3761263890318407, 0.11283791670969191, -0.026866170647625323, 0.005223977648550782,
         -0.0008548328294512914, 0.00012055377437589401, -1.4926674482272726e-05, 1.6477816841983264e-06,
         -1.652374517166392e-07, 1.5795966536616442e-08, -1.5654639446140985e-09, 1.3024821820492966e-10,
     ),
 }  # fmt: skip
+_POWER_OF_TWO = (1.0, 0.693147182, 0.240226477, 0.0555035956, 0.00961849932, 0.00133909693, 0.00015329264)
 _ERF_FAR = {
-    "float": (
-        0.000169206163, -1.12948847, -0.633400559, -0.108220957, 0.0250811949, -0.00415657274, 0.000431483437,
-        -2.08388392e-05,
+    "float": (  # to the base 2
+        4.3621967e-05, -1.62834907, -0.916609704, -0.152447283, 0.0333639756, -0.00473875739, 0.000320537802,
     ),
     "double": (
         -2.2957932213254723e-08, -1.1283789649856897, -0.6366204998653886, -0.102771508438083,
@@ -258,10 +258,17 @@ def acos(v: Lanes, x: str) -> str:
 
 
 def erf(v: Lanes, x: str) -> str:
+    """x + x p(x²) near 0; beyond, 1 - 2**g(|x|), where an error of the power hardly counts. A NaN takes the first."""
     a = v.abs(x)
     square = v.mul(x, x)
-    near = v.fma(v.polynomial(square, _ERF_NEAR[v.element]), x, x)
-    bounded = v.at_most(4.0 if v.element == FLOAT else 6.0, a)
-    far = v.sub(v.one, exp(v, v.polynomial(bounded, _ERF_FAR[v.element])))
-    limit = v.pick(0.921875, 1.0)
-    return v.copysign(v.select(v.compare("olt", a, limit), near, far), x)
+    if v.element == DOUBLE:
+        near = v.fma(v.polynomial(square, _ERF_NEAR[DOUBLE]), x, x)
+        far = v.sub(v.one, exp(v, v.polynomial(v.at_most(6.0, a), _ERF_FAR[DOUBLE])))
+        return v.copysign(v.select(v.compare("ult", a, v.one), near, far), x)
+    near = v.fma(v.polynomial(square, _ERF_NEAR[FLOAT]), x, x)
+    power = v.polynomial(v.at_most(3.95, a), _ERF_FAR[FLOAT])
+    n, bits = v.nearest(power, 1.0)
+    fraction = v.polynomial(v.sub(power, n), _POWER_OF_TWO)
+    shifted = v.int_op("shl", bits, v.int_const(v.fraction))
+    far = v.sub(v.one, v.from_bits(v.int_op("add", v.to_bits(fraction), shifted)))
+    return v.copysign(v.select(v.compare("ult", a, v.const(0.6)), near, far), x)
