@@ -40,24 +40,47 @@ def _shared(slot: Any, module: torch.nn.Module) -> property:
 
 def compile_in_place(module: torch.nn.Module, program_of: Callable[[types.FunctionType, str], Program]) -> None:
     """Calls of the module itself are compiled from now on, through the door that `nn.Module` has for that."""
-    program = program_of(type(module)._call_impl, type(module).__qualname__)  # type: ignore[arg-type]
+    function: Any = type(module)._call_impl
+    program = program_of(function, type(module).__qualname__)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if recording():
-            return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
-        return program((module, args, kwargs))
+            return self._call_impl(*args, **kwargs)
+        return program((self, args, kwargs))
 
     call.__code__ = call.__code__.replace(co_filename="<stator call>")
-    call.stator = Handle(program)  # type: ignore[attr-defined]
-    module._compiled_call_impl = call
+    compiled = in_front(call, function, program)
+    compiled.stator = Handle(program)
+    module._compiled_call_impl = types.MethodType(compiled, module)
+
+
+def _plain(module: torch.nn.Module) -> torch.nn.Module:
+    """The module itself, of which a compiled one is made. (`type(compiled)(…)` makes a module of its own.)"""
+    wrapped = vars(type(module)).get("__wrapped__")
+    compiled = isinstance(vars(type(module)).get("stator"), Handle) and vars(wrapped) is vars(module)
+    return wrapped if compiled else module  # type: ignore[return-value]
+
+
+def _call_of(cls: type[torch.nn.Module]) -> types.FunctionType:
+    """`cls.__call__` as a function that can be watched: a decorator may have put any callable there."""
+    method: Any = cls.__call__
+    if isinstance(method, types.FunctionType):
+        return method
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, *args, **kwargs)
+
+    call.__code__ = call.__code__.replace(co_filename="<stator call>")
+    return call  # type: ignore[return-value]
 
 
 def compiled_module(
     module: torch.nn.Module, program_of: Callable[[types.FunctionType, str], Program]
 ) -> torch.nn.Module:
     """Another module object over the same attributes whose calls are compiled."""
+    module = _plain(module)
     original = type(module)
-    program = program_of(original.__call__, original.__qualname__)  # type: ignore[arg-type]
+    program = program_of(_call_of(original), original.__qualname__)
     handle = Handle(program)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -490,12 +490,13 @@ class Program:
         if recorder is None:
             return self.call_plain(function, slots)
         segments: list[Segment] = []
-        misled = False
+        misled = displaced = False
         try:
             recorder.on_stop = gc.enable if gc.isenabled() else recorder.on_stop  # the program may wait for it
             with _collector_paused(), announce.watching(self.name, recorder):
                 result = recorder.run()
-                misled = recorder.watcher.misled or recorder.exhausted
+                displaced = recorder.watcher.displaced
+                misled = recorder.watcher.misled or recorder.exhausted or displaced
                 segments = [] if misled else self._finish(recorder, result)
         except BaseException as error:
             if recorder.raised is error:
@@ -514,8 +515,8 @@ class Program:
         if not recorder.returned:
             self._not_begun(recorder.failure)
             return self.call_plain(function, slots)
-        if misled:  # our own code could not run, or not as it is written
-            self._transient += 1
+        if misled:  # our own code could not run, or not as it is written, or did not see everything
+            self._transient += not displaced
             self.tally.plain += 1
             self._let_go(recorder)
         else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +63,12 @@ def test_who_was_there_before_stays() -> None:
 
         notes = Notes(kinds="", classify=lambda code: (n.OURS, None, True) if code.co_name == "inner" else None)
         notes.watcher.run(f, ())
+        gc.disable()  # callbacks of what dies have frames, too
         neighbour.counted()
         notes.watcher.run(f, ())
         assert neighbour.counted() == 100
     finally:
+        gc.enable()
         neighbour.uninstall()
     assert not n.hook_installed()
 
@@ -118,4 +122,80 @@ def test_who_throws_us_out_is_noticed() -> None:
     notes = Notes(kinds="CALL")
     assert notes.run(f, neighbour.reset) == 144
     assert [type(e) for e in notes.failures] == [RuntimeError]
+    assert notes.watcher.displaced and n.state() == n.OFF
+    watched()
+
+
+def test_who_leaves_from_below_throws_us_out() -> None:
+    """It puts back what it found: not us."""
+    neighbour = load()
+    if neighbour is None:
+        return
+
+    def f(uninstall: Any, install: Any) -> Any:
+        uninstall()
+        install()  # on top again, and it does not know of us
+        return programs.recursion()
+
+    neighbour.install()
+    try:
+        for _ in range(3):
+            notes = Notes(kinds="CALL")
+            assert notes.run(f, neighbour.uninstall, neighbour.install) == 144
+            assert [type(e) for e in notes.failures] == [RuntimeError] and notes.watcher.displaced
+            watched()
+    finally:
+        neighbour.uninstall()
+    assert not n.hook_installed() and not neighbour.installed()
+    watched()
+
+
+def test_who_comes_above_and_is_below_already() -> None:
+    """Each hands frames down to the other: a circle."""
+    neighbour = load()
+    if neighbour is None:
+        return
+
+    def f(install: Any) -> Any:
+        install()
+        return programs.recursion()
+
+    neighbour.install()
+    try:
+        for _ in range(3):
+            notes = Notes(kinds="CALL")
+            assert notes.run(f, neighbour.install) == 144
+            assert not notes.failures and notes.watcher.events > 1000
+            assert programs.recursion() == 144
+        watched()
+    finally:
+        neighbour.reset()
+    assert not n.hook_installed()
+    watched()
+
+
+def test_recordings_in_other_threads_learn_that_we_were_out() -> None:
+    neighbour = load()
+    if neighbour is None:
+        return
+    out, back = threading.Event(), threading.Event()
+
+    def g() -> None:
+        """Runs while the hook is out of the chain, and back when the next probe fires."""
+        out.set()
+        back.wait(10)
+
+    def f() -> Any:
+        g()
+        return programs.recursion()
+
+    first = Notes(kinds="CALL")
+    thread = threading.Thread(target=first.watcher.run, args=(f, ()))
+    thread.start()
+    assert out.wait(10)
+    neighbour.reset()
+    watched()  # the hook is back for this one
+    back.set()
+    thread.join()
+    assert [type(e) for e in first.failures] == [RuntimeError] and first.watcher.displaced
     watched()

@@ -315,7 +315,7 @@ use_recording(Compiled *c, Slots *s, PyObject **result)
 }
 
 static PyObject *
-compiled_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+call_compiled(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Compiled *c = (Compiled *)self;
     if (is_quick() && c->shelf != NULL) {
@@ -345,6 +345,23 @@ compiled_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObje
     PyObject *result = PyObject_Vectorcall(fallback, args, nargsf, kwnames);
     Py_DECREF(fallback);
     return result;
+}
+
+/* ---- beside another compiler ---- */
+
+/* Another compiler of frames may be at work in this thread: it is off meanwhile, as in a function that it was told to leave
+ * alone, and does not get to see what a compiled function is made of. */
+static PyObject *
+compiled_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    if (chain_is_empty()) {
+        return call_compiled(self, args, nargsf, kwnames);
+    }
+    PyObject *callback = chain_switch_off();
+    if (callback == NULL) {
+        return NULL;
+    }
+    return chain_switch_on(callback, call_compiled(self, args, nargsf, kwnames));
 }
 
 /* ---- the callable as an object ---- */

@@ -8,76 +8,16 @@
  * PENDING   as OFF; the next probe in the frame that waits ends it (pending.c).
  *
  * The hook is installed while at least one recording is on in any thread, since CPython inlines no Python calls
- * under a hook. Whoever was installed before gets the frames that are not ours to handle.
+ * under a hook. Frames that are not ours to handle go to whoever is below in the chain of evaluators (chain.c).
  */
 #define _GNU_SOURCE
 #include "native.h"
 #include <pthread.h>
 
-static PyObject *hook(PyThreadState *ts, Frame *f, int throwflag);
-
-static int installs = 0;
-static int buried = 0; /* somebody installed an evaluator above ours and may hand frames down to us */
-static _PyFrameEvalFunction previous = NULL;
-
-/* ---- installing ---- */
-
-static _PyFrameEvalFunction
-installed_evaluator(void)
-{
-    return _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
-}
-
-static void
-install(_PyFrameEvalFunction evaluator)
-{
-    _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), evaluator);
-}
-
-int
-hook_installed(void)
-{
-    return installed_evaluator() == hook;
-}
-
-void
-hook_acquire(void)
-{
-    if (installs++ > 0) {
-        return;
-    }
-    _PyFrameEvalFunction now = installed_evaluator();
-    if (now == hook || (buried && now != previous && now != _PyEval_EvalFrameDefault)) {
-        return; /* in place, or below an evaluator that calls us: installing above it would make a circle */
-    }
-    previous = now;
-    buried = 0;
-    install(hook);
-}
-
-void
-hook_release(void)
-{
-    if (--installs > 0) {
-        return;
-    }
-    buried = !hook_installed();
-    if (!buried) {
-        install(previous);
-    }
-}
-
-/* Has the hook been in force all through the run, as far as can be told at its end? */
-int
-hook_reached(Thread *t)
-{
-    return t->saw_copy && (hook_installed() || buried);
-}
-
 static inline PyObject *
 pass_on(PyThreadState *ts, Frame *f, int throwflag)
 {
-    return previous(ts, f, throwflag);
+    return chain_pass_on(&thread_here, ts, f, throwflag);
 }
 
 /* ---- the C stack ---- */
@@ -488,22 +428,27 @@ sentinel(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
 static PyObject *
 off(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
 {
-    if (installs == 0 || (t->hidden == 0 && stack_low(t, ts))) {
+    if (!hook_wanted() || (t->hidden == 0 && stack_low(t, ts))) {
         if (t->watcher != NULL && !t->watcher->stopped) {
             t->watcher->misled = 1;
             watcher_stop(t->watcher);
         }
-        if (hook_installed()) {
-            install(previous);
-        }
+        hook_remove();
     }
     return pass_on(ts, f, throwflag);
 }
 
-static PyObject *
-hook(PyThreadState *ts, Frame *f, int throwflag)
+PyObject *
+hook_evaluate(PyThreadState *ts, Frame *f, int throwflag)
 {
     Thread *t = &thread_here;
+    if (chain_take_ping(f)) {
+        frame_discard(ts, f);
+        return Py_NewRef(Py_None);
+    }
+    if (t->passing == f) { /* handed down to somebody who handed it down to us */
+        return _PyEval_EvalFrameDefault(ts, f, throwflag);
+    }
     if (t->state == STATE_OFF || t->state == STATE_PENDING) {
         return off(t, ts, f, throwflag);
     }

@@ -20,6 +20,12 @@ state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 }
 
 static PyObject *
+interrupted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromLong(thread_here.interrupted);
+}
+
+static PyObject *
 hook_installed_method(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     return PyBool_FromLong(hook_installed());
@@ -115,6 +121,7 @@ raising(PyObject *Py_UNUSED(module), PyObject *error)
 static PyMethodDef functions[] = {
     {"current", current, METH_NOARGS, "The watcher that runs in this thread, or None."},
     {"state", state, METH_NOARGS, "This thread's state: OFF, WATCHING or SENTINEL."},
+    {"interrupted", interrupted, METH_NOARGS, "The state in which the program was when it called our own code."},
     {"hook_installed", hook_installed_method, METH_NOARGS, "Is our frame evaluator the installed one?"},
     {"type_version", type_version, METH_O, "The type's version tag, assigned if need be; 0 if there is none."},
     {"mro_lookup", (PyCFunction)(void (*)(void))mro_lookup, METH_FASTCALL,
@@ -173,7 +180,7 @@ PyInit__native(void)
     }
     if (PyModule_AddType(module, &ProbeType) < 0 || PyModule_AddType(module, &WatcherType) < 0 ||
         PyModule_AddType(module, &OriginType) < 0 || PyModule_AddType(module, &LedgerType) < 0 ||
-        builtins_setup(module) < 0 || shortcuts_setup() < 0 || fingerprint_setup() < 0 || codeinfo_setup(module) < 0 || tensor_setup(module) < 0 ||
+        chain_setup(module) < 0 || builtins_setup(module) < 0 || shortcuts_setup() < 0 || fingerprint_setup() < 0 || codeinfo_setup(module) < 0 || tensor_setup(module) < 0 ||
         tracer_setup(module) < 0 || symbol_setup(module) < 0 || watched_setup(module) < 0 || state_setup(module) < 0 ||
         guards_setup(module) < 0 || formula_setup(module) < 0 || shelf_setup(module) < 0 || relay_setup(module) < 0 || tape_setup(module) < 0 || host_setup(module) < 0 ||
         leave_setup(module) < 0 || dispatch_setup(module) < 0 ||

@@ -138,6 +138,7 @@ typedef struct Watcher {
     char interior; /* frames of the program inside of a leaf are watched */
     int holds_hook;
     char misled;               /* stopped, because our own code could not run */
+    char displaced;            /* stopped, because frames may have run unseen: another evaluator had put itself in our place */
     char returns;              /* tell on_return */
     char unfiltered;           /* call the handlers at every probe: for tests */
     struct Watcher *successor; /* owned: who has taken over this run */
@@ -176,8 +177,11 @@ typedef struct Thread {
     Frame *firing;    /* whose probe fires: no instruction of it is at work. Or NULL */
     Level *waiting;   /* PENDING: the frame whose next probe ends it, or NULL */
     PyObject *handled; /* what the program was handling when our own code was called, owned, or NULL */
+    int interrupted;  /* the state in which our own code was called */
     int hidden;       /* depth of our own Python code: tracers and profilers do not see it */
     int saw_copy;     /* the hook saw a copy start: it is reached */
+    unsigned long absences; /* of the hook, when the recording began or went on (chain.c) */
+    Frame *passing;   /* the frame that was handed down last and still runs, or NULL */
     PyObject *leaf_error, *leaf_traceback;
     int leaf_ran; /* call_leaf has called the program's function */
     PyObject *interrupt; /* class of what is to be raised in the program when our own code has ended, owned; or NULL */
@@ -196,6 +200,7 @@ typedef struct {
     int state;
     SavedError error;
     int outer; /* the program called our code here */
+    int interrupted;
     PyObject *handled;
 } Shield;
 
@@ -211,6 +216,7 @@ PyObject *watcher_place(PyObject *probe, PyObject *last);
 PyObject *watcher_call(Watcher *w, PyObject *callable, PyObject *const *args, size_t nargs);
 void watcher_restore(Thread *t, int state);
 void watcher_stop(Watcher *w);
+void watcher_displaced(Thread *t); /* frames may have run unseen: what was recorded is not to be trusted */
 void watcher_let_die(Watcher *w);
 int watcher_can_go_on(Watcher *w); /* 0: it was stopped, for our own code would not run as it is written */
 
@@ -276,13 +282,27 @@ int tracer_setup(PyObject *module);
 
 /* ---- the hook (hook.c) ---- */
 
-void hook_acquire(void);
-void hook_release(void);
-int hook_installed(void);
-int hook_reached(Thread *t);
+PyObject *hook_evaluate(PyThreadState *ts, Frame *f, int throwflag);
 PyObject *hook_function(PyFunctionObject *original, PyObject *copy, PyObject *globals, PyObject *builtins);
 int hook_enter(Watcher *w, PyFunctionObject *func);
 void hook_let_go(Given *given);
+
+/* ---- the chain of evaluators (chain.c) ---- */
+
+int hook_installed(void);
+void hook_acquire(Thread *t); /* a recording begins in this thread */
+void hook_release(void);      /* one has ended */
+void hook_remove(void);
+int hook_wanted(void);
+int hook_reached(Thread *t);  /* 0: frames may have run unseen */
+void hook_go_on(Thread *t);
+int chain_is_empty(void);       /* nobody but CPython evaluates frames */
+int chain_holds(void);          /* do frames reach the hook now? */
+int chain_take_ping(Frame *f);  /* is it the frame of our own call that asks that? */
+PyObject *chain_pass_on(Thread *t, PyThreadState *ts, Frame *f, int throwflag);
+PyObject *chain_switch_off(void); /* the other compiler in this thread: gives what it did, a new reference; NULL: failed */
+PyObject *chain_switch_on(PyObject *callback, PyObject *result); /* as it was. Steals both, gives back the result */
+int chain_setup(PyObject *module);
 
 /* ---- reading frames (frame.c) ---- */
 

@@ -8,6 +8,23 @@
  */
 #include "native.h"
 
+/* May watching go on? Not where the program has switched on another compiler: that would be given our copies. Our own code
+ * runs with it off. */
+static PyObject *
+resume_or_lose(Watcher *w, Probe *p)
+{
+    PyObject *callback = chain_switch_off();
+    if (callback == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    PyObject *args[1] = {callback == Py_None ? (PyObject *)p : Py_False};
+    PyObject *handler = callback == Py_None ? w->on_resume : w->on_lost;
+    PyObject *answer = chain_switch_on(callback, handler == Py_None ? NULL : watcher_call(w, handler, args, 1));
+    PyErr_Clear();
+    return answer;
+}
+
 /* The probe lies in the frame that waits. True: watching goes on with it. */
 int
 pending_over(Thread *t, Probe *p)
@@ -15,8 +32,8 @@ pending_over(Thread *t, Probe *p)
     Watcher *w = t->watcher;
     Level *waiting = t->waiting;
     t->waiting = NULL; /* the shield goes back to WATCHING */
-    PyObject *args[1] = {(PyObject *)p};
-    PyObject *answer = watcher_call(w, w->on_resume, args, 1);
+    hook_go_on(t);
+    PyObject *answer = resume_or_lose(w, p);
     int more = answer == Py_True;
     if (answer == NULL) {
         watcher_stop(t->watcher);
@@ -75,6 +92,11 @@ pending_pend(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     if (level == NULL || w->on_resume == Py_None) {
         PyErr_SetString(PyExc_RuntimeError, level == NULL ? "no such watched frame is running"
                                                           : "this watcher has no on_resume");
+        return NULL;
+    }
+    if (!hook_reached(t)) {
+        w->displaced = 1;
+        PyErr_SetString(PyExc_RuntimeError, "the frame hook was displaced during the recording");
         return NULL;
     }
     t->waiting = level;

@@ -362,6 +362,10 @@ fire(Thread *t, Probe *p)
     if (!at_its_place(p, f)) {
         return;
     }
+    if (!hook_reached(t)) {
+        watcher_displaced(t);
+        return;
+    }
     w->events++;
     if (w->last_probe != (PyObject *)p) {
         PyObject *old = w->last_probe; /* a probe's death runs no Python code */

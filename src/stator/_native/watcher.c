@@ -18,8 +18,10 @@ shield_up(Shield *s, Thread *t, Watcher *w)
     s->error = error_save();
     s->outer = t->hidden++ == 0;
     s->handled = t->handled;
+    s->interrupted = t->interrupted;
     if (s->outer) {
         t->handled = PyErr_GetHandledException();
+        t->interrupted = s->state;
     }
     t->state = STATE_OFF;
     PyThreadState_EnterTracing(s->ts);
@@ -46,6 +48,7 @@ shield_down(Shield *s)
     }
     if (s->outer) {
         Py_XSETREF(s->thread->handled, s->handled);
+        s->thread->interrupted = s->interrupted;
     }
     PyThreadState_LeaveTracing(s->ts);
     error_restore(s->error);
@@ -172,6 +175,19 @@ watcher_stop(Watcher *w)
     }
 }
 
+void
+watcher_displaced(Thread *t)
+{
+    Watcher *w = t->watcher;
+    w->displaced = 1;
+    Shield s;
+    shield_up(&s, t, w);
+    PyErr_SetString(PyExc_RuntimeError, "the frame hook was displaced during the recording");
+    watcher_failed(w);
+    shield_down(&s);
+    watcher_stop(t->watcher);
+}
+
 /* What the filters remember is of no use any more, and the program may look whether it is gone. */
 void
 watcher_let_die(Watcher *w)
@@ -243,26 +259,21 @@ run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, Given *g
         return NULL;
     }
     w->stopped = 0;
-    w->misled = 0;
+    w->misled = w->displaced = 0;
     Py_CLEAR(w->error);
     w->thread = t;
     t->watcher = w;
     t->saw_copy = 0;
     t->given = given;
     w->holds_hook = 1;
-    hook_acquire();
+    hook_acquire(t);
     t->state = STATE_WATCHING;
     (void)hook_enter(w, func); /* should the recording end here already, the copy's probes are silent */
     PyObject *result = PyObject_Vectorcall(call, given->values, (size_t)given->count, NULL);
     t->given = NULL;
     Watcher *last = t->watcher; /* held by the one before it */
-    if (!last->stopped && !hook_reached(t)) {
-        /* Frames ran unseen: whatever was recorded is not to be trusted. */
-        Shield s;
-        shield_up(&s, t, last);
-        PyErr_SetString(PyExc_RuntimeError, "the frame hook was displaced during the recording");
-        watcher_failed(last);
-        shield_down(&s);
+    if (!last->stopped && !(t->saw_copy && hook_reached(t))) {
+        watcher_displaced(t);
     }
     watcher_stop(last);
     last->thread = NULL;
@@ -688,6 +699,7 @@ static PyMemberDef watcher_members[] = {
     {"interior", T_BOOL, offsetof(Watcher, interior), 0, "Watch the frames of the program inside of a leaf."},
     {"unfiltered", T_BOOL, offsetof(Watcher, unfiltered), 0, "Call the handlers at every probe."},
     {"misled", T_BOOL, offsetof(Watcher, misled), READONLY, "Our own code could not run: what was recorded does not count."},
+    {"displaced", T_BOOL, offsetof(Watcher, displaced), READONLY, "Another frame evaluator was in our place: what was recorded does not count."},
     {"returns", T_BOOL, offsetof(Watcher, returns), 0, "Tell on_return of every return."},
     {NULL},
 };

@@ -19,7 +19,7 @@ import torch
 
 from .. import _native
 from ..errors import BreakReason
-from ..facts import torch_state
+from ..facts import MODE_COUNT, torch_state
 from ..options import View
 from ..recording import Edge, Recording, Way
 from . import effects, interiors, leaves, optimizers, policy, steering, uses
@@ -88,9 +88,11 @@ class Recorder(Handlers):
         self._break: Break | None = None  # the last one, if the program was suspended there
         self._waiting = False  # between a break and the next segment
         self._over = False
+        self._stopping = False  # nothing is recorded any more, only the mode is still to be taken off
         self._continued: dict[int, tuple[types.FunctionType, types.FunctionType]] = {}
         self._repeated = 0  # segments in a row that were known already
         self.watcher = self._new_watcher()
+        self._mode = TensorMode(self)
         self._expects = known.expects
         self._begin(torch_state(), known.symbols)
 
@@ -188,18 +190,19 @@ class Recorder(Handlers):
         """Call the function watched. An exception is the program's own if it is `raised`."""
         if self._way is None:
             self._beginning = []  # now that the collector rests
-        with TensorMode(self):
+        try:
+            self._mode.put_on()
             self.tracer.begin()
-            try:
-                self.returned = (self.watcher.run(self.root, [*self.slots], self._given),)
-            except BaseException as error:
-                assert error.__traceback__ is not None
-                if error.__traceback__.tb_next is not None:  # it comes from the function, not from the call of it
-                    self.raised = error
-                raise
-            finally:
-                with contextlib.suppress(AttributeError):  # a segment that could not be begun has none
-                    self.tracer.active = False
+            self.returned = (self.watcher.run(self.root, [*self.slots], self._given),)
+        except BaseException as error:
+            assert error.__traceback__ is not None
+            if error.__traceback__.tb_next is not None:  # it comes from the function, not from the call of it
+                self.raised = error
+            raise
+        finally:
+            self._mode.take_off()
+            with contextlib.suppress(AttributeError):  # a segment that could not be begun has none
+                self.tracer.active = False
         return self.returned[0]
 
     def finish(self, result: Any) -> list[Segment]:
@@ -302,8 +305,8 @@ class Recorder(Handlers):
             self._stop()
             return
         try:
-            if drop.detail in _SET_TRACERS:
-                raise NotResumable("a tracer would see frames that are not the program's")
+            if drop.detail in _SET_TRACERS or (drop.reason == "other-compiler" and drop.detail.endswith("__enter__")):
+                raise NotResumable("a tracer, or another compiler, would see frames that are not the program's")
             self._suspend(reason, inside=drop.inside)
         except NotResumable as why:
             drop.again = self._break_earlier(drop, why.probe)
@@ -351,14 +354,28 @@ class Recorder(Handlers):
         self._break = broken and broken.emptied(lambda value: _is_loose(self.original(value)))
         self._waiting, self._over = True, False
         self.tracer.active = False
+        self._mode.take_off()
         self.watcher.pend(calls)
         self._let_die()
 
     def _stop(self) -> None:
         """Nothing more is recorded of this run."""
+        if not self._mode.take_off() and self._wait_for_mode():
+            return
         self.watcher.stop()
         self.on_stop()
         self._let_die()
+
+    def _wait_for_mode(self) -> bool:
+        """Torch is at work with the mode: it can be taken off at the next probe. False: there is none to wait for."""
+        if self._stopping or self._waiting:
+            return False
+        try:
+            self.watcher.pend()
+        except RuntimeError:
+            return False
+        self._stopping = True
+        return True
 
     def _let_die(self) -> None:
         """The program may look whether what it has given up is gone."""
@@ -399,6 +416,9 @@ class Recorder(Handlers):
 
     def resume(self, probe: Any) -> bool:
         """The instruction has run natively and the program goes on: a new segment. True: not yet."""
+        if self._stopping:
+            self._stop()
+            return False
         if probe.kind == _native.NEXT:
             return True
         with torch._C.DisableTorchFunction():
@@ -406,14 +426,14 @@ class Recorder(Handlers):
                 there = arrive(self.watcher, self._break)
             except NotResumable:
                 there = None
-            if there is None or self._repeated > _MOST_REPEATS:
+            state = self._mode.state_without()
+            if there is None or self._repeated > _MOST_REPEATS or state[MODE_COUNT]:
                 self.lost(False)
             else:
-                self._start_segment(there)
+                self._start_segment(there, state)
         return False
 
-    def _start_segment(self, there: Arrival) -> None:
-        state = self.tracer.state_outside_mode()
+    def _start_segment(self, there: Arrival, state: tuple[Any, ...]) -> None:
         known, changing, symbols, self._expects, full = self._ask(
             self.segments, there.way, (*there.slots, there.functions[0]), state
         )
@@ -443,6 +463,7 @@ class Recorder(Handlers):
             origin = self.ledger.find(inner)
             assert origin is not None
             self.attributes.note_function(origin, inner, bound=True)
+        self._mode.put_on()
         self.tracer.begin()
 
     def _make_distinct(self, there: Arrival) -> tuple[Any, ...]:

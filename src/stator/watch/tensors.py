@@ -101,8 +101,33 @@ class Step(NamedTuple):
 
 
 class TensorMode(_native.Mode, TorchFunctionMode):
-    """Stands on torch's stack of modes while a run is watched. Made for a recorder: what torch calls goes to the
-    recorder's tracer."""
+    """Stands on torch's stack of modes while a run is watched, and not at breaks: what is not watched finds the stack
+    as the program left it. Made for a recorder: what torch calls goes to the recorder's tracer."""
+
+    def _place(self) -> int | None:
+        """Where on the stack it is; None where it is not, or where torch has taken it off to call it."""
+        places = range(_C._len_torch_function_stack())
+        return next((place for place in reversed(places) if _C._get_function_stack_at(place) is self), None)
+
+    def put_on(self) -> None:
+        if self._place() is None:
+            _C._push_on_torch_function_stack(self)
+
+    def take_off(self) -> bool:
+        """From under modes of the program, too. False: torch is calling it, and will put it back; or has found it, and
+        is about to call it."""
+        place = self._place()
+        if place is None or _native.interrupted() == _native.SENTINEL:
+            return False
+        above = [_C._pop_torch_function_stack() for _ in range(place, _C._len_torch_function_stack())]
+        for mode in reversed(above[:-1]):
+            _C._push_on_torch_function_stack(mode)
+        return True
+
+    def state_without(self) -> tuple[Any, ...]:
+        """Torch's state as a call would find it at this place."""
+        state = torch_state()
+        return (*state[:MODE_COUNT], state[MODE_COUNT] - (self._place() is not None), *state[MODE_COUNT + 1 :])
 
 
 class Tracer(_native.Tracer):
@@ -483,12 +508,6 @@ class Tracer(_native.Tracer):
         """Inside `__torch_function__` the mode itself is off the stack: count it in."""
         state = torch_state()
         return (*state[:MODE_COUNT], state[MODE_COUNT] + 1, *state[MODE_COUNT + 1 :])
-
-    @staticmethod
-    def state_outside_mode() -> tuple[Any, ...]:
-        """The state that a call would find at this place: without the mode."""
-        state = torch_state()
-        return (*state[:MODE_COUNT], state[MODE_COUNT] - 1, *state[MODE_COUNT + 1 :])
 
     def expect_state(self) -> None:
         """The state is as it should be: at the beginning, or after a leaf that changed it on purpose."""

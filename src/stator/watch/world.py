@@ -133,6 +133,18 @@ TABLE: tuple[Row, ...] = (
         "_TorchDynamoContext. OptimizedModule.",
         "torch.compile replaces frames, too, and must see the function's own",
     ),
+    Row(
+        "other-compiler",
+        "torch.nn.attention.flex_attention",
+        "flex_attention",
+        "compiles itself with torch.compile, also where the program runs as plain Python",
+    ),
+    Row(
+        "functorch",
+        "torch.nn.attention.flex_attention",
+        "create_block_mask create_mask create_nested_block_mask",
+        "maps the program's function over indices, under a mode of its own",
+    ),
     # the backward pass
     Row("backward", "torch.autograd", "backward grad", "runs the graph of autograd, and writes `.grad`"),
 )
