@@ -6,8 +6,8 @@ The model is what a Llama has between its attentions: a norm written out in oper
 chains of small operations are what a compiler can put together; the matrix products in between are the same kernels on
 both sides, so that a model of hardly anything else wins little.
 
-The default is the best backend there is: "native" once stator has it, now "inductor", which needs a C++ compiler; where
-there is none, "aot_eager", which derives and cuts the graphs but runs them operator by operator and wins no time.
+The backend is "native", stator's own, unless another one is asked for: "inductor" needs a C++ compiler, "aot_eager"
+derives and cuts the graphs but runs them operator by operator and wins no time.
 Rounds are interleaved, and processor time is measured, so that it matters little what else the machine does; medians
 are shown.
 """
@@ -15,7 +15,6 @@ are shown.
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -58,12 +57,6 @@ def make_model() -> nn.Module:
     return nn.Sequential(Block(), Block(), Norm(), nn.Linear(WIDTH, 10))
 
 
-def best_backend() -> str:
-    if "native" in stator.list_backends():
-        return "native"
-    return "inductor" if shutil.which("g++") or shutil.which("clang++") else "aot_eager"
-
-
 def step(model: Callable[[Tensor], Tensor], parameters: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[float, float]:
     """Seconds of a forward and of its backward."""
     start = time.process_time()
@@ -75,7 +68,7 @@ def step(model: Callable[[Tensor], Tensor], parameters: Sequence[Tensor], x: Ten
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--backend", default=best_backend(), choices=stator.list_backends())
+    parser.add_argument("--backend", default="native", choices=stator.list_backends())
     parser.add_argument("--steps", type=int, default=30)
     chosen = parser.parse_args()
 

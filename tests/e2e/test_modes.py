@@ -1,4 +1,4 @@
-"""`mode=`: what inductor is told; and CUDA graphs, whose results nobody writes to again."""
+"""`mode=`: what inductor is told, by itself and for native; and CUDA graphs, whose results nobody writes to again."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import torch.nn.functional as F
 from harness import rand
 from torch import nn
 from torch._inductor import config
+from torch._subclasses import FakeTensorMode
 
 import stator
-from stator.backends import cuda_graphs, inductor
+from stator.backends import cuda_graphs, inductor, native
 from stator.backends.registry import look_up
 
 MODES = ["default", "reduce-overhead", "max-autotune"]
@@ -43,10 +44,11 @@ def twins(device="cpu"):
     return plain, model
 
 
+@pytest.mark.parametrize("backend", ["native", "inductor"])
 @pytest.mark.parametrize("mode", MODES)
-def test_training_on_the_cpu(mode):
+def test_training_on_the_cpu(mode, backend):
     plain, model = twins()
-    compiled = stator.compile(model, mode=mode)
+    compiled = stator.compile(model, backend=backend, mode=mode)
     kept = []
     for seed in range(4):
         results = []
@@ -77,7 +79,7 @@ def test_inductor_is_told(monkeypatch):
     generate = inductor._generate
     monkeypatch.setattr(inductor, "_generate", look)
     for mode in (None, *MODES):
-        compiled = stator.compile(lambda x: x.sin() + 1, mode=mode)
+        compiled = stator.compile(lambda x: x.sin() + 1, backend="inductor", mode=mode)
         for seed in range(3):
             torch.testing.assert_close(compiled(rand(seed)), rand(seed).sin() + 1)
         assert counts(compiled) == (1, 2, 0)
@@ -86,12 +88,13 @@ def test_inductor_is_told(monkeypatch):
     assert (config.max_autotune, config.coordinate_descent_tuning) == (False, False)
 
 
-def test_functions_of_one_mode_share_recordings():
+@pytest.mark.parametrize("backend", ["native", "inductor"])
+def test_functions_of_one_mode_share_recordings(backend):
     def make(mode):
         def fn(x):
             return x * 2
 
-        return stator.compile(fn, mode=mode)
+        return stator.compile(fn, backend=backend, mode=mode)
 
     first, second, other = make("reduce-overhead"), make("reduce-overhead"), make("max-autotune")
     for compiled in (first, second, other):
@@ -112,10 +115,28 @@ def test_other_backends_have_nothing_to_choose(backend, mode):
 
 def test_benchmarks_are_not_run_in_the_background():
     """They draw random numbers, which are the process's."""
-    compiled = stator.compile(lambda x: x - 1, mode="max-autotune", options={"background_compile": True})
+    compiled = stator.compile(
+        lambda x: x - 1, backend="inductor", mode="max-autotune", options={"background_compile": True}
+    )
     for seed in range(3):
         assert torch.equal(compiled(rand(seed)), rand(seed) - 1)
     assert counts(compiled) == (1, 2, 0)
+
+
+def test_native_hands_graphs_on_a_gpu_to_inductor(monkeypatch):
+    told = []
+
+    def look_up(name, mode):
+        return name, lambda gm, example_inputs: told.append((name, mode)) or gm.forward
+
+    monkeypatch.setattr(native, "look_up", look_up)
+    with FakeTensorMode():
+        x = torch.empty(2, device="cuda")
+    gm = torch.fx.symbolic_trace(lambda x: (x + 1,))
+    native.compile_graph(gm, [x])
+    native.in_mode("reduce-overhead")(gm, [x])
+    native.compile_graph(gm, [rand(0)])
+    assert told == [("inductor", None), ("inductor", "reduce-overhead")]
 
 
 # -- CUDA graphs, on tensors of the CPU: what a capture would do is done by calling the function again

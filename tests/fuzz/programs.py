@@ -53,12 +53,12 @@ ARGUMENTS: dict[str, tuple[str, str, Rules]] = {
 }
 
 
-def program(seed: int) -> str:
-    """The text of the program with this number."""
+def program(seed: int, backend: str | None = None) -> str:
+    """The text of the program with this number; for this backend, or the one that it chooses itself."""
     rng = random.Random(seed)
     while True:
         try:
-            text = _Program(rng).text()
+            text = _Program(rng, backend).text()
             compile(text, "<program>", "exec", dont_inherit=True)
             return text
         except (Unfillable, SyntaxError, RecursionError):
@@ -83,8 +83,8 @@ def without_calls(rules: Rules) -> Rules:
 
 
 class _Program:
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
+    def __init__(self, rng: random.Random, backend: str | None) -> None:
+        self.rng, self.backend = rng, backend
         chosen = [name for name in CLASSES if rng.random() < 0.35] or ["Plain"]
         if "Child" in chosen and "Plain" not in chosen:
             chosen.insert(0, "Plain")
@@ -123,12 +123,13 @@ class _Program:
 
     def settings(self) -> dict[str, object]:
         rng = self.rng
-        backend = "aot_eager" if rng.random() < 0.08 else "eager"
+        drawn = rng.random()
+        backend = self.backend or ("native" if drawn < 0.04 else "aot_eager" if drawn < 0.08 else "eager")
         return {
             "backend": backend,
             "dynamic": rng.choice([None, None, None, True, False]),
             "options": {"capture_scalar_outputs": True} if rng.random() < 0.2 else {},
-            "gradients": rng.random() < (0.7 if backend == "aot_eager" else 0.1),
+            "gradients": rng.random() < (0.1 if backend == "eager" else 0.7),
         }
 
     def main(self) -> str:

@@ -46,10 +46,10 @@ def main() -> int:
     if options.program:
         return one(Path(options.program).read_text(), options, options.program)
     if options.show:
-        print(program(options.seed))
+        print(program(options.seed, options.backend))
         return 0
     if options.n == 1:
-        return one(program(options.seed), options, f"seed {options.seed}")
+        return one(program(options.seed, options.backend), options, f"seed {options.seed}")
     return many(options)
 
 
@@ -63,6 +63,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--show", action="store_true", help="print the program with this seed, do not run it")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="workers (one per core)")
     parser.add_argument("--shrink", type=float, default=60, metavar="S", help="seconds to make a finding small; 0: not")
+    parser.add_argument("--backend", help="for all programs; otherwise they choose it themselves")
     parser.add_argument("--folder", default="fuzz-findings", help="where findings are written (fuzz-findings)")
     parser.add_argument("--seconds", type=float, help="end after so many seconds, however many programs that are")
     return parser.parse_args()
@@ -71,7 +72,7 @@ def arguments() -> argparse.Namespace:
 def warm_up() -> None:
     """Load in this process what every worker would load for itself."""
     for dynamic in (None, True):
-        settings = {"backend": "aot_eager", "dynamic": dynamic, "options": {}, "gradients": False}
+        settings = {"backend": "native", "dynamic": dynamic, "options": {}, "gradients": False}
         assert run(FIRST.format(settings)).finding is None
 
 
@@ -91,7 +92,7 @@ def many(options: argparse.Namespace) -> int:
     tally: collections.Counter[str] = collections.Counter()
     found: list[tuple[int, Finding]] = []
     start = time.monotonic()
-    for number, outcome in outcomes(numbers, program, options.processes):
+    for number, outcome in outcomes(numbers, functools.partial(program, backend=options.backend), options.processes):
         count(tally, outcome)
         if outcome.finding is not None:
             found.append((number, outcome.finding))
@@ -102,7 +103,7 @@ def many(options: argparse.Namespace) -> int:
             break
     print()
     for number, finding in found if options.shrink else []:
-        print(written(program(number), finding, options.folder, number, options.shrink))
+        print(written(program(number, options.backend), finding, options.folder, number, options.shrink))
     print(summary(tally, found))
     return 1 if found else 0
 

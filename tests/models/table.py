@@ -3,6 +3,7 @@
     python tests/models/table.py                      run all, print rows and totals
     python tests/models/table.py --models Llama,T5    run some
     python tests/models/table.py --write              run all and write docs/models.md
+    python tests/models/table.py --backend native     all ways with another backend than usual
     python tests/models/table.py --list               the names
 
 What is run of a model, and what counts as right, stands in `measuring.py`. The exit status is 0 if no result
@@ -50,7 +51,7 @@ NOT_BUILT = {
 # ---- running ---------------------------------------------------------------------------------------------
 
 
-def run(names: list[str], ways: list[str]) -> Iterator[Row]:
+def run(names: list[str], ways: list[str], backend: str | None) -> Iterator[Row]:
     """Row by row, with a line of progress for each."""
     start = time.perf_counter()
     for number, name in enumerate(names, 1):
@@ -58,16 +59,16 @@ def run(names: list[str], ways: list[str]) -> Iterator[Row]:
         outcomes = []
         for way in ways_of(model):
             if way in ways:
-                outcomes.append(survive(model, way))
+                outcomes.append(survive(model, way, backend))
         spent = time.perf_counter() - start
         print(f"[{number}/{len(names)}] {spent:5.0f} s  {name}: {', '.join(map(in_short, outcomes))}", flush=True)
         yield model, outcomes
 
 
-def survive(model: Model, way: str) -> Outcome:
+def survive(model: Model, way: str, backend: str | None) -> Outcome:
     """What a model raises is a wrong result, and no reason to leave out the others."""
     try:
-        return measure(model, way)
+        return measure(model, way, backend)
     except Exception as error:
         return Outcome(way, wrong=f"{type(error).__name__}: {error}")
     finally:
@@ -81,7 +82,9 @@ def verdict(outcome: Outcome) -> str:
 def in_short(outcome: Outcome) -> str:
     breaks = sum(outcome.breaks.values())
     how = "one graph" if outcome.one_graph else f"{outcome.graphs} graphs, {breaks} breaks, {outcome.plain} plain calls"
-    return f"{outcome.way} {verdict(outcome)}, {how}, {outcome.recordings} recordings of {outcome.calls} calls"
+    text = f"{outcome.way} {verdict(outcome)}, {how}, {outcome.recordings} recordings of {outcome.calls} calls"
+    said = [f"\n    {why[:200]}" for why in (outcome.wrong, *dict.fromkeys(outcome.refused)) if why]
+    return text + "".join(said)
 
 
 # ---- writing ---------------------------------------------------------------------------------------------
@@ -198,6 +201,7 @@ def main() -> int:
     parser.add_argument("--models", help="comma-separated names (default: all)")
     parser.add_argument("--kinds", help="comma-separated kinds of models (default: all)")
     parser.add_argument("--ways", default=",".join(WAYS), help="comma-separated (default: %(default)s)")
+    parser.add_argument("--backend", help="for all ways (default: what `measuring.py` says)")
     parser.add_argument(
         "--write", action="store_true", help=f"write {PAGE.relative_to(PAGE.parents[1])}; of all models only"
     )
@@ -211,13 +215,15 @@ def main() -> int:
         print("\n".join(f"{name} ({ZOO[name].kind})" for name in names))
         return 0
     ways = chosen(parser, asked.ways, list(WAYS))
+    if asked.write and asked.backend:
+        parser.error("--write takes the usual backends")
     if asked.write and (len(names) < len(ZOO) or len(ways) < len(WAYS)):
         parser.error("--write takes all models and ways, so that the page is whole")
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # the library is large, and stays
-    rows = list(run(names, ways))
+    rows = list(run(names, ways, asked.backend))
     print("", *totals(rows), *breaks(rows), sep="\n")
     if asked.write:
         PAGE.write_text(page(rows))

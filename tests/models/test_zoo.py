@@ -32,6 +32,19 @@ QUICK = {
 }
 
 
+# With machine code of our own: what is special about the kernels of each.
+NATIVE = {
+    ("BERT", "training"): "attention, gelu, layer norm",
+    ("Llama", "forward"): "rotations, norms of squares",
+    ("Mixtral", "training"): "experts that are chosen",
+    ("Mamba-2", "forward"): "cumulative sums",
+    ("DeBERTa-v2", "forward"): "gathered positions",
+    ("Swin", "training"): "windows that are shifted",
+    ("UNet", "training"): "convolutions, group norm, upsampling",
+    ("PatchTST", "training"): "batch norm",
+}
+
+
 @pytest.fixture(autouse=True, scope="module")
 def quickly():
     """The models are so small that threads would wait for each other; and the library is large, and stays."""
@@ -52,3 +65,11 @@ def test_a_model_is_the_plain_model_in_one_graph(name, way):
     assert outcome.one_graph, outcome.breaks
     assert not outcome.given_up
     assert outcome.recordings <= 3, outcome.misses
+
+
+@pytest.mark.parametrize("name, way", NATIVE, ids=[f"{name}-{way}" for name, way in NATIVE])
+def test_a_model_is_the_plain_model_in_machine_code(name, way):
+    outcome = measure(ZOO[name], way, "native")
+    assert outcome.right, outcome.wrong
+    assert outcome.graphs and not outcome.refused, outcome.refused
+    assert outcome.one_graph, outcome.breaks

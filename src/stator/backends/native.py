@@ -2,7 +2,7 @@
 
 Enters: a torch-level graph. Leaves: a callable. Forward and backward graphs, decomposed while they are traced, become
 loop programs (`fuse`), machine code and a host function each (`codegen`). What cannot be compiled runs operator by
-operator, as `aot_eager` does, and a log line says why.
+operator, as `aot_eager` does, and a log line says why. Graphs on other devices than the CPU go to TorchInductor.
 """
 
 from __future__ import annotations
@@ -24,10 +24,32 @@ from ..fuse.decompose import decompositions
 from ..fuse.loops import Call, Program, Ref
 from ..fuse.memory import plan_memory
 from ..fuse.write import write_program
+from .registry import look_up
 from .tape import tape_of
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    return _compile(gm, example_inputs, None)
+
+
+class InMode:
+    """This backend; a mode is for those of its graphs that are not on the CPU."""
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+        # As `inductor.InMode` has it, which takes seconds to import.
+        self.benchmarks = torch.cuda.is_available() and mode.startswith("max-autotune")
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return _compile(gm, example_inputs, self._mode)
+
+
+in_mode = functools.cache(InMode)  # one for each mode: functions compiled alike share their recordings
+
+
+def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], mode: str | None) -> Callable[..., Any]:
+    if any(isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "meta") for value in example_inputs):
+        return look_up("inductor", mode)[1](gm, example_inputs)
     try:
         return compile_function(
             gm,

@@ -20,7 +20,7 @@ _BACKENDS: dict[str, Backend] = {}
 _IN_MODE: dict[str, Callable[[str], Backend]] = {}  # those that have something to choose, by the name of the mode
 # Ours, loaded when first asked for: what they build on (scipy, TorchInductor) takes longer to import than stator does.
 _MODULES = {"aot_eager": ".aot_eager", "eager": ".eager", "inductor": ".inductor", "native": ".native"}
-DEFAULT = "inductor"  # until there is a native one
+DEFAULT = "native"
 
 
 def list_backends() -> list[str]:
