@@ -155,7 +155,9 @@ class CodeGenerated(Event):
     backend: str
     part: str  # `forward`, `backward`
     seconds: float
-    code: Text  # it runs by itself
+    code: Text  # to be read
+    script: Text | None = None  # the same, to be run by itself; None: the code does
+    llvm: Text = _nothing
 
 
 @dataclass(frozen=True)

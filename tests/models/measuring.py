@@ -224,6 +224,7 @@ LIMIT = "recordings and none fits"
 @contextmanager
 def listening(outcome: Outcome) -> Iterator[None]:
     """A warning of stator's own, but for the limit of recordings, is a fault that it has survived: here it counts."""
+
     def refused(event: Any) -> None:
         outcome.refused.append(str(event.why))
 

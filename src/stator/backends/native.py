@@ -19,10 +19,12 @@ from torch import fx
 from .. import events
 from ..autograd.compile import compile_function, make_boxed
 from ..codegen import host, jit, scalar, sizes
+from ..codegen.kernels import llvm_text
 from ..errors import CannotDerive
 from ..fuse.decompose import decompositions
-from ..fuse.loops import Call, Program, Ref
+from ..fuse.loops import Call, Launch, Program, Ref
 from ..fuse.memory import plan_memory
+from ..fuse.script import program_script, program_text
 from ..fuse.write import write_program
 from .registry import look_up
 from .tape import tape_of
@@ -73,8 +75,27 @@ def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, part: st
         events.emit(events.NotGenerated(part, str(why)))
         return plain
     if events.listening(events.CodeGenerated):
-        events.emit(events.CodeGenerated("native", part, time.perf_counter() - start, lambda: str(program)))
+        events.emit(_generated(module, program, example_inputs, part, time.perf_counter() - start))
     return compiled
+
+
+def _generated(
+    module: fx.GraphModule, program: Program, example_inputs: Sequence[Any], part: str, seconds: float
+) -> events.CodeGenerated:
+    title = f"The {part} as a loop program: every kernel is a function, `graph` calls them in order."
+    inputs = list(example_inputs)
+    return events.CodeGenerated(
+        "native",
+        part,
+        seconds,
+        code=lambda: program_text(program),
+        script=lambda: program_script(title, program, inputs, _constants(module)),
+        llvm=lambda: llvm_text([step.kernel for step in program.steps if isinstance(step, Launch)]),
+    )
+
+
+def _constants(module: fx.GraphModule) -> dict[str, Any]:
+    return {node.name: getattr(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
 
 
 def _program(module: fx.GraphModule) -> Program:
@@ -93,7 +114,7 @@ def _unsuitable(module: fx.GraphModule) -> str | None:
 
 
 def _host_function(module: fx.GraphModule, program: Program, plain: Callable[..., Any]) -> Any:
-    constants = {node.name: getattr(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
+    constants = _constants(module)
     return host.build(program, plan_memory(program), constants, _tape, functools.partial(sizes.compute, program), plain)
 
 

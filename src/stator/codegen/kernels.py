@@ -62,6 +62,13 @@ def _made(kernel: Any, key: str, width: int) -> Compiled:
     return Compiled(code, code.address(_NAME), *facts)
 
 
+def llvm_text(kernels: Sequence[Any]) -> str:
+    """The LLVM IR of these kernels, equal ones once."""
+    texts = {kernel.key(): (kernel.name, kernel) for kernel in kernels}
+    width = vector_width()
+    return "\n\n".join(f"; {name}\n{cpu.write(kernel, _NAME, width).text}" for name, kernel in texts.values())
+
+
 def _is_plain(value: Any) -> bool:
     return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, int)
 

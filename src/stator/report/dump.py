@@ -102,7 +102,7 @@ def _derived(event: events.BackwardDerived) -> None:
 
 
 def _generated(event: events.CodeGenerated) -> None:
-    _write(f"{event.backend}_{event.part}_code", event.code)
+    _write(f"{event.backend}_{event.part}_code", event.script or event.code)
 
 
 def _recorded(event: events.Recorded) -> None:
