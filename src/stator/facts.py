@@ -30,14 +30,45 @@ def torch_state() -> tuple[Any, ...]:
         _C._len_torch_dispatch_stack(),
         _C._functorch.maybe_current_level(),
         _C._autograd._top_saved_tensors_default_hooks(False) is None,
+        torch_settings(),
         forward_ad._current_level,
         autocast_state() if _C._is_any_autocast_enabled() else None,
     )
 
 
+# Settings that operations look at when they run, and compilers when they compile. C code reads the same, in this order.
+PRECISIONS = ("none", "ieee", "tf32", "bf16")
+PRECISION_ROWS = (
+    ("mkldnn", "matmul"),
+    *([("cuda", "matmul"), ("cuda", "conv")] if hasattr(_C, "_cuda_getDeviceCount") else ()),
+)
+
+
+def torch_settings() -> int:
+    """Deterministic algorithms and precisions of float32, as the digits of one number."""
+    number = (
+        _C._get_deterministic_algorithms()
+        + 2 * _C._get_deterministic_algorithms_warn_only()
+        + 4 * _C._get_deterministic_fill_uninitialized_memory()
+    )
+    for place, row in enumerate(PRECISION_ROWS, start=1):
+        number += PRECISIONS.index(_C._get_fp32_precision_getter(*row)) << 4 * place
+    return int(number)
+
+
 def autocast_state() -> tuple[Any, ...]:
     devices = tuple((_C.is_autocast_enabled(d), _C.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES)
     return (*devices, _C.is_autocast_cache_enabled())
+
+
+def autocast_part(state: tuple[Any, ...], reader: str, args: tuple[Any, ...]) -> Any:
+    """What a reader of torch's says of a setting of autocast in this state; None if the state does not tell."""
+    if "cache" in reader:
+        return state[-1]
+    device = args[0] if args else "cpu" if "cpu" in reader else "cuda"
+    if device not in _AUTOCAST_DEVICES:
+        return None
+    return state[_AUTOCAST_DEVICES.index(device)]["dtype" in reader]
 
 
 STATE_NAMES = (
@@ -49,6 +80,7 @@ STATE_NAMES = (
     "number of torch dispatch modes",
     "functorch level",
     "absence of saved tensor hooks",
+    "deterministic algorithms and precisions",
     "forward AD level",
     "autocast",
 )

@@ -473,6 +473,8 @@ class Program:
             return self._break_once("tracer-active")
         if not _native.builtins_intact():
             return self._break_once("builtins-replaced")
+        if torch._C._is_torch_function_all_disabled():
+            return "torch's modes are disabled"
         if self._transient >= _TRANSIENT_LIMIT or _native.current() is not None:
             return "recording was given up"
         return None

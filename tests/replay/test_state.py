@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -24,7 +26,7 @@ def test_it_is_asked_directly_here():
 
 
 def test_a_library_that_is_not_there():
-    assert not _native.state_direct("/nowhere/libtorch_cpu.so", "/nowhere/libc10.so")
+    assert not _native.state_direct("/nowhere/libtorch_cpu.so", "/nowhere/libc10.so", 0)
     assert _native.state_is(torch_state())
 
 
@@ -81,3 +83,25 @@ def test_tracing():
 
     torch.jit.trace(traced, torch.ones(2), check_trace=False)
     assert found == [(False, True)] and _native.state_is(former)
+
+
+PRECISIONS = """
+import torch
+from stator import _native
+from stator.facts import PRECISION_ROWS, torch_state
+former = torch_state()
+rows = [(row, p) for row in PRECISION_ROWS for p in ("ieee", "bf16" if row[0] == "mkldnn" else "tf32", "none")]
+for row, precision in rows:
+    torch._C._set_fp32_precision_setter(*row, precision)
+    now = torch_state()
+    assert _native.state_is(now) and _native.state_is(former) == (now == former), (row, precision)
+torch.set_float32_matmul_precision("medium")
+assert _native.state_is(torch_state()) and not _native.state_is(former)
+print("done")
+"""
+
+
+def test_precisions():
+    """In a process of its own: a precision cannot be put back to what it is by default."""
+    done = subprocess.run([sys.executable, "-c", PRECISIONS], capture_output=True, text=True, check=False)
+    assert done.stdout == "done\n", done.stderr

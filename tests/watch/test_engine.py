@@ -12,7 +12,7 @@ from typing import Any
 
 from stator import _native as n
 
-STATE = (1, True, 0, int, 0, 0, None, True, -1, None)
+STATE = (1, True, 0, int, 0, 0, None, True, 0, -1, None)
 NAMESPACE = {"level": -1}
 NAN = float("nan")
 
@@ -28,6 +28,7 @@ def learn_state() -> None:
         (zero, None, n.STATE_NUMBER),
         (lambda: None, None, n.STATE_NUMBER_OR_NONE),
         (lambda flag: None, False, n.STATE_IS_NONE),
+        (zero, None, n.STATE_NUMBER),
         (None, None, n.STATE_NUMBER),
     )
     n.state_learn(readers, NAMESPACE, "level", lambda: False, lambda: ())

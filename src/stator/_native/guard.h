@@ -6,7 +6,7 @@
 
 /* ---- torch's global state (state.c) ---- */
 
-#define STATE_SIZE 9
+#define STATE_SIZE 10
 
 typedef struct {
     intptr_t values[STATE_SIZE]; /* numbers; addresses of dtypes, which live for ever */

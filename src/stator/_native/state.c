@@ -63,14 +63,23 @@ static struct {
     void *const *(*tracing)(void);    /* where a shared pointer lies: NULL if nothing is traced */
     void *const *(*layers)(void);     /* the vector of functorch's levels: begin, end, ... */
     void *const *(*hooks)(void);      /* the deque of saved tensor hooks: map, its size, where it starts (4), ends (4) */
+    void *(*context)(void);           /* what the next four are methods of */
+    int (*deterministic)(void *);     /* a bool, as the next two */
+    int (*warns)(void *);
+    int (*fills)(void *);
+    int (*precision)(void *, int backend, int op); /* an enumeration, as its arguments are */
+    int precisions;                   /* how many of the rows below count */
 } direct;
+/* As in facts.py: PRECISION_ROWS. */
+enum { FOR_CUDA = 1, FOR_MKLDNN, OF_CONV = 1, OF_MATMUL = 3, ROWS = 3 };
+static const int rows[ROWS][2] = {{FOR_MKLDNN, OF_MATMUL}, {FOR_CUDA, OF_MATMUL}, {FOR_CUDA, OF_CONV}};
 #define KEYS "_ZN3c104impl26raw_local_dispatch_key_setE"
 static void *tls_library;             /* in which each thread finds its dispatch keys */
 static int is_direct;                 /* all of them are there and were verified */
 static __thread const uint64_t *keys; /* of this thread: included, excluded; as differences to the default */
 static intptr_t dtypes[256];          /* what the reader said for each number of a default dtype; 0: not asked yet */
 
-enum { AT_GRAD, AT_TRACING, AT_INFERENCE, AT_DTYPE, AT_FUNCTIONS, AT_DISPATCHES, AT_LAYERS, AT_HOOKS };
+enum { AT_GRAD, AT_TRACING, AT_INFERENCE, AT_DTYPE, AT_FUNCTIONS, AT_DISPATCHES, AT_LAYERS, AT_HOOKS, AT_SETTINGS };
 enum { DEQUE_START = 2, DEQUE_END = 6 };
 
 /* Are this thread's dispatch keys as they were at the start? An operation is traced, comes to a dispatch mode, to functorch or
@@ -82,6 +91,19 @@ keys_are_default(void)
         keys = dlsym(tls_library, KEYS); /* those of this thread */
     }
     return keys != NULL && (keys[0] | keys[1]) == 0;
+}
+
+/* As `facts.torch_settings` does. */
+static intptr_t
+read_settings(void)
+{
+    void *context = direct.context();
+    intptr_t number = ((direct.deterministic(context) & 0xFF) != 0) | ((direct.warns(context) & 0xFF) != 0) << 1 |
+                      ((direct.fills(context) & 0xFF) != 0) << 2;
+    for (int i = 0; i < direct.precisions; i++) {
+        number += (intptr_t)direct.precision(context, rows[i][0], rows[i][1]) << (4 * (i + 1));
+    }
+    return number;
 }
 
 /* Fills in what can be told at once, and gives back which parts these are, as bits. What is not has to be asked in the long
@@ -104,6 +126,7 @@ read_directly(intptr_t *values, int plain)
     if (hooks[DEQUE_START] == hooks[DEQUE_END]) {
         TELL(AT_HOOKS, 1);
     }
+    TELL(AT_SETTINGS, read_settings());
     intptr_t dtype = dtypes[direct.dtype() & 0xFF];
     if (dtype != 0) {
         TELL(AT_DTYPE, dtype);
@@ -193,7 +216,7 @@ state_from(TorchState *state, PyObject *tuple)
 {
     state->autocast = NULL;
     if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != STATE_SIZE + 1) {
-        PyErr_SetString(PyExc_TypeError, "torch's state is a tuple of ten");
+        PyErr_SetString(PyExc_TypeError, "torch's state is a tuple of eleven");
         return -1;
     }
     for (int i = 0; i < STATE_SIZE; i++) {
@@ -242,7 +265,7 @@ state_learn(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     if (PyTuple_GET_SIZE(list) != STATE_SIZE) {
-        PyErr_SetString(PyExc_ValueError, "state_learn takes nine readers");
+        PyErr_SetString(PyExc_ValueError, "state_learn takes ten readers");
         return NULL;
     }
     ready = is_direct = 0;
@@ -268,10 +291,12 @@ static PyObject *
 state_direct(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *cpu_path, *core_path;
-    if (!PyArg_ParseTuple(args, "ss", &cpu_path, &core_path)) {
+    int precisions;
+    if (!PyArg_ParseTuple(args, "ssi", &cpu_path, &core_path, &precisions)) {
         return NULL;
     }
     is_direct = 0;
+    direct.precisions = precisions < 0 ? 0 : precisions > ROWS ? ROWS : precisions;
     memset(dtypes, 0, sizeof dtypes);
     if (*cpu_path == 0 || *core_path == 0) {
         Py_RETURN_FALSE;
@@ -286,10 +311,17 @@ state_direct(PyObject *Py_UNUSED(module), PyObject *args)
         *(void **)&direct.tracing = dlsym(cpu, "_ZN5torch3jit6tracer15getTracingStateEv");
         *(void **)&direct.layers = dlsym(cpu, "_ZN2at9functorch20getDynamicLayerStackEv");
         *(void **)&direct.hooks = dlsym(cpu, "_ZN2at23SavedTensorDefaultHooks13get_tls_stateEv");
+        *(void **)&direct.context = dlsym(cpu, "_ZN2at13globalContextEv");
+        *(void **)&direct.deterministic = dlsym(cpu, "_ZNK2at7Context23deterministicAlgorithmsEv");
+        *(void **)&direct.warns = dlsym(cpu, "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv");
+        *(void **)&direct.fills = dlsym(cpu, "_ZNK2at7Context36deterministicFillUninitializedMemoryEv");
+        *(void **)&direct.precision =
+            dlsym(cpu, "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE");
         tls_library = core;
         is_direct = direct.grad != NULL && direct.inference != NULL && direct.dtype != NULL && direct.functions != NULL &&
                     direct.dispatches != NULL && direct.tracing != NULL && direct.layers != NULL && direct.hooks != NULL &&
-                    dlsym(core, KEYS) != NULL;
+                    direct.context != NULL && direct.deterministic != NULL && direct.warns != NULL &&
+                    direct.fills != NULL && direct.precision != NULL && dlsym(core, KEYS) != NULL;
     }
     return PyBool_FromLong(is_direct);
 }
@@ -309,10 +341,10 @@ state_is(PyObject *Py_UNUSED(module), PyObject *tuple)
 
 static PyMethodDef functions[] = {
     {"state_learn", state_learn, METH_VARARGS,
-     "Who is asked for torch's state: nine rows (function or None, argument or None, how), the namespace and name of "
+     "Who is asked for torch's state: ten rows (function or None, argument or None, how), the namespace and name of "
      "the forward AD level, a function that says whether autocast is on, and one that says how."},
     {"state_direct", state_direct, METH_VARARGS,
-     "state_direct(libtorch_cpu, libc10): ask what can be asked without Python's calls; with empty paths, nothing. Is it so?"},
+     "state_direct(libtorch_cpu, libc10, number of precisions): ask what can be asked without Python's calls; with empty paths, nothing. Is it so?"},
     {"state_is", state_is, METH_O, "Is torch's state as in this tuple?"},
     {NULL},
 };

@@ -8,6 +8,7 @@ each part of the state is another.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _native as n
-from ..facts import autocast_state, torch_state
+from ..facts import PRECISION_ROWS, autocast_state, torch_settings, torch_state
 
 _READERS = (
     (_C.is_grad_enabled, None, n.STATE_NUMBER),
@@ -30,6 +31,7 @@ _READERS = (
     (_C._len_torch_dispatch_stack, None, n.STATE_NUMBER),
     (_C._functorch.maybe_current_level, None, n.STATE_NUMBER_OR_NONE),
     (_C._autograd._top_saved_tensors_default_hooks, False, n.STATE_IS_NONE),
+    (torch_settings, None, n.STATE_NUMBER),
     (None, None, n.STATE_NUMBER),
 )
 
@@ -59,6 +61,20 @@ def _autocast(device: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _deterministic(warn_only: bool, fill: bool) -> Iterator[None]:
+    """Without what `torch.use_deterministic_algorithms` does besides: it tells TorchInductor."""
+    former = _C._get_deterministic_algorithms(), _C._get_deterministic_algorithms_warn_only()
+    former_fill = _C._get_deterministic_fill_uninitialized_memory()
+    _C._set_deterministic_algorithms(not former[0], warn_only=warn_only)
+    _C._set_deterministic_fill_uninitialized_memory(fill)
+    try:
+        yield
+    finally:
+        _C._set_deterministic_fill_uninitialized_memory(former_fill)
+        _C._set_deterministic_algorithms(former[0], warn_only=former[1])
+
+
+@contextlib.contextmanager
 def _default_dtype() -> Iterator[None]:
     former = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if former is torch.float32 else torch.float32)
@@ -68,7 +84,8 @@ def _default_dtype() -> Iterator[None]:
         torch.set_default_dtype(former)
 
 
-# Under each of these the answers must agree as well. (Tracing cannot be had for little; a test traces.)
+# Under each of these the answers must agree as well. (Tracing cannot be had for little, and a precision cannot be put
+# back to what it is by default; tests see to these.)
 _PROBES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
     contextlib.nullcontext,
     torch.inference_mode,
@@ -79,6 +96,7 @@ _PROBES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
     _functorch_level,
     _default_dtype,
     lambda: torch.autograd.graph.saved_tensors_hooks(_same, _same),
+    *(functools.partial(_deterministic, warn_only, fill) for warn_only in (False, True) for fill in (False, True)),
     lambda: _autocast("cpu"),
     lambda: _autocast("cuda"),
 )
@@ -93,7 +111,8 @@ def _agrees(former: tuple[Any, ...], probe: Callable[[], contextlib.AbstractCont
 def is_direct() -> bool:
     """Can C code ask torch's functions directly? It does so from now on."""
     folder = os.path.join(os.path.dirname(torch.__file__), "lib")
-    if not n.state_direct(os.path.join(folder, "libtorch_cpu.so"), os.path.join(folder, "libc10.so")):
+    libraries = os.path.join(folder, "libtorch_cpu.so"), os.path.join(folder, "libc10.so")
+    if not n.state_direct(*libraries, len(PRECISION_ROWS)):
         return False
     former = torch_state()
     try:
@@ -101,7 +120,7 @@ def is_direct() -> bool:
             return True
     except Exception:
         pass
-    return n.state_direct("", "")
+    return n.state_direct("", "", 0)
 
 
 def setup() -> None:

@@ -38,6 +38,7 @@ from .rules import (
     advance,
     answer_overrides,
     ask_for_break,
+    autocast_setting,
     call_attrgetter,
     call_compiled,
     call_first,
@@ -48,6 +49,7 @@ from .rules import (
     compare_identity,
     compile_pattern,
     context_variable,
+    count_modes,
     delete_attribute,
     delete_attribute_plainly,
     exception_info,
@@ -55,6 +57,7 @@ from .rules import (
     get_attribute,
     get_attribute_plainly,
     get_item,
+    hand_out_mode,
     hash_of,
     identity_of,
     namespace_of,
@@ -94,12 +97,16 @@ def _named(module: Any, names: str) -> list[Any]:
 _CONTEXT_OF_TORCH = (
     _named(torch._C, "is_grad_enabled is_inference_mode_enabled get_default_dtype _get_tracing_state")
     + _named(torch._C, "_len_torch_dispatch_stack")
-    + _named(torch._C, "_is_any_autocast_enabled is_any_autocast_enabled is_autocast_enabled")
-    + _named(torch, "is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled")
-    + _named(torch, "is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype")
-    + _named(torch, "is_autocast_cache_enabled _is_autocast_available")
-    + _named(torch._C, "_is_autocast_available _is_tracing")
+    + _named(torch._C, "_is_any_autocast_enabled is_any_autocast_enabled")
+    + _named(torch, "is_grad_enabled is_inference_mode_enabled get_default_dtype")
+    + _named(torch._C, "_is_tracing")
 )
+_AUTOCAST_SETTINGS = [
+    f
+    for owner in (torch, torch._C)
+    for f in _named(owner, "is_autocast_enabled is_autocast_cpu_enabled is_autocast_cache_enabled get_autocast_dtype")
+    + _named(owner, "get_autocast_gpu_dtype get_autocast_cpu_dtype")
+]
 _UNSEEN_FUNCTIONS = ("from_numpy", "frombuffer", "_from_functional_tensor", "_from_blob", "range", "nested_tensor")
 _FUNCTIONS_OF_TORCH = [
     getattr(torch._C._VariableFunctions, name)
@@ -184,11 +191,14 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
     ),
     (
         no_mode,
-        _named(torch._C, "_is_torch_function_mode_enabled _is_torch_function_all_disabled"),
+        _named(torch._C, "_is_torch_function_mode_enabled"),
         "would report the mode that watches",
     ),
+    (hand_out_mode, _named(torch._C, "_get_function_stack_at"), "would hand out the mode that watches"),
+    (count_modes, _named(torch._C, "_len_torch_function_stack"), "would report the mode that watches"),
     (nothing, _named(torch._C, "_log_api_usage_once _set_grad_enabled"), "the tensor mode sees what matters of them"),
     (state, _CONTEXT_OF_TORCH, "every recording guards this state as a whole"),
+    (autocast_setting, _AUTOCAST_SETTINGS, "guarded as a whole only while autocast is on"),
     (nothing, _FUNCTIONS_OF_TORCH, "operations: the tensor mode sees them"),
     *logging_calls.TABLE,
     (
@@ -329,6 +339,8 @@ _ASKED_ALWAYS = frozenset(
     | {
         context_variable,
         follow_weak_reference,
+        answer_overrides,
+        autocast_setting,
         call_class,
         call_first,
         call_partial,

@@ -22,7 +22,7 @@ import torch
 import torch.overrides
 
 from .. import _native
-from ..facts import container_kind
+from ..facts import autocast_part, container_kind
 from ..recording import Edge, Fact
 from .breaks import Drop
 from .constants import is_constant
@@ -33,6 +33,7 @@ from .texts import asks_for_repr
 if TYPE_CHECKING:
     from .handlers import Handlers
 
+_C: Any = torch._C
 C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 Args = tuple[Any, ...]
 Rule = Callable[["Handlers", Any, Args, tuple[str, ...]], Any]
@@ -394,9 +395,10 @@ def call_attrgetter(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]
 
 def answer_overrides(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`has_torch_function*` say True under any mode; only the wrappers of torch's own operations should hear that."""
-    if r.in_operation_wrapper():
+    if r.in_operation_wrapper() or _C._len_torch_function_stack() > 1:  # the program has modes of its own
         return None
-    return _plain_has_torch_function
+    read_again(r, _C._is_torch_function_enabled, (), ())
+    return _plain_has_torch_function if _C._is_torch_function_enabled() else _no_mode
 
 
 def _plain_has_torch_function(*args: Any) -> bool:
@@ -411,12 +413,35 @@ def _overrides(cls: type) -> bool:
 
 
 def no_mode(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
-    """The program must not see the mode that watches it."""
-    return None if r.in_operation_wrapper() else _no_mode
+    """The program must not see the mode that watches it. (How many others there are is part of torch's state.)"""
+    return None if r.in_operation_wrapper() or _C._len_torch_function_stack() > 1 else _no_mode
 
 
-def _no_mode() -> bool:
+def _no_mode(*args: Any) -> bool:
     return False
+
+
+def count_modes(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`_len_torch_function_stack`."""
+    return _count_other_modes
+
+
+def _count_other_modes() -> int:
+    count: int = _C._len_torch_function_stack()
+    return count - 1
+
+
+def hand_out_mode(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`_get_function_stack_at`: the modes are objects that no origin leads to."""
+    raise Drop("unguardable", "a mode of torch")
+
+
+def autocast_setting(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """A setting of autocast, which guards of torch's state include only while autocast is on. What the segment itself
+    has set follows from its nodes."""
+    before = autocast_part(r.tracer.autocast, func.__name__, args) if not kwnames else None
+    if before is None or before is r.paused(func, *args):
+        read_again(r, func, args, kwnames)
 
 
 def identity_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:

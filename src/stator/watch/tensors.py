@@ -21,7 +21,16 @@ from torch.overrides import TorchFunctionMode
 
 from .. import _native
 from .._native import Family, Known
-from ..facts import FORWARD_LEVEL, MODE_COUNT, container_kind, is_random, shared_storages, tensor_facts, torch_state
+from ..facts import (
+    FORWARD_LEVEL,
+    MODE_COUNT,
+    autocast_state,
+    container_kind,
+    is_random,
+    shared_storages,
+    tensor_facts,
+    torch_state,
+)
 from ..numbers_in_graphs import expect_truth
 from ..recording import Edge, Fact, Origin, TensorFacts
 from .breaks import Drop
@@ -146,6 +155,7 @@ class Tracer(_native.Tracer):
         self.outputs: list[fx.Node] = []
         self._output_index: dict[fx.Node, int] = {}
         self.state = state
+        self.autocast = autocast_state()  # its settings, be it on or off
         self.in_operator = False  # a body that is not torch's is at work
         self._symbols = recorder.symbols if nodes is None else None
         self.checking = Checking(self._nodes, self.writers)
