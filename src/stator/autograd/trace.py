@@ -23,6 +23,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ..errors import CannotDerive
 from ..facts import memory_of
+from . import meta_kernels
 from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted
 from .functional import Value, View
@@ -192,6 +193,7 @@ def trace(
     stand_ins: StandIns | None = None,
 ) -> Joint:
     """The joint graph of a function that takes `inputs` and gives back a sequence."""
+    meta_kernels.call_directly()
     around = without_cudnn if _may_norm(function) else contextlib.nullcontext
     # Stand-ins draw no random numbers; a function may do anything. (They are the process's: on the background thread,
     # which has graphs only, to put them back would undo what the program has drawn meanwhile.)

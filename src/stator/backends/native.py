@@ -59,6 +59,7 @@ def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], mode: str | None
             fw_compiler=functools.partial(_generate, part="forward"),
             bw_compiler=functools.partial(_generate, part="backward"),
             decompositions=decompositions(),
+            with_devices=False,  # a meta tensor stands for one on the CPU
         )
     except CannotDerive as why:
         events.emit(events.NotDerived(why))

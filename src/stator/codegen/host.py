@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from .. import _native as n
-from . import jit
-from .kernels import Compiled, compile_kernels
+from . import jit, small_gemm
+from .kernels import Compiled, compile_kernels, compile_small_gemm, vector_width
 
 Size = Any
 MOST = 64  # buffers of a kernel, operands of a call: what `_native/host.c` has room for
@@ -193,7 +193,20 @@ def _gemm(t: _Tables, step: Any) -> Any:
     numbers = (m, columns, k, out.strides[-2], lda, ldb, out.offset, a.offset, b.offset, batch, *batch_strides)
     flags = (int(out.dtype is torch.float64), int(transposed_a), int(transposed_b), int(step.accumulate))
     buffers = tuple(t.buffer(place.buffer) for place in (out, a, b))
+    if batch == 1 and out.dtype is torch.float32 and not transposed_a and not step.accumulate:
+        shape = small_gemm.shape_for(m, columns, by_rows=not transposed_b, width=vector_width())
+        if shape is not None:
+            return _small_gemm(
+                t, shape, buffers, (k, out.strides[-2], lda, ldb, out.offset, a.offset, b.offset, columns)
+            )
     return (n.HOST_GEMM, buffers, tuple(map(t.slot, numbers)), flags, 0, None)
+
+
+def _small_gemm(t: _Tables, shape: small_gemm.Shape, buffers: tuple[int, ...], sizes: tuple[Size, ...]) -> Any:
+    code = compile_small_gemm(shape)
+    columns, k = sizes[-1], sizes[0]
+    numbers = (t.slot(small_gemm.units(shape, columns)), t.slot(columns * k), t.slot(0), 1)
+    return (n.HOST_KERNEL, buffers, tuple(map(t.slot, sizes)), numbers, code.address("kernel"), code)
 
 
 def _leading(place: Any) -> tuple[bool, Size]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import cache, cpu, jit
+from . import cache, cpu, jit, small_gemm
 
 _NAME = "kernel"
 _FACTS = ("sizes", "count", "align", "work", "scratch")
@@ -67,6 +67,10 @@ def llvm_text(kernels: Sequence[Any]) -> str:
     texts = {kernel.key(): (kernel.name, kernel) for kernel in kernels}
     width = vector_width()
     return "\n\n".join(f"; {name}\n{cpu.write(kernel, _NAME, width).text}" for name, kernel in texts.values())
+
+
+def compile_small_gemm(shape: small_gemm.Shape) -> jit.Code:
+    return cache.compile_cached(shape.key, lambda: cache.Source(small_gemm.write(shape, _NAME), [_NAME]))
 
 
 def _is_plain(value: Any) -> bool:
