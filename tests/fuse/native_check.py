@@ -43,7 +43,12 @@ class Seen:
 
 
 def compare(
-    fn: Callable[..., Any], make: Callable[[int], Sequence[Any]], *, grads: bool = True, dynamic: bool | None = None
+    fn: Callable[..., Any],
+    make: Callable[[int], Sequence[Any]],
+    *,
+    grads: bool = True,
+    dynamic: bool | None = None,
+    backend: Any = "native",
 ) -> Seen:
     """`make(seed)`: the arguments of one call."""
     seen = Seen()
@@ -62,7 +67,7 @@ def compare(
     unsubscribe = events.subscribe(refused, events.NotGenerated)
     try:
         with stator.options.patch(suppress_errors=False):
-            compiled = stator.compile(fn, backend="native", dynamic=dynamic)
+            compiled = stator.compile(fn, backend=backend, dynamic=dynamic)
             for seed in range(3):
                 _compare_call(fn, compiled, make, seed, grads)
     finally:
@@ -94,7 +99,9 @@ def _run(fn: Any, args: Sequence[Any], grads: bool) -> list[tuple[Tensor, bool]]
     if not (grads and wanted):
         return [(r.detach(), True) for r in results]
     loss = sum(
-        (r * torch.linspace(-1, 1, r.numel()).sin().view_as(r).to(r.dtype)).sum() for r in results if r.requires_grad
+        (r * torch.linspace(-1, 1, r.numel(), device=r.device).sin().view_as(r).to(r.dtype)).sum()
+        for r in results
+        if r.requires_grad
     )
     gradients = torch.autograd.grad(loss, wanted)
     return [*[(r.detach(), True) for r in results], *[(g, False) for g in gradients]]

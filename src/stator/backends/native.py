@@ -18,7 +18,7 @@ from torch import fx
 
 from .. import events
 from ..autograd.compile import compile_function, make_boxed
-from ..codegen import host, jit, scalar, sizes
+from ..codegen import gpu_host, gpu_scalar, host, jit, scalar, sizes
 from ..codegen.kernels import llvm_text
 from ..errors import CannotDerive
 from ..fuse.decompose import decompositions
@@ -52,6 +52,11 @@ in_mode = functools.cache(InMode)  # one for each mode: functions compiled alike
 def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], mode: str | None) -> Callable[..., Any]:
     if any(isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "meta") for value in example_inputs):
         return look_up("inductor", mode)[1](gm, example_inputs)
+    return on_any_device(gm, example_inputs)
+
+
+def on_any_device(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """As `compile_graph`, but graphs on a GPU stay here: their kernels are PTX, launched from Python (so far)."""
     try:
         return compile_function(
             gm,
@@ -100,22 +105,44 @@ def _constants(module: fx.GraphModule) -> dict[str, Any]:
 
 
 def _program(module: fx.GraphModule) -> Program:
-    why = host.is_available() or _unsuitable(module)
-    if why is not None:
+    device = _device(module)
+    if device.type == "cuda":
+        program = write_program(module, gpu_scalar.supported)
+        _check_devices(module, program, device)
+        return program
+    if (why := host.is_available()) is not None:
         raise host.NotCompiled(why)
     return write_program(module, scalar.supported)
 
 
-def _unsuitable(module: fx.GraphModule) -> str | None:
-    for node in module.graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "meta"):
-            return f"a tensor on {value.device.type}"
-    return None
+def _devices(module: fx.GraphModule) -> dict[str, torch.device]:
+    values = ((node.name, node.meta.get("val")) for node in module.graph.nodes)
+    return {name: value.device for name, value in values if isinstance(value, torch.Tensor)}
+
+
+def _device(module: fx.GraphModule) -> torch.device:
+    """Where kernels run: on the one GPU that has tensors of the graph, if there is one."""
+    found = {device for device in _devices(module).values() if device.type not in ("cpu", "meta")}
+    if len(found) > 1 or any(device.type != "cuda" for device in found):
+        raise host.NotCompiled(f"tensors on {', '.join(sorted(map(str, found)))}")
+    return found.pop() if found else torch.device("cpu")
+
+
+def _check_devices(module: fx.GraphModule, program: Program, device: torch.device) -> None:
+    """Tensors of the CPU may go through a graph on a GPU, to and from operators; kernels cannot reach them."""
+    devices = _devices(module)
+    for step in program.steps:
+        for name in step.buffers if isinstance(step, Launch) else ():
+            if devices.get(name) != device:
+                raise host.NotCompiled(f"a kernel on {device} with {name}, which is not there")
 
 
 def _host_function(module: fx.GraphModule, program: Program, plain: Callable[..., Any]) -> Any:
     constants = _constants(module)
+    device = _device(module)
+    if device.type == "cuda":
+        compute_of = functools.partial(sizes.compute, program)
+        return gpu_host.GpuHost(program, plan_memory(program), constants, compute_of, plain, device)
     return host.build(program, plan_memory(program), constants, _tape, functools.partial(sizes.compute, program), plain)
 
 

@@ -294,7 +294,7 @@ class Values:
             f.do(f"store <{width} x {element}> {whole}, {GLOBAL} {address}, align {dtype.itemsize * width}")
 
     def _check(self, number: int, scope: Scope) -> None:
-        """What does not hold is noted in the status word; the host looks when it must."""
+        """What does not hold is noted in the status word; without one the kernel stops, as eager's assertions do."""
         f = self.f
         holds = self.get(self.k.values[number].args[0], scope)
         every = holds[0]
@@ -303,6 +303,13 @@ class Values:
         note, on = f.fresh("note"), f.fresh("on")
         f.do(f"br i1 {every}, label %{on}, label %{note}")
         f.label(note)
+        stop, word = f.fresh("stop"), f.fresh("word")
+        f.do(f"br i1 {f.emit(f'icmp eq {GLOBAL} %status, null')}, label %{stop}, label %{word}")
+        f.label(stop)
+        f.declare("declare void @llvm.trap()")
+        f.do("call void @llvm.trap()")
+        f.do("unreachable")
+        f.label(word)
         f.do(f"store i64 1, {GLOBAL} %status, align 8")
         f.do(f"br label %{on}")
         f.label(on)
