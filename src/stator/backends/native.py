@@ -25,6 +25,7 @@ from ..fuse.decompose import decompositions
 from ..fuse.loops import Call, Launch, Program, Ref
 from ..fuse.memory import plan_memory
 from ..fuse.script import program_script, program_text
+from ..fuse.split import split_reductions
 from ..fuse.write import write_program
 from .registry import look_up
 from .tape import tape_of
@@ -112,7 +113,7 @@ def _program(module: fx.GraphModule) -> Program:
         return program
     if (why := host.is_available()) is not None:
         raise host.NotCompiled(why)
-    return write_program(module, scalar.supported)
+    return split_reductions(write_program(module, scalar.supported))
 
 
 def _devices(module: fx.GraphModule) -> dict[str, torch.device]:

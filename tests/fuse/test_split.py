@@ -1,0 +1,91 @@
+"""Reductions split into chunks compute what the whole ones do, for any number of threads the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import stator
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "codegen"))
+
+from native_check import compare
+from random_kernels import draw
+
+from stator.fuse import evaluate
+from stator.fuse.loops import Kernel, Launch, Place, check
+from stator.fuse.split import split
+
+
+def run(launches: list[Launch], memory: dict[str, Tensor]) -> bool:
+    """Whether all checks held."""
+    held = True
+    for launch in launches:
+        check(launch.kernel)
+        try:
+            evaluate.run_kernel(launch.kernel, [memory[name] for name in launch.buffers], {})
+        except evaluate.OutOfRange:
+            held = False
+    return held
+
+
+def launch_of(kernel: Kernel) -> Launch:
+    stored = [f"b{v.attr[0]}" for v in kernel.values if v.op == "store"]
+    return Launch(kernel, [b.name for b in kernel.buffers], stored)
+
+
+def test_random_programs() -> None:
+    parts_seen: set[str] = set()
+    tried = 0
+    for seed in range(5000, 5400):
+        made = draw(seed)
+        if made.symbols or not made.kernel.inner:
+            continue
+        places: dict[str, Place] = {}
+        parts = split(launch_of(made.kernel), places, least=8, shortest=4)
+        if not parts:
+            continue
+        tried += 1
+        parts_seen |= {part.kernel.name.rsplit("_", 1)[1] for part in parts}
+        memory = {f"b{n}": m.tensor({}, seed + n) for n, m in enumerate(made.memory)}
+        want = {name: tensor.clone() for name, tensor in memory.items()}
+        holds = run([launch_of(made.kernel)], want)
+        for name, place in places.items():
+            memory[name] = torch.zeros(place.sizes, dtype=place.dtype)
+        assert run(parts, memory) == holds, f"{seed=}"
+        for name, tensor in want.items() if holds else ():
+            same = (memory[name] == tensor) | ((memory[name] != memory[name]) & (tensor != tensor))
+            assert same.all(), f"{seed=} {name}: {memory[name]} {tensor}"
+    assert tried > 40 and parts_seen == {"part", "fold", "rest"}
+
+
+SHAPES = [(1 << 20,), (1000003,), (3, 400001), (300000, 5), (2, 700, 700)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_any_number_of_threads_gives_the_same_bits(shape: tuple[int, ...]) -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        dim = 0 if shape[0] > shape[-1] or len(shape) == 1 else tuple(range(1, len(shape)))
+        return (x * 2).sum(dim), x.amax(dim), (x + 1).softmax(0 if len(shape) == 1 else -1), x.argmax()
+
+    seen = compare(program, lambda seed: [torch.randn(shape, generator=torch.Generator().manual_seed(seed))])
+    names = [step.kernel.name for made in seen.programs for step in made.steps if isinstance(step, Launch)]
+    assert any(name.endswith("_part") for name in names) and any(name.endswith("_fold") for name in names)
+    compiled = stator.compile(program, backend="native")
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    results = []
+    former = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3, 1):
+            torch.set_num_threads(threads)
+            results.append(compiled(x))
+    finally:
+        torch.set_num_threads(former)
+    for result in results[2:]:  # the first call ran eagerly
+        for got, first in zip(result, results[1], strict=True):
+            assert torch.equal(got, first)
