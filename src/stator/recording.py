@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import os
+import types
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -157,6 +158,11 @@ def describe_key(origin: Origin) -> str:
     return str(getattr(key, "__name__", key))
 
 
+def _text_of(value: Any) -> str:
+    """A value's own text, unless Python code of the program would have to make it."""
+    return f"<{type(value).__qualname__}>" if isinstance(type(value).__repr__, types.FunctionType) else repr(value)
+
+
 def describe(origin: Origin) -> str:
     """The origin as the user would write it."""
     key = origin.key
@@ -179,7 +185,7 @@ def describe(origin: Origin) -> str:
     if origin.edge is Edge.SLOT:
         return f"{base}.{key.__name__}"
     if origin.edge is Edge.CALL:
-        return f"{base}({', '.join(map(repr, key))})"
+        return f"{base}({', '.join(map(_text_of, key))})"
     if origin.edge is Edge.KEYED:
         return f"{base}[{describe(key)}]"
     return f"{base}.{key}"

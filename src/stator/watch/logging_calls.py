@@ -30,15 +30,30 @@ _LEVELS = {
 }
 
 
-_PARTS = ("isEnabledFor", "getEffectiveLevel", "_log", "makeRecord", "handle", "filter", "callHandlers")
+_PARTS = (
+    *("isEnabledFor", "getEffectiveLevel", "_log", "findCaller", "makeRecord", "handle", "filter", "callHandlers"),
+    *("log", *_LEVELS),
+)
+# What a message that no handler emits comes through besides.
+_OTHERS: tuple[tuple[type, str], ...] = ((logging.LogRecord, "__init__"), (logging.NullHandler, "handle"))
+
+
+def _is_own(function: Any) -> bool:
+    """Was it written in `logging`? Others (error trackers, test runners) put theirs in the place of its functions."""
+    if type(function) is not types.FunctionType or hasattr(function, "__wrapped__"):
+        return False
+    return function.__globals__ is vars(logging) and function.__code__.co_filename == _FILE
+
+
+_FILE = logging.Logger.__init__.__code__.co_filename
 
 
 def _is_plain(logger: Any) -> bool:
     """Does `logging` itself decide what becomes of this logger's messages?"""
     cls = type(logger)
-    return issubclass(cls, logging.Logger) and all(
-        getattr(cls, name) is getattr(logging.Logger, name) and name not in vars(logger) for name in _PARTS
-    )
+    if not issubclass(cls, logging.Logger) or not all(_is_own(getattr(owner, name, None)) for owner, name in _OTHERS):
+        return False
+    return all(_is_own(getattr(cls, name, None)) and name not in vars(logger) for name in _PARTS if hasattr(cls, name))
 
 
 def emits(logger: logging.Logger, level: int) -> bool:
@@ -160,13 +175,15 @@ def _logs_once(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
     return True
 
 
-_METHODS = [getattr(logging.Logger, name) for name in _LEVELS if hasattr(logging.Logger, name)]
-_FUNCTIONS = [getattr(logging, name) for name in (*_LEVELS, "log") if hasattr(logging, name)]
+def _own(owner: Any, *names: str) -> list[Any]:
+    """Those of the functions that nobody has replaced: what stands there instead is watched like any other."""
+    return [getattr(owner, name) for name in names if _is_own(getattr(owner, name, None))]
+
 
 TABLE: tuple[tuple[Rule, list[Any], str], ...] = (
-    (log_at_own_level, _METHODS, "a message that no handler emits changes nothing"),
-    (log_at_level, [logging.Logger.log], "a message that no handler emits changes nothing"),
-    (log_to_root, _FUNCTIONS, "may set up the root logger first"),
-    (is_enabled, [logging.Logger.isEnabledFor], "reads levels of loggers, which the guards ask for again"),
-    (get_logger, [logging.getLogger], "finds a logger by name, or makes one"),
+    (log_at_own_level, _own(logging.Logger, *_LEVELS), "a message that no handler emits changes nothing"),
+    (log_at_level, _own(logging.Logger, "log"), "a message that no handler emits changes nothing"),
+    (log_to_root, _own(logging, *_LEVELS, "log"), "may set up the root logger first"),
+    (is_enabled, _own(logging.Logger, "isEnabledFor"), "reads levels of loggers, which the guards ask for again"),
+    (get_logger, _own(logging, "getLogger"), "finds a logger by name, or makes one"),
 )
