@@ -279,6 +279,8 @@ class Tracer:
     def scalars(self) -> dict[int, tuple[Any, Any]]: ...  # numbers that are nodes, by identity
     @property
     def writers(self) -> list[int]: ...  # places, among the operations, of those that wrote to a tensor
+    @property
+    def asked(self) -> dict[Any, tuple[int, ...]]: ...  # sizes that the program has asked for, by node
     def __init__(
         self,
         watcher: Watcher,
@@ -290,6 +292,9 @@ class Tracer:
     ) -> None: ...
     def lookup(self, tensor: Any, /) -> Known:
         """The record of a tensor operand, checked against its fingerprint; outside tensors become inputs."""
+
+    def ask(self, known: Known, /) -> None:
+        """The program asks for the sizes of a known tensor."""
 
     def argument(self, value: Any, tensors: list[tuple[Any, Known]], /) -> Any:
         """A value as it stands in the graph; its tensors join the operands."""
@@ -476,6 +481,9 @@ class Tape:
 
     def __new__(cls, steps: list[tuple[Any, ...]], inputs: int, registers: int, result: tuple[int, Any], /) -> Tape: ...
     def __call__(self, *inputs: Any) -> Any: ...
+
+def expect_sizes(tensor: Any, sizes: tuple[int, ...], complain: Callable[[Any, Any], Any], /) -> Any:
+    """`complain` is called with both if these are not its sizes, and raises."""
 
 @final
 class Count:

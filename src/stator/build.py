@@ -12,6 +12,7 @@ import torch
 from . import announce, events
 from .backends.registry import Backend, is_ours
 from .errors import BackendError, SpecializationError
+from .facts import draws_numbers
 from .options import View
 from .recording import Recording
 from .relations import symbols_in_words
@@ -32,7 +33,8 @@ def build(recording: Recording, name: str, backend: tuple[str, Backend], setting
     compiled: Callable[..., Any] | None = None
     if not recording.plain and recording.graph is not None:
         captured = reference(recording.graph) if settings.verify else None
-        compiled = restoring(_compile(recording, name, backend, settings, number), recording.graph)
+        random = draws_numbers(recording.graph.graph)  # asked before a backend changes it
+        compiled = restoring(_compile(recording, name, backend, settings, number), recording.graph, random)
         if captured is not None:
             compiled = verifying(compiled, captured, Subject(name, backend, settings.debug_dir))
         if recording.checks is not None:

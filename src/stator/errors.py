@@ -138,6 +138,11 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
             "a tensor operation takes an argument of type {what} (a graph cannot hold it)",
             f"pass numbers, strings, containers or tensors, or {_MOVE_OUT}",
         ),
+        (
+            "may-fail",
+            "call to {what} (it may fail for other data, after much was written that would have to be put back)",
+            "do it before writing to tensors from outside",
+        ),
         ("operation-raised", "a tensor operation raised ({what})", "avoid the exception, or catch it outside"),
         (
             "other-compiler",

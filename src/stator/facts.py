@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from types import FunctionType, MappingProxyType, ModuleType
@@ -142,16 +141,22 @@ def stand_for(fake: Any, tensor: Any) -> None:
     fake.stator_memory = memory_of(tensor)
 
 
-_RANDOM_TAG = torch.Tag.nondeterministic_seeded
+# In the `meta` of a node: it draws random numbers; the program has asked for the sizes of its result, which were these.
+RANDOM, SIZES = "random", "sizes"
 
 
-@functools.cache
-def is_random(name: str) -> bool:
-    """Does the operation of this name draw random numbers?"""
-    packet = getattr(torch.ops.aten, name.split(".")[0], None)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
-        return False
-    return any(_RANDOM_TAG in getattr(packet, overload).tags for overload in packet.overloads())  # type: ignore[no-untyped-call]
+def draws_numbers(graph: torch.fx.Graph) -> bool:
+    """Does the graph draw random numbers, or one that is a part of it?"""
+    owner = graph.owning_module
+    for node in graph.nodes:
+        if node.meta.get(RANDOM):
+            return True
+        part = owner.get_submodule(str(node.target)) if node.op == "call_module" and owner is not None else None
+        if part is not None and any(
+            draws_numbers(m.graph) for m in part.modules() if isinstance(m, torch.fx.GraphModule)
+        ):
+            return True
+    return False
 
 
 # -- classes

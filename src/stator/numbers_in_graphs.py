@@ -77,4 +77,17 @@ def expect_truth(tensor: torch.Tensor, outcome: bool) -> None:
         raise Unexpected(f"a tensor is {not outcome}")
 
 
+def is_within(tensor: torch.Tensor, low: int, high: int) -> bool:
+    """Are all numbers of the tensor at least `low`, and below `high`?"""
+    if not tensor.numel():
+        return True
+    least, most = torch.aminmax(tensor)
+    return bool(low <= int(least) and int(most) < high)
+
+
+def wrong_sizes(name: str, tensor: torch.Tensor, sizes: tuple[int, ...]) -> None:
+    """The program has gone on as it does if the node of this name gives a tensor of these sizes."""
+    raise Unexpected(f"{name} has the sizes {tuple(tensor.shape)}; when it was recorded, {tuple(sizes)}")
+
+
 FAILING: dict[str, Callable[..., float]] = {"/": divide, "//": divide_whole, "%": remainder, "**": power}

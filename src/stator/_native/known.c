@@ -275,6 +275,24 @@ known_lookup(Tracer *t, PyObject *tensor)
     return found;
 }
 
+/* A tensor of which the program gets the sizes. (Items of a tuple result have no node of their own yet.) */
+int
+known_asked(Tracer *t, PyObject *known)
+{
+    if (!is_whole(known)) {
+        return -1;
+    }
+    Known *k = (Known *)known;
+    if (t->asked == NULL || !PyTuple_Check(k->index) || PyTuple_GET_SIZE(k->index) != 0) {
+        return 0;
+    }
+    PyObject *node = Py_NewRef(k->node), *sizes = Py_NewRef(PyTuple_GET_ITEM(k->print, 3));
+    int failed = PyDict_SetItem(t->asked, node, sizes);
+    Py_DECREF(node);
+    Py_DECREF(sizes);
+    return failed;
+}
+
 /* ---- after an operation ---- */
 
 /* An operand: borrowed from the list, which its caller holds. */

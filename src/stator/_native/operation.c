@@ -9,8 +9,9 @@
 /* As in watch/spelling.py. */
 enum { TREATMENT_OPERATION, TREATMENT_FACT };
 enum { WAY_KIND, WAY_NAME, WAY_LABEL, WAY_WRITES, WAY_METHOD, WAY_SPELLED, WAY_RANDOM, WAY_DATA, WAY_USUAL, WAY_FAILS,
-       WAY_SIZE };
+       WAY_SIZES, WAY_COUNT };
 enum { MOST_ARGUMENTS = 60 };
+enum { STEP_RUN = 5 }; /* of a `watch.tensors.Step`: what is called in place of the function, or None */
 
 enum { BEFORE, AFTER, RAISED, FAILED, REGISTER, RETURNED, TRACER, CALL_FUNCTION, CALL_METHOD, INPLACE, OUT, NAMES };
 static PyObject *names[NAMES], *no_index;
@@ -83,6 +84,14 @@ may_need_data(unsigned long long places, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
+/* Is there a tensor that is to hold the result? */
+static int
+gives_out(PyObject *kwargs)
+{
+    PyObject *out = kwargs == NULL ? NULL : PyDict_GetItemWithError(kwargs, names[OUT]);
+    return out != NULL ? out != Py_None : PyErr_Occurred() ? -1 : 0;
+}
+
 /* Does it write to an operand, by its name and arguments? */
 static int
 writes(PyObject *way, PyObject *kwargs)
@@ -93,7 +102,7 @@ writes(PyObject *way, PyObject *kwargs)
     PyObject *inplace = Py_XNewRef(PyDict_GetItemWithError(kwargs, names[INPLACE]));
     int yes = inplace != NULL ? PyObject_IsTrue(inplace) : PyErr_Occurred() ? -1 : 0;
     Py_XDECREF(inplace);
-    return yes == 0 ? PyDict_Contains(kwargs, names[OUT]) : yes;
+    return yes == 0 ? gives_out(kwargs) : yes;
 }
 
 /* How the operation is written as a node. */
@@ -135,10 +144,11 @@ before_fact(Tracer *t, Step *s, PyObject *args)
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
         if (is_tensor(PyTuple_GET_ITEM(args, i))) {
             PyObject *known = known_lookup(t, PyTuple_GET_ITEM(args, i));
-            if (known == NULL) {
+            int failed = known == NULL || (says(s->way, WAY_SIZES) && known_asked(t, known) < 0);
+            Py_XDECREF(known);
+            if (failed) {
                 return -1;
             }
-            Py_DECREF(known);
         }
     }
     return 1;
@@ -149,19 +159,26 @@ static int
 before(Tracer *t, Step *s, PyObject *func, PyObject *args, PyObject *kwargs)
 {
     PyObject *way = s->way = Py_XNewRef(PyDict_GetItemWithError(tracer_knows.ways, func));
-    if (way == NULL || !PyTuple_Check(way) || PyTuple_GET_SIZE(way) < WAY_SIZE) {
+    if (way == NULL || !PyTuple_Check(way) || PyTuple_GET_SIZE(way) < WAY_COUNT) {
         return PyErr_Occurred() ? -1 : 0;
     }
     int fact = PyLong_AsLong(PyTuple_GET_ITEM(way, WAY_KIND)) == TREATMENT_FACT;
     if (!says(way, WAY_USUAL) || (fact && t->shapes != NULL)) {
         return 0;
     }
+    unsigned long long places = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(way, WAY_DATA));
+    if (may_need_data(places, args, kwargs)) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
     if (fact) {
         return before_fact(t, s, args);
     }
-    unsigned long long places = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(way, WAY_DATA));
-    if (may_need_data(places, args, kwargs) || (t->mutates && !t->risky && says(way, WAY_FAILS))) {
-        return PyErr_Occurred() ? -1 : 0;
+    if (says(way, WAY_FAILS) && t->mutates && !t->risky) {
+        return 0;
+    }
+    int out = gives_out(kwargs);
+    if (out != 0) {
+        return out < 0 ? -1 : 0;
     }
     s->tensors = PyList_New(0);
     if (s->tensors == NULL || tracer_check_state(t) < 0 || spell(t, s, func, args, kwargs) < 0) {
@@ -300,7 +317,10 @@ static PyObject *
 run_step(Tracer *t, Step *s, PyObject *func, PyObject *args, PyObject *kwargs)
 {
     Watcher *w = (Watcher *)Py_NewRef((PyObject *)t->watcher);
-    PyObject *result = watcher_leaf(w, func, args, kwargs);
+    PyObject *instead = s->python != NULL && PyTuple_Check(s->python) && PyTuple_GET_SIZE(s->python) > STEP_RUN
+                            ? PyTuple_GET_ITEM(s->python, STEP_RUN)
+                            : Py_None;
+    PyObject *result = watcher_leaf(w, instead == Py_None ? func : instead, args, kwargs);
     Py_DECREF(w);
     if (result == NULL) {
         tell_raise(t, func);

@@ -509,9 +509,35 @@ static PyTypeObject TapeType = {
     .tp_members = tape_members,
 };
 
+/* expect_sizes(tensor, sizes, complain): `complain` is called with both if these are not its sizes, and raises. */
+static PyObject *
+expect_sizes(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    static PyObject *name; /* interned once */
+    if (nargs != 3 || (name == NULL && (name = PyUnicode_InternFromString("shape")) == NULL)) {
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "expect_sizes(tensor, sizes, complain)");
+    }
+    PyObject *shape = PyObject_GetAttr(args[0], name);
+    int equal = shape == NULL ? -1 : PyObject_RichCompareBool(shape, args[1], Py_EQ);
+    Py_XDECREF(shape);
+    if (equal == 0) {
+        PyObject *both[] = {args[0], args[1]};
+        return PyObject_Vectorcall(args[2], both, 2, NULL);
+    }
+    return equal < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static PyMethodDef functions[] = {
+    {"expect_sizes", (PyCFunction)(void (*)(void))expect_sizes, METH_FASTCALL, "Has a tensor these sizes?"},
+    {NULL},
+};
+
 int
 tape_setup(PyObject *module)
 {
+    if (PyModule_AddFunctions(module, functions) < 0) {
+        return -1;
+    }
     static const struct {
         const char *name;
         int value;

@@ -270,7 +270,8 @@ tracer_init(PyObject *self, PyObject *args, PyObject *kwds)
     t->lines = PyDict_New();
     t->scalars = PyDict_New();
     t->writers = PyList_New(0);
-    if (t->forget == NULL || t->lines == NULL || t->scalars == NULL || t->writers == NULL) {
+    t->asked = PyDict_New();
+    if (t->asked == NULL || t->forget == NULL || t->lines == NULL || t->scalars == NULL || t->writers == NULL) {
         Py_XDECREF(known);
         return -1;
     }
@@ -300,6 +301,7 @@ tracer_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(t->lines);
     Py_VISIT(t->scalars);
     Py_VISIT(t->writers);
+    Py_VISIT(t->asked);
     Py_VISIT(t->shapes);
     Py_VISIT(t->expected);
     Py_VISIT(t->answers);
@@ -321,6 +323,7 @@ tracer_clear(PyObject *self)
     Py_CLEAR(t->lines);
     Py_CLEAR(t->scalars);
     Py_CLEAR(t->writers);
+    Py_CLEAR(t->asked);
     Py_CLEAR(t->shapes);
     Py_CLEAR(t->expected);
     Py_CLEAR(t->answers);
@@ -397,7 +400,14 @@ node_method(PyObject *self, PyObject *args)
     return tracer_node((Tracer *)self, op, target, arguments, kwargs, label);
 }
 
+static PyObject *
+asked_method(PyObject *self, PyObject *known)
+{
+    return !is_whole(self) || known_asked((Tracer *)self, known) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 static PyMethodDef tracer_methods[] = {
+    {"ask", asked_method, METH_O, "The program asks for the sizes of a known tensor."},
     {"lookup", lookup_method, METH_O, "The record of a tensor, compared with it; outside tensors become inputs."},
     {"argument", argument_method, METH_VARARGS, "A value as it stands in the graph; its tensors join the operands."},
     {"refresh", refresh_method, METH_VARARGS, "After an operation: did it write? The families written to move on."},
@@ -410,6 +420,7 @@ static PyMemberDef tracer_members[] = {
     {"known", T_OBJECT_EX, offsetof(Tracer, known), READONLY, "{identity: what is known of the tensor}"},
     {"scalars", T_OBJECT_EX, offsetof(Tracer, scalars), READONLY, "{identity: (number, node)}"},
     {"writers", T_OBJECT_EX, offsetof(Tracer, writers), READONLY, "Places of the operations that wrote to a tensor."},
+    {"asked", T_OBJECT_EX, offsetof(Tracer, asked), READONLY, "{node: sizes}, of those that the program has asked for."},
     {"shapes", T_OBJECT, offsetof(Tracer, shapes), 0, "Called with every operation's node and result."},
     {"operations", T_PYSSIZET, offsetof(Tracer, operations), 0, NULL},
     {"last_effect", T_LONGLONG, offsetof(Tracer, last_effect), 0,

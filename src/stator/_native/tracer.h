@@ -32,6 +32,7 @@ typedef struct {
     PyObject *make_graph, *graph, *nodes; /* who gives a torch.fx.Graph, that graph once there is a node, its operations */
     PyObject *scalars; /* {address: (number, node)}, of numbers that are nodes */
     PyObject *writers; /* the places, among the operations, of those that wrote to a tensor */
+    PyObject *asked;  /* {node: sizes} of tensors made by a node whose sizes the program has asked for */
     PyObject *shapes; /* called with every operation's node and result; or NULL: all sizes are constants */
     PyObject *lines;  /* {(address of a code object, instruction): text} */
     PtrSet own_codes, user_codes;
@@ -64,6 +65,7 @@ extern PyTypeObject FamilyType, KnownType, TracerType;
 PyObject *known_lookup(Tracer *t, PyObject *tensor); /* a Known; NULL: error. New references, as all of these */
 int known_refresh(Tracer *t, PyObject *tensors, int in_place); /* did the operation write? -1: error */
 int known_enter(Tracer *t, PyObject *result, PyObject *node, PyObject *index, PyObject *tensors);
+int known_asked(Tracer *t, PyObject *known); /* the program asks for its sizes */
 int known_has(Tracer *t, PyObject *value); /* is it a tensor in the table? */
 int tracer_check_state(Tracer *t); /* -1: it is not as expected */
 PyObject *tracer_node(Tracer *t, PyObject *op, PyObject *target, PyObject *args, PyObject *kwargs, PyObject *label);

@@ -6,6 +6,7 @@ attributes). What fx would write as Python code does the same, one frame and man
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from torch import fx
 
 from .. import _native as n
+from ..facts import SIZES
+from ..numbers_in_graphs import wrong_sizes
 
 Part = tuple[int, Any]
 _NAMES = ("add", "sub", "mul", "truediv", "matmul", "pow", "floordiv", "mod", "getitem")
@@ -73,6 +76,15 @@ class _Writer:
                 self.count += 1
             out = self.registers[node] = self._free.pop()
         self.steps.append((kind, target, args, tuple(node.kwargs), out, tuple(last)))
+        if SIZES in node.meta and out >= 0:
+            self.steps.append(self._sizes(out, node.name, node.meta[SIZES]))
+
+    @staticmethod
+    def _sizes(register: int, name: str, sizes: tuple[int, ...]) -> tuple[Any, ...]:
+        """The program has asked for the sizes of this value: they must be the same."""
+        args = [(n.TAPE_REGISTER, register), (n.TAPE_CONSTANT, sizes)]
+        args.append((n.TAPE_CONSTANT, functools.partial(wrong_sizes, name)))
+        return n.TAPE_CALL, n.expect_sizes, args, (), -1, ()
 
 
 def tape_of(graph: fx.Graph) -> n.Tape | None:

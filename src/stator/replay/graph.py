@@ -14,8 +14,6 @@ import torch
 from torch import fx
 from torch.fx import graph_module
 
-from ..facts import is_random
-
 _STATE_NODES = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_enter_autocast"})
 
 
@@ -66,12 +64,11 @@ def may_have_run(replay: Any, error: BaseException) -> bool:
     return not isinstance(frames[-1].f_locals.get("compiled"), (types.FunctionType, types.MethodType))
 
 
-def restoring(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
+def restoring(compiled: Callable[..., Any], graph: fx.GraphModule, random: bool) -> Callable[..., Any]:
     """The compiled graph, wrapped if some of its nodes set state or draw numbers: nobody else would undo that."""
     weakref.finalize(graph, _forget_source, type(graph)).atexit = False
     compiled = _settled(compiled, graph)
     names = {str(getattr(node.target, "__name__", node.target)) for node in graph.graph.nodes}
-    random = any(map(is_random, names))
     if not random and not names & _STATE_NODES:
         return compiled
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import fx
 from torch.fx.node import map_arg
 
-from ..facts import is_random
-from ..numbers_in_graphs import COMPARISONS
+from ..facts import RANDOM
+from ..numbers_in_graphs import COMPARISONS, is_within
 from ..recording import Checks
 from ..relations import BINARY, TERMS, UNARY, Expression, terms_of
 from .nodes import Nodes
@@ -55,10 +55,20 @@ class Compared(NamedTuple):
         return bool(COMPARISONS[self.comparison](*both))
 
 
+class Within(NamedTuple):
+    """All numbers of a tensor are at least `low`, and below `high`."""
+
+    low: int
+    high: int
+
+    def holds(self, tensor: Any) -> bool:
+        return is_within(tensor, self.low, self.high)
+
+
 class _Expected(NamedTuple):
     place: int  # how many operations come before it
     node: fx.Node
-    compared: Compared | None
+    compared: Compared | Within | None
     outcome: bool
     raises: bool  # does the program raise if it comes out otherwise?
 
@@ -71,7 +81,7 @@ def _can_be_repeated(node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method"):
         return node.op == "placeholder"
     name = _name(node)
-    if is_random(name) or name in _HEAVY or name.startswith("linalg"):
+    if node.meta.get(RANDOM) or name in _HEAVY or name.startswith("linalg"):
         return False
     return not is_opaque(node.target) and _is_known(node)
 
@@ -90,12 +100,15 @@ class Checking:
         self._writers = writers
         self.symbols: Symbols | None = None  # the numbers that may be others in the next call
         self._expected: list[_Expected] = []
+        self._bounded: list[_Expected] = []  # those about indices
         self._needed: set[fx.Node] = set()
         self._sizes: dict[fx.Node, Expression] = {}
 
-    def add(self, node: fx.Node, outcome: bool, compared: Compared | None = None) -> bool:
-        """The program insists on the truth of this tensor, or of the number in it, compared. Nothing from outside has
-        been written to so far. False: that cannot be checked before the graph runs."""
+    def add(self, node: fx.Node, outcome: bool, compared: Compared | Within | None = None) -> bool:
+        """The program insists on the truth of this tensor, or of the numbers in it, compared. Nothing from outside that
+        it depends on has been written to so far. False: that cannot be checked before the graph runs."""
+        if any(e.node is node and e.compared == compared and e.outcome is outcome for e in self._bounded):
+            return True  # it has not changed since
         return self._add(node, outcome, compared, self._ancestry(node), raises=True)
 
     def expect(self, node: fx.Node, outcome: bool, compared: Compared | None, settings: set[fx.Node]) -> bool:
@@ -104,12 +117,20 @@ class Checking:
         return self._add(node, outcome, compared, needed, raises=False)
 
     def _add(
-        self, node: fx.Node, outcome: bool, compared: Compared | None, needed: set[fx.Node] | None, *, raises: bool
+        self,
+        node: fx.Node,
+        outcome: bool,
+        compared: Compared | Within | None,
+        needed: set[fx.Node] | None,
+        *,
+        raises: bool,
     ) -> bool:
         if needed is None:
             return False
         self._needed |= needed
         self._expected.append(_Expected(len(self._nodes.operations), node, compared, outcome, raises))
+        if isinstance(compared, Within):
+            self._bounded.append(self._expected[-1])
         return True
 
     def is_constant(self, node: fx.Node) -> bool:
@@ -225,6 +246,8 @@ class Checking:
     def _truth(graph: fx.Graph, made: dict[fx.Node, fx.Node], expected: _Expected) -> fx.Node:
         """Taken where the program took it: the tensor may be written to later."""
         node = made[expected.node]
+        if isinstance(expected.compared, Within):
+            return graph.call_function(is_within, (node, *expected.compared))
         if expected.compared is not None:
             taken = graph.call_method("item", (node,))
             comparison, other, swapped = expected.compared

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from ..facts import is_random
+from ..facts import RANDOM
 
 _STATE_SETTERS = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_enter_autocast"})
 _LEAVING_STATE = frozenset({"_exit_inference_mode", "_exit_autocast"})
@@ -37,7 +37,7 @@ def move_early(
         name = _name(node)
         if name in _LEAVING_STATE or (name in _STATE_SETTERS and (place >= begin or node in early)):
             return None
-        if node in early and is_random(name):
+        if node in early and node.meta.get(RANDOM):
             return None
     first = [node for node in operations[begin:end] if node in early]
     rest = [node for node in operations[begin:end] if node not in early]

@@ -28,6 +28,15 @@ if "numpy" in sys.modules:  # torch loads it; its numbers print as `np.float64(0
 _set = object.__setattr__  # past `Node.__setattr__`, which looks after nodes that stand in a graph
 
 
+_RESHAPE_IN_PLACE = frozenset("t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_ as_strided_ resize_ set_".split())
+
+
+def is_reshaped_by(user: fx.Node) -> bool:
+    """Does this node change the sizes of a tensor that it is given?"""
+    name = user.target if isinstance(user.target, str) else getattr(user.target, "__name__", "")
+    return name in _RESHAPE_IN_PLACE
+
+
 class Regions:
     """Which operations were recorded inside of checkpointed calls; the outermost call counts."""
 

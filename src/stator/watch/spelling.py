@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _native
-from ..facts import is_random
+from .models import torch_functions
 from .operators import SCRIPTED, as_function, is_opaque, writes_by_schema
 
 
@@ -202,41 +202,60 @@ class Way(NamedTuple):
     random: bool
     data: int  # bits: where among the arguments a tensor makes `needs_data` say yes; 0: nowhere, nor by keyword
     usual: bool  # is it handled as most are, and `data` all that `needs_data` knows of it?
-    fails: bool  # are there arguments for which `may_fail` says yes?
+    fails: bool  # are there arguments for which it may fail?
+    sizes: bool  # does it tell sizes?
     reason: str
     opaque: bool  # does it run code that is not torch's?
+    known: torch_functions.Known  # what the operators of its name say
 
 
 def way_of(func: Any) -> Way:
     name, opaque = name_of(func), is_opaque(func)
     kind, reason = treatment_of(func) if not opaque else (Treatment.OPERATION, "")
-    data = _places_of_data(name) if kind is Treatment.OPERATION and not opaque and _may_need_data(func, name) else 0
+    known = torch_functions.known_by_name(func, name)
+    writes = writes_by_schema(func) if opaque else writes_in_place(name, {})
+    usual = known.simple and not (writes and known.fails and name != "__setitem__")
     return Way(
         kind=kind,
         name=name,
         label=name.strip("_"),
-        writes=writes_by_schema(func) if opaque else writes_in_place(name, {}),
+        writes=writes,
         method=_is_tensor_method(func),
         spelled=not isinstance(func, (types.MethodWrapperType, *SCRIPTED)) and name not in _SPELLED_OTHERWISE,
-        random=is_random(name),
-        data=data,
-        usual=kind in (Treatment.FACT, Treatment.OPERATION) and name not in _UNUSUAL and not opaque,
-        fails=name in ("__getitem__", "__setitem__") or may_fail(name, ()),
+        random=torch_functions.draws_numbers(name),
+        data=_data_of(func, name, kind, opaque),
+        usual=(kind is Treatment.FACT or (kind is Treatment.OPERATION and usual))
+        and name not in _UNUSUAL
+        and not opaque,
+        fails=known.fails,
+        sizes=kind is Treatment.FACT and name in _SIZE_FACTS,
         reason=reason,
         opaque=opaque,
+        known=known,
     )
 
 
-_UNUSUAL = frozenset({"where", "one_hot", "requires_grad_", "type"})
+def _data_of(func: Any, name: str, kind: Treatment, opaque: bool) -> int:
+    if kind is Treatment.FACT:
+        return 0 if name in _FACTS_OF_SEVERAL else _EVERYWHERE - 1
+    return _places_of_data(name) if kind is Treatment.OPERATION and not opaque and _may_need_data(func, name) else 0
+
+
+_UNUSUAL = frozenset({"where", "one_hot", "requires_grad_", "type", "sparse_dim", "dense_dim"})
 _MOST_ARGUMENTS = 60  # those behind count as one
+_EVERYWHERE = (2 << _MOST_ARGUMENTS) - 1
+_SIZE_FACTS = frozenset(
+    "shape size numel nelement stride __len__ nbytes dim ndim ndimension is_contiguous is_same_size dim_order".split()
+)
+# Facts about several tensors; the others take one, and numbers.
+_FACTS_OF_SEVERAL = frozenset("result_type can_cast is_same_size _has_compatible_shallow_copy_type".split())
 
 
 def _places_of_data(name: str) -> int:
-    everywhere = (2 << _MOST_ARGUMENTS) - 1
     if name in _FACTORIES:
-        return everywhere
+        return _EVERYWHERE
     if name in _SIZED_BY_DATA or name in ("__getitem__", "__setitem__"):
-        return everywhere - 1
+        return _EVERYWHERE - 1
     wanted = sum(1 << index for index in range(_MOST_ARGUMENTS) if _wants_number(name, index, None))
     return wanted | 1 << _MOST_ARGUMENTS
 
@@ -304,23 +323,7 @@ def writes_in_place(name: str, kwargs: dict[str, Any]) -> bool:
     if name.endswith("__"):
         return name == "__setitem__" or (name.startswith("__i") and name not in ("__index__", "__invert__", "__int__"))
     # Normalisations write to their running statistics, and not every one of them counts up the version.
-    return name.endswith("_") or bool(kwargs.get("inplace")) or "out" in kwargs or name in _NORMALISATIONS
-
-
-# Operations that fail or not by the contents of a tensor, not only by its shape.
-_MAY_FAIL = frozenset(
-    "index_select gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_add index_add_ "
-    "index_copy index_copy_ index_fill index_fill_ index_put index_put_ take take_along_dim put put_ masked_scatter "
-    "masked_scatter_ embedding embedding_bag cross_entropy nll_loss multinomial bernoulli inverse cholesky _assert "
-    "one_hot binary_cross_entropy".split()
-)
-
-
-def may_fail(name: str, args: tuple[Any, ...]) -> bool:
-    """Can this operation raise in a later call although all shapes are the same?"""
-    if name in ("__getitem__", "__setitem__"):
-        return _has_tensor(args[1])
-    return name in _MAY_FAIL or name.startswith("linalg")
+    return name.endswith("_") or bool(kwargs.get("inplace")) or kwargs.get("out") is not None or name in _NORMALISATIONS
 
 
 def _has_tensor(value: Any) -> bool:

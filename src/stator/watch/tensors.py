@@ -24,24 +24,27 @@ from .._native import Family, Known
 from ..facts import (
     FORWARD_LEVEL,
     MODE_COUNT,
+    RANDOM,
+    SIZES,
     autocast_state,
     container_kind,
-    is_random,
     shared_storages,
     tensor_facts,
     torch_state,
 )
 from ..numbers_in_graphs import expect_truth
 from ..recording import Edge, Fact, Origin, TensorFacts
+from . import failing
 from .breaks import Drop
 from .checks import Checking
 from .constants import is_constant
 from .containers import expose
 from .early import move_early
 from .fingerprints import PLAIN_TENSORS, fingerprint
-from .nodes import NOTHING, OWN_FOLDERS, Nodes
+from .models.torch_functions import OPAQUE, SIMPLE, Model, Unknown, model_of, without_own_frames
+from .nodes import NOTHING, OWN_FOLDERS, Nodes, is_reshaped_by
 from .operators import require_sizes
-from .spelling import Treatment, Way, may_fail, needs_data, spell, way_of, writes_in_place
+from .spelling import Treatment, Way, needs_data, spell, way_of, writes_in_place
 from .truths import Truths
 
 if TYPE_CHECKING:
@@ -107,6 +110,8 @@ class Step(NamedTuple):
     tensors: list[tuple[Any, Known]]
     in_place: bool
     node: tuple[str, Any, tuple[Any, ...], dict[str, Any], str]  # the arguments of `Tracer.node`
+    run: Any = None  # called in place of the function, to look on; C code reads it, by position
+    model: Model | Unknown = SIMPLE
 
 
 class TensorMode(_native.Mode, TorchFunctionMode):
@@ -163,6 +168,11 @@ class Tracer(_native.Tracer):
         if self._symbols is not None:
             self.shapes = self._sized
 
+    @property
+    def hoists(self) -> bool:
+        """Can checks with plain numbers come before the graph?"""
+        return self._symbols is None and not self._inside
+
     def begin(self) -> None:
         """The mode has been pushed: from here on the state changes only through nodes."""
         self.active = True
@@ -185,6 +195,7 @@ class Tracer(_native.Tracer):
     def _raised(self, func: Any, error: Exception) -> None:
         """The operation itself raised."""
         self.in_operator = False
+        error.__traceback__ = without_own_frames(error.__traceback__)
         self._recorder.failed_inside(Drop("operation-raised", f"{_way_of(func).name}: {type(error).__name__}"))
 
     def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
@@ -213,6 +224,10 @@ class Tracer(_native.Tracer):
             for arg in args:
                 if is_tensor(arg):
                     tensors.append((arg, self.lookup(arg)))
+            if kind is Treatment.FACT:
+                self._require_fact(way, args, kwargs)
+                for _, known in tensors if way.sizes and self._symbols is None else ():
+                    self.ask(known)
             return Step(kind, name, tensors, False, ("call_function", func, args, kwargs, way.label))
         self._check_state()
         if way.data and needs_data(func, name, args, kwargs):
@@ -220,10 +235,9 @@ class Tracer(_native.Tracer):
             args = (*args[:first], *self.truths.without_constants(args[first:]))
             if needs_data(func, name, args, kwargs):
                 raise Drop("dynamic-shape-op", name)
-        if way.opaque:
-            require_sizes(func, name, args, kwargs)
-            self.in_operator = True
-        self.risky = self.risky or (self.mutates and (way.opaque or may_fail(name, args)))
+        model = self._model_of(func, way, args, kwargs)
+        run = model.run if isinstance(model, Unknown) else None
+        given = args
         op, target, label = "call_function", func, way.label
         if not way.spelled:
             op, target, args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
@@ -233,7 +247,27 @@ class Tracer(_native.Tracer):
         node_args = tuple([argument(arg, tensors) for arg in args])
         node_kwargs = {key: argument(arg, tensors) for key, arg in kwargs.items()} if kwargs else kwargs
         in_place = writes_in_place(name, kwargs) if kwargs and not way.opaque else way.writes
-        return Step(kind, name, tensors, in_place, (op, target, node_args, node_kwargs, label))
+        if isinstance(model, Model) and model.fails:
+            failing.prepare(self, name, given, tensors, in_place)
+        return Step(kind, name, tensors, in_place, (op, target, node_args, node_kwargs, label), run, model)
+
+    def _model_of(self, func: Any, way: Way, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Model | Unknown:
+        if way.opaque:
+            require_sizes(func, way.name, args, kwargs)
+            self.in_operator = True
+            return OPAQUE
+        model = model_of(func, way.name, way.known, args, kwargs)
+        if isinstance(model, Model) and model.reason:
+            raise Drop(model.reason, way.name)
+        return model
+
+    @staticmethod
+    def _require_fact(way: Way, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A tensor that is given in the place of a number is read."""
+        if way.data and any(map(is_tensor, (*args[1:], *kwargs.values()))):
+            raise Drop("tensor-scalar", "a number")
+        if way.name in ("sparse_dim", "dense_dim") and args[0].layout is not _STRIDED:
+            raise Drop("tensor-scalar", "the number of its sparse dimensions")
 
     def _after(self, step: Step, result: Any) -> Any:
         """It has run: the node, and what is known of the tensors now. Gives what the program gets."""
@@ -254,18 +288,33 @@ class Tracer(_native.Tracer):
             self.expected, self.answers = self._read_state_under_mode(), None
             self.last_effect = self._recorder.watcher.events
         else:
+            model = self._concluded(step)
             wrote = self.refresh(step.tensors, step.in_place) or self._switched_grad(step.name, step.tensors)
             self.operations += 1
-            if wrote or opaque or is_random(step.name):
+            if model is not step.model:  # else `_before` has seen to it
+                self.risky = self.risky or (self.mutates and model.fails)
+            if wrote or opaque or model.random:
                 self.last_effect = self._recorder.watcher.events
             if wrote or not self._returns_known(result):
                 node = self.node(*step.node)
+                if model.random:
+                    node.meta[RANDOM] = True
                 if self._symbols is not None:
                     self._sized(node, result)
                 self._register(result, node, step.tensors)
             elif self._symbols is not None:
                 self._returned(*step.node[:4])
         return result
+
+    def _concluded(self, step: Step) -> Model:
+        """The model of a function that has run; of a new one, after it was seen."""
+        if isinstance(step.model, Model):
+            return step.model
+        model = step.model.concluded()
+        if model.reason:
+            changed = any(fingerprint(tensor)[0] != known.print[0] for tensor, known in step.tensors)
+            raise Drop(model.reason, step.name, transient=changed or step.in_place)  # the next one breaks before it
+        return model
 
     def _returned(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operation gave back a tensor that it got: it must do so in other calls, too, whatever their sizes."""
@@ -543,6 +592,11 @@ class Tracer(_native.Tracer):
         known = self.known
         return [o.index for o, t, _ in self.inputs if known[id(t)].family.epoch or known[id(t)].family.version is None]
 
+    def written_tensors(self) -> list[Any]:
+        """Those inputs."""
+        written = set(self.written_inputs())
+        return [tensor for origin, tensor, _ in self.inputs if origin.index in written]
+
     def early_inputs(self) -> list[int]:
         """What may fail for other numbers comes first: the origins of inputs that are written before it is through."""
         symbols = self._symbols
@@ -630,15 +684,28 @@ class Tracer(_native.Tracer):
             return None
         if self._symbols is not None and self._symbols.matter:
             self._symbols.tell(self._nodes.inputs)
+        self._note_sizes()
         # Lazy: the graph's Python is written when somebody runs or reads it.
         root = torch.nn.Module()
         for number, leaf in enumerate(self._leaves, 1):
             root.add_module(f"leaf_{number}", leaf)
         return _LazyGraphModule(root, self._nodes.close(self.outputs), class_name=name)
 
+    def _note_sizes(self) -> None:
+        """The sizes that the program has asked for, in the nodes: up to the first write, or all if writes are undone.
+
+        They follow from those of the inputs, or the model of an operation is wrong: so a replay compares them.
+        """
+        operations = self._nodes.operations
+        end = self.writers[0] if self.writers and self.mutates and not self.risky else len(operations)
+        for node in operations[:end] if self.asked and self._symbols is None else ():
+            if node in self.asked and not any(is_reshaped_by(user) for user in node.users):
+                node.meta[SIZES] = tuple(self.asked[node])
+
     def release(self) -> None:
         """Weak references in the table know the table."""
         self.known.clear()
+        self.asked.clear()
 
 
 def _example(tensor: Any, facts: TensorFacts) -> Any:
