@@ -61,6 +61,7 @@ _BREAKS = {
     "_indices": "dynamic-shape-op",
     "_values": "dynamic-shape-op",
     "is_coalesced": "tensor-scalar",
+    "coalesce": "dynamic-shape-op",  # it may be so already, and then it is the same tensor
     "_nnz": "tensor-scalar",
     "untyped_storage": "tensor-data-ptr",
     "storage": "tensor-data-ptr",
@@ -262,7 +263,7 @@ def _places_of_data(name: str) -> int:
 
 def _may_need_data(func: Any, name: str) -> bool:
     """Are there arguments for which `needs_data` says yes?"""
-    if name in ("__getitem__", "where", "one_hot") or name in _SIZED_BY_DATA:
+    if name in (*_ITEMS, "where", "one_hot") or name in _SIZED_BY_DATA:
         return True
     packet = getattr(torch.ops.aten, name, None) if not name.startswith("__") else None
     if packet is None or isinstance(func, types.FunctionType):

@@ -31,7 +31,7 @@ _SIZED = frozenset(
     "fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask "
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams quantize_per_channel _transform_bias_rescale_qkv "
     "embedding_renorm_ lift_fresh_copy select_copy slice_copy split_copy view_as_real_copy view_as_complex_copy "
-    "detach_copy _neg_view_copy _conj_copy".split()
+    "detach_copy _neg_view_copy _conj_copy _is_all_true _is_any_true".split()
 )
 # They read what a layout other than strided keeps: of how many elements that is depends on the data.
 _OF_SPARSE = frozenset(
@@ -40,8 +40,8 @@ _OF_SPARSE = frozenset(
 )
 # Their numbers follow from the kinds and shapes of their arguments.
 _NUMBERS_BY_SHAPE = frozenset(
-    "_fused_sdp_choice is_same_size size stride numel dim is_contiguous is_strides_like_format "
-    "is_non_overlapping_and_dense storage_offset _has_same_storage_numel _has_compatible_shallow_copy_type "
+    "_fused_sdp_choice is_same_size size stride numel dim is_contiguous "
+    "storage_offset _has_same_storage_numel _has_compatible_shallow_copy_type "
     "_use_cudnn_ctc_loss _use_miopen_ctc_loss _use_cudnn_rnn_flatten_weight sym_size sym_stride sym_numel "
     "sym_storage_offset sym_is_contiguous _efficient_attention_forward _flash_attention_forward "
     "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
@@ -72,6 +72,7 @@ _NAMES_OF_TOTAL = """
     slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d
     _conv_depthwise2d conv_depthwise3d thnn_conv2d im2col col2im unfold_backward
     mkldnn_rnn_layer _cudnn_rnn _cudnn_rnn_flatten_weight _thnn_fused_lstm_cell _thnn_fused_gru_cell
+    _is_all_true _is_any_true
     sum nansum mean prod amax amin aminmax max min all any argmax argmin var std var_mean std_mean norm
     linalg_vector_norm logsumexp count_nonzero median nanmedian mode kthvalue dist trace cumsum cumprod cummax cummin
     _cummax_helper _cummin_helper logcumsumexp _logcumsumexp _aminmax hash_tensor linalg_cross renorm
@@ -140,6 +141,8 @@ def _is_sized(op: Overload, base: str) -> bool:
         return not _takes_tensors(op)
     if is_view(op) or base in _SIZED or base in _NUMBERS_BY_SHAPE or not op._schema.returns:
         return True
+    if base.startswith("_foreach_"):
+        return True  # one result for each tensor, of its sizes or of none
     if op._schema.is_mutable and base.endswith("_"):
         return True  # what it writes to has its sizes already
     return has_meta_kernel(op)

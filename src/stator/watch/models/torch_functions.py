@@ -55,7 +55,10 @@ _GIVEN_SIZES: dict[str, tuple[int, str]] = {
     ),
 }
 # Functions that reach no operator, and rightly so.
-_WITHOUT_OPERATORS = frozenset({"requires_grad_", "data", "detach_"})
+_WITHOUT_OPERATORS = frozenset(
+    "requires_grad_ data detach_ _parse_to float double half bfloat16 cfloat cdouble chalf int long short char byte "
+    "bool cpu cuda xpu ipu mtia to type as_tensor tensor asarray".split()
+)
 # Composite functions in C that are nothing but operators which are simple, for all arguments (a test looks).
 _SIMPLE_COMPOSITES = frozenset(
     "linear matmul __matmul__ bmm reshape flatten contiguous view_as expand_as softmax log_softmax layer_norm rms_norm "
@@ -168,9 +171,10 @@ class Unknown(NamedTuple):
     key: Any
     seen: Observation
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *_given: Any, **_named: Any) -> Any:
+        """(Where constants were put in the place of tensors, it is not called with what it was given.)"""
         with self.seen:
-            return self.func(*args, **kwargs)
+            return self.func(*self.args, **self.kwargs)
 
     def concluded(self) -> Model:
         """It has run."""
@@ -279,7 +283,7 @@ def _kind(value: Any) -> Any:
     cls = type(value)
     if cls in _CONSTANTS:
         return cls, value
-    if issubclass(cls, _C.TensorBase):
+    if cls is torch.Tensor or cls is torch.nn.Parameter or cls is torch.nn.Buffer:
         return cls, value.dtype, value.dim(), value.numel() > 1, value.requires_grad, value.device, value.layout
     if cls is tuple or cls is list:
         return cls, *map(_kind, value)
