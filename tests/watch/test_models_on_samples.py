@@ -1,0 +1,78 @@
+"""What the models of torch's functions claim (the same sizes, no failure, no random numbers, nothing written) holds on
+torch's own samples, and on the same with other data.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from samples import CRASHES, calls_of, copies, operations, others
+from torch.utils import _pytree as pytree
+
+from stator.watch import spelling
+from stator.watch.models.torch_functions import Model, Unknown, model_of
+
+OPERATIONS = operations()
+HARMLESS = ("zeros", "backwards")
+
+
+def sizes(result: Any) -> Any:
+    return [tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else leaf for leaf in pytree.tree_leaves(result)]
+
+
+def model_for(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Model | None:
+    """What is claimed of this call; None if it raises."""
+    way = spelling.way_of(function)
+    if way.kind is not spelling.Treatment.OPERATION or spelling.needs_data(function, way.name, args, kwargs):
+        return None
+    model = model_of(function, way.name, way.known, *copies(args, kwargs))
+    if isinstance(model, Unknown):
+        try:
+            model.run()
+        except Exception:
+            return None
+        model = model.concluded()
+    return model if not model.reason else None
+
+
+def broken_claims(function: Any, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    state = torch.get_rng_state()
+    given = copies(args, kwargs)
+    try:
+        wanted = sizes(function(*given[0], **given[1]))
+    except Exception:
+        return []
+    found = []
+    if not model.random and not torch.equal(state, torch.get_rng_state()):
+        found.append("it draws random numbers")
+    for name, other_args, other_kwargs in others(args, kwargs):
+        if model.fails and name not in HARMLESS:
+            continue  # with an index out of range, or with NaN in LAPACK, some end the process
+        try:
+            result = sizes(function(*other_args, **other_kwargs))
+        except Exception as error:
+            if not model.fails:
+                found.append(f"it raises for {name}: {type(error).__name__}: {str(error)[:80]}")
+            continue
+        if result != wanted:
+            found.append(f"other sizes for {name}: {result}, not {wanted}")
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_claims_hold_for_other_data(name):
+    op = OPERATIONS[name]
+    if name in CRASHES:
+        return
+    found: dict[str, None] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for function, most in ((op.op, 2), (op.method_variant, 1), (op.inplace_variant, 1)):
+            for args, kwargs in calls_of(op, most) if function is not None else ():
+                model = model_for(function, args, kwargs)
+                if model is not None:
+                    found |= dict.fromkeys(broken_claims(function, model, args, kwargs))
+    assert not list(found)
