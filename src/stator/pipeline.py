@@ -53,7 +53,8 @@ from .watch.symbols import Changing
 Slots = tuple[Any, ...]
 _MOST_UNEXPECTED = 4  # recordings of a function that may turn out to go by numbers that change
 _TRANSIENT_LIMIT = 3
-_OF_OPERATIONS = (IndexError, RuntimeError)  # what torch's operations raise for the data that they are given
+# What torch's operations raise for the data that they are given.
+_OF_OPERATIONS = (IndexError, RuntimeError, ValueError, AssertionError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 _FOR_THE_USER = (BackendError, GraphBreakError, InternalError, SpecializationError)
 _stance = "default"
 

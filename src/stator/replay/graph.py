@@ -64,6 +64,12 @@ def may_have_run(replay: Any, error: BaseException) -> bool:
     return not isinstance(frames[-1].f_locals.get("compiled"), (types.FunctionType, types.MethodType))
 
 
+def _generators(inputs: tuple[Any, ...]) -> list[torch.Generator]:
+    """Those that operations on these inputs draw from."""
+    places = {value.device.index or 0 for value in inputs if isinstance(value, torch.Tensor) and value.is_cuda}
+    return [torch.default_generator, *(torch.cuda.default_generators[place] for place in sorted(places))]
+
+
 def restoring(compiled: Callable[..., Any], graph: fx.GraphModule, random: bool) -> Callable[..., Any]:
     """The compiled graph, wrapped if some of its nodes set state or draw numbers: nobody else would undo that."""
     weakref.finalize(graph, _forget_source, type(graph)).atexit = False
@@ -75,12 +81,12 @@ def restoring(compiled: Callable[..., Any], graph: fx.GraphModule, random: bool)
     def run(*inputs: Any) -> Any:
         grad = torch.is_grad_enabled()
         devices = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
-        numbers = torch.get_rng_state() if random else None
+        numbers = [(generator, generator.get_state()) for generator in _generators(inputs)] if random else []
         try:
             return compiled(*inputs)
         except BaseException:
-            if numbers is not None:
-                torch.set_rng_state(numbers)
+            for generator, state in numbers:
+                generator.set_state(state)
             torch._C._set_grad_enabled(grad)
             for device, enabled, dtype in devices:
                 torch.set_autocast_enabled(device, enabled)

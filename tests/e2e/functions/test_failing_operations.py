@@ -257,3 +257,17 @@ def test_large_tensors_are_not_kept(monkeypatch):
     calls = [lambda w, d=d: w.fn(torch.tensor(d)) for d in (2, 3, 0, 2, 0)]
     done = check(world, calls, expect="miss hit hit hit hit", graphs=2, raises=RuntimeError, breaks=["may-fail"])
     assert [entry.restores for entry in done.world.fn.stator.entries] == [(), ()]
+
+
+@pytest.mark.parametrize("name", ["gaussian_nll_loss", "inverse", "embedding", "binary_cross_entropy"])
+def test_nothing_is_written_and_the_exception_is_caught(name):
+    op, good, bad = OPERATIONS[name]
+
+    def fn(*args: Any) -> Any:
+        try:
+            return op(*args) * 2
+        except ERRORS as error:
+            return type(error).__name__
+
+    calls = [lambda w, args=args: w.fn(*args) for args in (good, good, bad, good, bad)]
+    check(lambda: World(fn=fn), calls, expect="miss hit hit hit hit", graphs=1)
