@@ -51,7 +51,15 @@ IDENTITY_TYPES: frozenset[type] = frozenset(
         torch._ops.OpOverloadPacket,
     }
 )
-_NUMPY_SCALARS: tuple[type, ...] = (sys.modules["numpy"].generic,) if "numpy" in sys.modules else ()  # torch loads it
+# Numbers and texts of numpy's own, which torch loads. Others are objects: `numpy.void` is a view of memory that may
+# change, an instance of a subclass has attributes.
+_NUMPY_SCALARS: frozenset[type] = frozenset(
+    cls
+    for cls in (vars(sys.modules["numpy"]).values() if "numpy" in sys.modules else ())
+    if isinstance(cls, type)
+    and issubclass(cls, sys.modules["numpy"].generic)
+    and not issubclass(cls, (sys.modules["numpy"].void, sys.modules["numpy"].object_))
+)
 _BY_VALUE = (tuple, torch.Size, slice, types.BuiltinFunctionType)
 _OBJECT_TYPES = (dict, list, set, types.FunctionType, types.MethodType, types.CellType)
 _FIXED_TYPES: dict[type, Fact | None] = {
@@ -72,7 +80,7 @@ def constant_fact(value: Any) -> Fact | None:
         return _fact_by_value(value)
     if issubclass(type(value), (type, types.ModuleType, enum.Enum)):
         return Fact.IS
-    return Fact.EQUAL if issubclass(cls, _NUMPY_SCALARS) else None
+    return Fact.EQUAL if cls in _NUMPY_SCALARS else None
 
 
 def _fact_by_value(value: Any) -> Fact | None:

@@ -23,6 +23,7 @@ from .rules import (
     Rule,
     advance,
     context_variable,
+    convert_text,
     delete_attribute_plainly,
     format_text,
     get_attribute,
@@ -273,6 +274,8 @@ def method_rule(func: Any) -> Rule | None:
         return set_attribute_plainly if name == "__setattr__" else delete_attribute_plainly
     if cls is str and name in ("format", "format_map"):
         return format_text
+    if cls in (str, bytes, bytearray) and name in ("encode", "decode"):
+        return convert_text
     shows = name in ("__repr__", "__str__", "__format__")
     if shows and (cls is object or issubclass(cls, BaseException) or container_kind(cls) is not None):
         return show_plainly

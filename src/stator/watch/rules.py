@@ -7,6 +7,7 @@ give back another callable to be called in its place. `watch.calls` says which c
 from __future__ import annotations
 
 import _string  # type: ignore[import-not-found]  # what `str.format` itself parses its fields with
+import codecs
 import functools
 import gc
 import itertools
@@ -97,6 +98,32 @@ def calls_back(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
             r.show(arg, "__repr__")
 
 
+def convert_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`str.encode`, `bytes.decode`, `bytes(text, …)`: what is done about errors is looked up by name, among handlers
+    that others may replace; so are codecs that are not built in."""
+    pure(r, func, args, kwnames)
+    split = len(args) - len(kwnames)
+    given = dict(zip(("text", "encoding", "errors"), args[:split], strict=False))
+    given.update(zip(kwnames, args[split:], strict=True))
+    for name, look_up in (("encoding", codecs.lookup), ("errors", codecs.lookup_error)):
+        key = given.get(name)
+        if key is None or (type(key) is str and key.lower() in _BUILT_IN):
+            continue
+        if type(key) is not str:
+            raise Drop("unguardable", f"{name} of a text that is no text")
+        try:
+            found = r.paused(look_up, key)
+        except LookupError:
+            raise Drop("unknown-callable", f"{name}={key!r}") from None
+        origin = r.ledger.read(r.ledger.constant(look_up), Edge.CALL, (key,), found)
+        r.ledger.require(origin, Fact.IS, found)
+
+
+# CPython knows these before it looks anywhere.
+_BUILT_IN = frozenset(
+    "strict utf-8 utf8 utf_8 ascii us-ascii latin-1 latin1 iso-8859-1 iso8859-1 utf-16 utf-32".split()
+)
+
 _TEXTS = {str: "__str__", repr: "__repr__", ascii: "__repr__", format: "__format__"}
 
 
@@ -107,6 +134,8 @@ def makes_texts(args: Args) -> bool:
 
 def show(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`str`, `repr`, `ascii`, `format`."""
+    if func is str and len(args) > 1:
+        convert_text(r, func, args, kwnames)
     for arg in args:
         r.show(arg, _TEXTS[func])
 
