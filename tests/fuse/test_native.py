@@ -61,6 +61,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Sequence[Any]]]] =
     "bfloat16": (lambda x, y: F.silu(x) * y, tensors((5, 40), (5, 40), dtype=torch.bfloat16)),
     "bfloat16 norm": (lambda x, w: F.layer_norm(x, (40,), w), tensors((5, 40), (40,), dtype=torch.bfloat16)),
     "integers": (lambda i: (i * 3 + 1, i // 4, (i > 2).sum()), lambda s: [torch.arange(-20, 20) + s]),
+    "progression": (
+        lambda x: (x * torch.arange(0, 8, 2.0, dtype=torch.int64).float() + torch.arange(0, 2, 0.5)) * torch.arange(4),
+        tensors((3, 4)),
+    ),
     "conv": (
         lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)),
         tensors((2, 3, 8, 8), (4, 3, 3, 3), (4,)),

@@ -26,6 +26,7 @@ from ..fuse.loops import Call, Launch, Program, Ref
 from ..fuse.memory import plan_memory
 from ..fuse.script import program_script, program_text
 from ..fuse.split import split_reductions
+from ..fuse.views import NoMap
 from ..fuse.write import write_program
 from .registry import look_up
 from .tape import tape_of
@@ -78,7 +79,7 @@ def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, part: st
     try:
         program = _program(module)
         compiled: Callable[..., Any] = _host_function(module, program, plain)
-    except (host.NotCompiled, jit.Unavailable, sizes.Unknown) as why:
+    except (host.NotCompiled, jit.Unavailable, sizes.Unknown, NoMap) as why:
         events.emit(events.NotGenerated(part, str(why)))
         return plain
     if events.listening(events.CodeGenerated):

@@ -152,12 +152,16 @@ def _arange(scope: Scope, node: fx.Node, at: At) -> V:
     return _progression(scope, node, at, start, step)
 
 
+def _arange_supported(node: fx.Node) -> bool:
+    """Fractions are converted before they are added up, or after, as the type has it: left to ATen where it matters."""
+    fractions = any(isinstance(n, float) for n in (*node.args, node.kwargs.get("step")))
+    return not fractions or val(node).dtype in (torch.float32, torch.float64)
+
+
 def _progression(scope: Scope, node: fx.Node, at: At, start: Any, step: Any) -> V:
     dtype = val(node).dtype
     start, step = (n if isinstance(n, float) else size_of(n) for n in (start, step))
     if isinstance(start, float) or isinstance(step, float):
-        if dtype is not torch.float32 and dtype is not torch.float64:
-            raise NoMap("a progression of fractions in another type")
         position = scope.b.index(at[0]).to(torch.float64)
         return (start + position * float(step)).to(dtype)
     return scope.b.cast(scope.b.index(at[0] * step + start), dtype)
@@ -408,6 +412,7 @@ LOWERINGS: dict[Any, Lowering] = {
 _SUPPORTED: dict[Any, Callable[[fx.Node], bool]] = {
     aten.index.Tensor: _index_supported,
     aten._unsafe_index.Tensor: _index_supported,
+    **{op: _arange_supported for op, made in LOWERINGS.items() if made is _arange},
 }
 FROM_NOTHING = frozenset(
     op for op, made in LOWERINGS.items() if made is _full or made is _arange or op._opname in

@@ -30,7 +30,7 @@ from .loops import (
     computed_in,
     product,
 )
-from .lower import FROM_NOTHING, REDUCTIONS, lower, reduce, val
+from .lower import FROM_NOTHING, REDUCTIONS, is_fusible, lower, reduce, val
 from .schedule import Group, Scheduler, Supports, Unit, root
 from .simplify import simplify
 from .views import At, NoMap, size_of, sizes_of
@@ -73,7 +73,7 @@ class Writer:
             assert at is not None
             assert at == self._group.members[source], f"{source.name} is wanted at {at}"
             return self.value(source)
-        if base.target in FROM_NOTHING and base not in self._plan.stored:
+        if base.target in FROM_NOTHING and base not in self._plan.stored and is_fusible(base):
             source, mapped = self._plan.look_through(node, index, self._group)
             if mapped is None:  # the same number everywhere, or a progression through a view that has no map
                 raise NoMap(f"{node.name} is seen through a view that has no map")
