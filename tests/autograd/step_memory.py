@@ -1,7 +1,8 @@
 """The memory of training steps, eager and compiled, as torch's CPU allocator tells it. Run in a process of its own.
 
 The allocator remembers the size of a block only if the profiler was on when it was given out, and does not notice that
-one was given back while it was off. So one profile covers all of a process; steps are told apart by time.
+one was given back while it was off. So one profile covers all of a process; steps are told apart by time. Arenas of the
+native backend are not the allocator's: the largest of them is added, as if it were held all the time.
 """
 
 from __future__ import annotations
@@ -82,11 +83,11 @@ BUILD: dict[str, Callable[[], tuple[nn.Module, Loss]]] = {
 }
 
 
-def steps(name: str, compiled: bool) -> tuple[int, int, int]:
+def steps(name: str, backend: str | None) -> tuple[int, int, int]:
     """When a training step began, when its forward was done, when it ended, in the profiler's time."""
     torch.manual_seed(0)
     model, loss = BUILD[name]()
-    call = stator.compile(model, backend="aot_eager") if compiled else model
+    call = stator.compile(model, backend=backend) if backend else model
     for _ in range(3):
         model.zero_grad()
         loss(call).backward()
@@ -111,17 +112,36 @@ def bytes_of(blocks: list[tuple[int, int]], begin: int, between: int, end: int) 
     return {"peak": most, "kept": kept}
 
 
+def largest_arena() -> list[int]:
+    """Bytes of the largest arena that was planned from now on, if there was one."""
+    from stator.backends import native
+
+    plan, largest = native.plan_memory, []
+
+    def planned(program: Any) -> Any:
+        made = plan(program)
+        largest[:] = [max([int(made.size), *largest])]
+        return made
+
+    native.plan_memory = planned
+    return largest
+
+
 def main() -> None:
     torch.set_num_threads(1)
+    backend = sys.argv[2] if len(sys.argv) > 2 else "aot_eager"
     refused: list[Any] = []
-    events.subscribe(refused.append, events.NotDerived, events.InternalFailure)
+    events.subscribe(refused.append, events.NotDerived, events.NotGenerated, events.InternalFailure)
+    arena = largest_arena() if backend == "native" else []
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        times = {kind: steps(sys.argv[1], kind == "compiled") for kind in ("eager", "compiled")}
+        times = {kind: steps(sys.argv[1], how) for kind, how in (("eager", None), ("compiled", backend))}
     assert not refused, refused
     raw: Any = profiled.profiler
     found = [event for event in raw.kineto_results.events() if event.name() == "[memory]"]
     blocks = sorted((event.start_ns(), event.nbytes()) for event in found)
-    print(json.dumps({kind: bytes_of(blocks, *when) for kind, when in times.items()}))
+    result = {kind: bytes_of(blocks, *when) for kind, when in times.items()}
+    result["compiled"]["peak"] += sum(arena)
+    print(json.dumps(result | {"arena": sum(arena)}))
 
 
 if __name__ == "__main__":
