@@ -167,6 +167,9 @@ _NOT_SPECIAL = frozenset(
     {"__doc__", "__module__", "__dict__", "__wrapped__", "__weakref__", "__qualname__", "__annotations__", "__slots__"}
     | {"__firstlineno__", "__static_attributes__", "__parameters__", "__orig_bases__"}
     | {"__dataclass_fields__", "__dataclass_params__", "__match_args__", "__constants__", "__annotate__"}
+    | {"__slotnames__"}  # where `copyreg` keeps what it has found out about the class, from the first pickle on
+    | {"__setstate__"}  # looked up by Python code, and by what reads pickles. TorchDynamo puts one of its own there
+    | {"__init__"}  # looked up where the class is called, which is noted. TorchDynamo puts one of its own there
 )
 
 

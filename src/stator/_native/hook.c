@@ -300,7 +300,7 @@ run_transparent(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
     if (!noted && !w->stopped) {
         return watch_copy(t, w, ts, f);
     }
-    if (!w->stopped && hook_enter(w, frame_func(f)) == 0) {
+    if (t->state == STATE_WATCHING && !w->stopped && hook_enter(w, frame_func(f)) == 0) { /* else it has broken here */
         code_delay_inlining(frame_code(f));
     }
     return pass_on(ts, f, 0);

@@ -27,7 +27,7 @@ import torch
 
 from .. import _native
 from ..facts import class_dict, is_open
-from . import locks, logging_calls, optimizers, steering
+from . import locks, logging_calls, optimizers, other_compiler, steering
 from .breaks import Drop
 from .methods import change_first, dict_get, method_rule, object_method
 from .operators import SCRIPTED
@@ -209,9 +209,9 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
         "wrapped by torch's own compiler, and broken there otherwise",
     ),
     (
-        optimizers.ask_for_compiler,
+        other_compiler.ask_for_compiler,
         [torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling],
-        "torch's optimizers take another way if one is at work",
+        "torch's own functions may take a way that comes to other results if one is at work",
     ),
     (
         optimizers.group_tensors,
@@ -351,7 +351,7 @@ _ASKED_ALWAYS = frozenset(
         call_attrgetter,
         call_methodcaller,
         object_method,
-        optimizers.ask_for_compiler,
+        other_compiler.ask_for_compiler,
         optimizers.group_tensors,
         locks.leave_lock,
         scripted,

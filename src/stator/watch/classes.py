@@ -134,13 +134,19 @@ class Classes:
         specials = special_methods(cls)
         place = self._ledger.constant(cls)
         self._ledger.require(place, Fact.SPECIALS, (_native.type_version(cls), specials))
-        for name, value in specials.items():
+        for name, value in (*specials.items(), ("__init__", _native.mro_lookup(cls, "__init__"))):
             if not _can_be_watched(name, value):
                 raise Drop("unguardable", f"{cls.__qualname__}.{name} is C code")
             function = value.__func__ if issubclass(type(value), (staticmethod, classmethod)) else value
             function = function.fallback if type(function) is _native.Compiled else function
             if issubclass(type(function), types.FunctionType):
                 self._specials[id(function)] = (cls, name)
+
+    def note_construction(self, cls: type) -> None:
+        """C code is about to call this class, or may do so."""
+        if is_open(cls):
+            self.note(cls)
+            self.entry(cls, "__init__")
 
     def place_of_special(self, function: Any) -> Origin | None:
         """The origin of a function that C code reached as a special method of a noted class."""

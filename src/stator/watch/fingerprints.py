@@ -35,7 +35,8 @@ class Fingerprints:
         graph, and may run Python code when asked.)"""
         if type(tensor) in PLAIN_TENSORS and id(tensor) not in self._noted:
             with torch._C.DisableTorchFunction():
-                self._noted[id(tensor)] = (tensor, fingerprint(tensor))
+                if not tensor.is_nested:  # has no shape, and takes no part either
+                    self._noted[id(tensor)] = (tensor, fingerprint(tensor))
 
     def compare(self, tensor: Any, found: Fingerprint, families: Iterable[tuple[Any, Family]]) -> Family | None:
         """An outside tensor has its first operation. Has it changed since it was reached? The family that it turns out

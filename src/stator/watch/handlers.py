@@ -186,6 +186,8 @@ class Handlers:
         if type(value) is _native.Compiled:
             self.call(None, value, (), ())
             return
+        if issubclass(type(value), type):
+            self.classes.note_construction(value)
         if (
             issubclass(type(value), (types.FunctionType, type, operator.itemgetter))
             or value is None
@@ -338,6 +340,7 @@ class Handlers:
             self.ledger.read(origin, Edge.ATTR, "default_factory", factory)
             if not issubclass(type(factory), (type, types.FunctionType, type(None))):
                 raise Drop("unknown-callable", f"{self.name_of(factory)}, called by C code")
+            self.consult_callable(factory)
             read_key(self.ledger, origin, mapping, key)
             change_key(self.ledger, origin, mapping, key)  # defaultdict makes an entry
         else:
@@ -469,6 +472,8 @@ class Handlers:
         for value in operands:
             if issubclass(type(value), BaseException) and self.ledger.find(value) is not None:
                 raise Drop("unguardable", "an outside exception is raised again")
+            if issubclass(type(value), type):
+                self.classes.note_construction(value)
 
     def on_escape(self, probe: Any, value: Any) -> None:
         """A frame gives a value away, perhaps to C code which compares, sorts or adds it up."""

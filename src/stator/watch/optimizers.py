@@ -1,8 +1,8 @@
 """`torch.optim` in a watched run.
 
-Optimizers run as they do without a compiler: asked whether one is at work, torch answers them no. (Their way through a
-compiler computes with tensors where eager computes with numbers, and comes to other results.) What of them is not the
-optimizer itself is left out: ranges of the profiler, unless one is on.
+Optimizers run as they do without a compiler (`other_compiler`): their way through one computes with tensors where eager
+computes with numbers, and comes to other results. What of them is not the optimizer itself is left out: ranges of the
+profiler, unless one is on.
 """
 
 from __future__ import annotations
@@ -55,19 +55,9 @@ substitute(_range.__enter__, _ENTER)
 substitute(_range.__exit__, _EXIT)
 
 
-def _no() -> bool:
-    return False
-
-
 def is_optimizer(filename: str) -> bool:
     """Is this code of `torch.optim`?"""
     return filename.startswith(_FOLDER)
-
-
-def ask_for_compiler(r: Handlers, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
-    """`torch.compiler.is_compiling()`: a rule, see `watch.rules`."""
-    place = r.ledger.place
-    return _no if place is not None and is_optimizer(place.code.co_filename) else None
 
 
 def group_tensors(r: Handlers, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> None:

@@ -23,7 +23,7 @@ import torch.overrides
 import torch.utils.weak
 
 from .. import _native
-from . import checkpoints, module_calls, steering, transforms, world
+from . import checkpoints, module_calls, other_compiler, steering, transforms, world
 
 _ABSTRACT = collections.abc.Sized.__subclasshook__.__func__.__code__.co_filename  # type: ignore[attr-defined]
 _STATOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -122,7 +122,9 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
         return _native.BLIND, None, code in transforms.BREAKING
     if world.break_in(code) is not None:
         return _native.BLIND, None, trusted
-    if code in module_calls.FRAMES or code is module_calls.GETATTR:
+    if other_compiler.is_bookkeeping(code):
+        return _native.CONSTANT, None, trusted
+    if code in module_calls.FRAMES or code is module_calls.GETATTR or other_compiler.is_mark(code):
         return _native.TRANSPARENT, None, trusted
     if code in _CONSTANTS:
         return _native.CONSTANT, _CONSTANTS[code], trusted

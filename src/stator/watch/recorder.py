@@ -22,7 +22,7 @@ from ..errors import BreakReason
 from ..facts import MODE_COUNT, torch_state
 from ..options import View
 from ..recording import Edge, Recording, Way
-from . import effects, interiors, leaves, optimizers, policy, steering, uses
+from . import effects, interiors, leaves, optimizers, other_compiler, policy, steering, uses
 from .attributes import Attributes
 from .breaks import Drop
 from .calls import INTERCEPTED
@@ -288,7 +288,8 @@ class Recorder(Handlers):
         for step in (self._stop_tracing, self._make_plain, lambda: self._give_back(loose=True, inside=True)):
             with contextlib.suppress(Exception):  # parts of it may be gone
                 step()
-        self.watcher.stop()
+        if self._mode.take_off() or not self._wait_for_mode():
+            self.watcher.stop()
 
     def _stop_tracing(self) -> None:
         self.tracer.active = False
@@ -417,7 +418,7 @@ class Recorder(Handlers):
     def resume(self, probe: Any) -> bool:
         """The instruction has run natively and the program goes on: a new segment. True: not yet."""
         if self._stopping:
-            self._stop()
+            self.lost(False)
             return False
         if probe.kind == _native.NEXT or torch._C._is_torch_function_all_disabled():
             return True
@@ -672,7 +673,12 @@ class Recorder(Handlers):
     def lost(self, raised: bool) -> None:
         """The program left the frame of the break by another way: by an exception, as a rule."""
         self._over = True
-        self._stop()
+        if self._stopping:
+            self._mode.take_off()
+            self.watcher.stop()
+            self.on_stop()
+        else:
+            self._stop()
 
     # -- called by the hook
 
@@ -695,7 +701,13 @@ class Recorder(Handlers):
             self.failed_inside(Drop("unknown-function", function.__qualname__))
 
     def transparent(self, function: types.FunctionType, slots: tuple[Any, ...]) -> bool:
-        """A frame of `nn.Module` whose reads are noted as one; False: it has to be watched in full."""
+        """A frame of `nn.Module` whose reads are noted as one, or a mark for torch's own compiler that is one for us;
+        False: it has to be watched in full."""
+        if other_compiler.is_mark(function.__code__):
+            marked = other_compiler.break_at(function, self.watcher.frames()[0][-1][2])
+            if marked is not None:
+                self.failed_inside(marked)
+            return marked is not None
         if function.__code__ is GETATTR:
             self.attributes.read_registered(slots[0], slots[1])
             return True

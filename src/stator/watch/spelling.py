@@ -160,7 +160,7 @@ def treatment_of(func: Any) -> tuple[Treatment, str]:
         return Treatment.BREAK, _BREAKS[name]
     if isinstance(func, torch._ops.HigherOrderOperator):
         return Treatment.BREAK, "functorch"
-    if _depends_on_data(name):
+    if _depends_on_data(name) or "nested_tensor" in name:  # the sizes inside of a nested tensor
         return Treatment.BREAK, "dynamic-shape-op"
     return Treatment.OPERATION, ""
 

@@ -495,6 +495,8 @@ class Tracer(_native.Tracer):
             raise Drop("unknown-tensor")
         if type(tensor) not in PLAIN_TENSORS:
             raise Drop("tensor-subclass", type(tensor).__name__)
+        if tensor.is_nested:
+            raise Drop("tensor-subclass", "a nested tensor")
         if _C._functorch.is_functorch_wrapped_tensor(tensor):  # it has no memory of its own
             raise Drop("functorch", "a transform of functions")
         facts = tensor_facts(tensor, _native.tensor_keys(tensor))
