@@ -6,6 +6,7 @@ import itertools
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +234,41 @@ def test_transposes(dtype: torch.dtype, symbolic: bool) -> None:
             assert compiled(addresses, dict(zip(names, (rows, columns), strict=True)), cut(rows))
             want = x.mT ^ y if dtype is torch.bool else x.mT + y
             assert torch.equal(given[2].content(), want.flatten()) and given[2].bands_are_whole()
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("lengths", [[64, 32], [17, 1, 30], [5, 100], [1, 1], [9, 8, 7, 6, 5, 4, 3]], ids=str)
+def test_parts_put_together(lengths: list[int], rows: int) -> None:
+    """Along the lanes, each part from its own memory, and 3 more of a pad: nothing is read outside of a part."""
+    b = Builder()
+    position = AXIS(1)
+    total = sum(lengths) + 3
+    result = b.const(7.0, torch.float32)
+    start = 0
+    for n, length in enumerate(lengths):
+        here = b.index(position + -start)
+        inside = (here >= 0) & (here < b.index(Index(length)))
+        part = b.load(n, AXIS(0) * length + position + -start, torch.float32, inside)
+        result = b.where(inside, part, result)
+        start += length
+    b.add("store", (result.id,), torch.float32, (len(lengths), AXIS(0) * total + position))
+    extents, outer = ([1, total], [1]) if rows == 1 else ([rows, total], [0, 1])
+    values = b.values
+    if rows == 1:
+        values = [
+            v if not isinstance(v.attr, tuple) else replace(v, attr=(v.attr[0], _one_row(v.attr[1]))) for v in values
+        ]
+    made = Kernel(
+        "kernel", extents, outer, [], [Buffer(f"b{n}", torch.float32) for n in range(len(lengths) + 1)], values
+    )
+    parts = [torch.randn(rows, length) for length in lengths]
+    want = torch.cat([*parts, torch.full((rows, 3), 7.0)], 1)
+    for width, target in machines():
+        memory = [Guarded(p.flatten(), at_end=True) for p in (*parts, torch.zeros_like(want))]
+        code = Compiled(made, width, target)
+        assert code([m.address for m in memory], {}, cut(total))
+        assert torch.equal(memory[-1].content(), want.flatten()) and memory[-1].bands_are_whole()
+
+
+def _one_row(index: Index) -> Index:
+    return Index(index.offset, tuple(term for term in index.terms if term[0] != 0), index.gathered)

@@ -17,6 +17,7 @@ from typing import Any
 
 from .cpu_memory import Size
 from .cpu_reduce import BLOCK
+from .cpu_segments import find_tests, stretches, truths
 from .cpu_tiles import VECTORS as TILE_VECTORS
 from .cpu_tiles import Tiles, choose_axes
 from .cpu_values import DEAR
@@ -56,7 +57,7 @@ class _Writer(Tiles):
         k = self.k
         stores = [n for n, v in enumerate(k.values) if v.op in ("store", "check")]
         if not k.inner and k.outer == [self.vector_axis]:
-            self.vector_loop(stores, "%lo", "%hi")
+            self._in_stretches(stores, "%lo", "%hi")
             return self._written(k.extents[self.vector_axis], self.w * 4)
         leading = [a for a in k.outer if a not in (self.vector_axis, self.tile_axis)]
         blocks: Size = 1
@@ -130,7 +131,28 @@ class _Writer(Tiles):
         if self.vector_axis is None:
             self.body(stores)
         else:
-            self.vector_loop(stores, "0", self.size(self.k.extents[self.vector_axis]))
+            self._in_stretches(stores, "0", self.size(self.k.extents[self.vector_axis]))
+
+    def _in_stretches(self, stores: list[int], start: str, stop: str) -> None:
+        """A loop for each stretch on which conditions are known."""
+        assert self.vector_axis is not None
+        tests = find_tests(self.k, self.vector_axis) if self.w > 1 else {}
+        found = stretches(tests, self.k.extents[self.vector_axis])
+        if not found:
+            self.vector_loop(stores, start, stop)
+        for first, last in found:
+            self.known = truths(self.k, tests, first)
+            lo, hi = (str(first), str(last)) if start == "0" else self._part(start, stop, first, last)
+            self.env.append({})
+            self.vector_loop(stores, lo, hi)
+            self.env.pop()
+        self.known = {}
+
+    def _part(self, start: str, stop: str, first: int, last: int) -> tuple[str, str]:
+        """Of a stretch, what lies between two positions."""
+        f = self.f
+        later = f.emit(f"icmp sgt i64 {start}, {first}")
+        return f.emit(f"select i1 {later}, i64 {start}, i64 {first}"), f.smaller(stop, str(last))
 
     # ---------------------------------------------------------------------------------------------------------- rows
 
@@ -275,7 +297,7 @@ class _Writer(Tiles):
         if start == "%lo":  # this and `%hi` are multiples of `align`, or the end
             extent = self.k.extents[self.vector_axis]
             return isinstance(extent, int) and extent % step == 0
-        return start == "0" and stop.isdigit() and int(stop) % step == 0
+        return start.isdigit() and stop.isdigit() and (int(stop) - int(start)) % step == 0
 
     def vector_loop(
         self, roots: list[int], start: str, stop: str, reduces: Sequence[int] = (), accumulated: Sequence[str] = ()

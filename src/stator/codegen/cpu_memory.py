@@ -36,6 +36,7 @@ class Memory:
         self.env: list[dict[int, str]] = [{}]
         self.lane: str = "0"  # position on the vector axis
         self.mask: str | None = None
+        self.known: dict[int, bool] = {}  # conditions, in the stretch that is being written
         self.tile_offsets: dict[int, int] = {}  # loads that are turned -> where their tiles lie in scratch memory
         self.tile_row: str | None = None  # the row of the tiles that is computed; None: outside of tiles
 
@@ -135,7 +136,8 @@ class Memory:
             return self._from_memory(
                 f.emit(f"load <{self.w} x {element}>, ptr {address}, align {alignment(dtype)}"), dtype
             )
-        mask = self._mask_with(self.get(value.args[0], vector=True) if value.args else None)
+        given = value.args if not value.args or value.args[0] not in self.known else ()
+        mask = self._mask_with(self.get(given[0], vector=True) if given else None)
         made = self._vector_load(number, element, dtype, index, mask)
         f.width = self.w
         return self._from_memory(made, dtype)

@@ -88,6 +88,8 @@ class Values(Memory):
         if self._is_kept(number):
             return self._kept(number)
         uniform = self.is_uniform(number) or self.w == 1
+        if self.known and not uniform and (folded := self._folded(number)) is not None:
+            return folded
         if value.op == "const":
             return literal(value.attr, value.dtype)
         if value.op == "index":
@@ -99,6 +101,17 @@ class Values(Memory):
         args = [self.get(a, vector=not uniform) for a in value.args]
         self.f.width = 1 if uniform else self.w
         return scalar.emit(self.f, value.op, value.dtype, [self.k.values[a].dtype for a in value.args], args)
+
+    def _folded(self, number: int) -> str | None:
+        """What a known condition makes of a value, as a vector."""
+        value, self.f.width = self.k.values[number], self.w
+        if number in self.known:
+            return self.f.constant(self.known[number], torch.bool)
+        if value.op == "where" and value.args[0] in self.known:
+            return self.get(value.args[1 if self.known[value.args[0]] else 2], vector=True)
+        if value.op == "load" and value.args and self.known.get(value.args[0]) is False:
+            return self.f.constant(0, value.dtype)
+        return None
 
     def _of_one(self, number: int, uniform: bool) -> str:
         """A reduction without inner axes."""

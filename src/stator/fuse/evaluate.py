@@ -58,7 +58,8 @@ def run_kernel(kernel: Kernel, buffers: Sequence[Tensor], symbols: dict[Any, int
             flat = flat + made[value] * concrete(stride, symbols)
         return flat
 
-    for value in kernel.values:
+    varies = kernel.varies()
+    for number, value in enumerate(kernel.values):
         args = [made[a] for a in value.args]
         if value.op == "const":
             result = torch.full([1] * rank, value.attr, dtype=value.dtype)
@@ -73,7 +74,8 @@ def run_kernel(kernel: Kernel, buffers: Sequence[Tensor], symbols: dict[Any, int
             memory[flat.expand(shape).reshape(-1)] = args[0].expand(shape).reshape(-1).to(memory.dtype)
             result = args[0]
         elif value.op == "check":
-            if not bool(args[0].all()):
+            nowhere = varies[number] & set(kernel.inner) and any(extents[a] == 0 for a in kernel.inner)
+            if not nowhere and not bool(args[0].all()):
                 raise OutOfRange(kernel.name)
             result = args[0]
         elif value.op == "reduce":
