@@ -5,35 +5,18 @@ An operator is in unless a table below says why not. Of each, one sample of the 
 
 from __future__ import annotations
 
-import gc
 import itertools
-import sys
-import types
-import unittest
-import warnings
 from typing import Any
 
 import pytest
 import torch
 from comparing import as_it_is
+from op_database import DATABASE, SEEDS_INSIDE, UNDEFINED
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from stator.autograd import aot_function
 from stator.errors import CannotDerive
-
-if "expecttest" not in sys.modules:  # torch's database imports it for a base class of tests that nobody needs here
-    sys.modules["expecttest"] = types.ModuleType("expecttest")
-    sys.modules["expecttest"].TestCase = unittest.TestCase
-
-_call_function, _call_method = torch._C.ScriptFunction.__call__, torch._C.ScriptMethod.__call__
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
-# What torch does to itself for its own tests would stay for the tests of other files.
-torch._C.ScriptFunction.__call__, torch._C.ScriptMethod.__call__ = _call_function, _call_method
-torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
-gc.freeze()  # a million objects, which every full collection would walk through
 
 # Results whose value or shape needs data: the capture breaks there too. `CannotDerive`, or torch's own error.
 NEEDS_DATA = set(
@@ -41,22 +24,11 @@ NEEDS_DATA = set(
     "unique_consecutive nonzero argwhere nn.functional.ctc_loss nn.functional.gaussian_nll_loss linalg.lstsq "
     "linalg.lstsq.grad_oriented resize_ resize_as_ sparse.sampled_addmm sparse.mm.reduce".split()
 )
-# The sample seeds torch's generator inside the function, which happens once, when it is traced.
-SEEDS_INSIDE = set(
-    "nn.functional.fractional_max_pool3d nn.functional.rrelu randn randn_like rand_like randint randint_like "
-    "multinomial normal normal.number_mean bernoulli nn.functional.feature_alpha_dropout.with_train "
-    "nn.functional.multi_head_attention_forward".split()
-)
 NOT_HERE = {"to_sparse", "linalg.eig"}  # eager fails on the sample
-UNDEFINED = set("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())
 OTHERS = ("jiterator", "masked.", "signal.", "ops.")
 
 
-def name_of(op: Any) -> str:
-    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
-
-
-OPERATORS = {name_of(op): op for op in op_db if torch.float64 in op.dtypes}
+OPERATORS = {name: op for name, op in DATABASE.items() if torch.float64 in op.dtypes}
 OUT = NEEDS_DATA | SEEDS_INSIDE | NOT_HERE | UNDEFINED
 CHOSEN = {name: op for name, op in OPERATORS.items() if name not in OUT and not name.startswith(OTHERS)}
 WRITING = {name: op for name, op in CHOSEN.items() if op.inplace_variant and op.supports_autograd}

@@ -105,6 +105,13 @@ class Choices(TorchFunctionMode):
         flash = aten._scaled_dot_product_flash_attention_for_cpu.default
         return flash(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
 
+    def _one_hot(self, func: Any, tensor: Tensor, num_classes: int = -1) -> Any:
+        """On tensors without data it compares, with other strides, and takes any number for a class."""
+        if num_classes <= 0 or tensor.dtype is not torch.int64:
+            return func(tensor, num_classes)
+        nothing = torch.zeros([*tensor.shape, num_classes], dtype=torch.int64, device=tensor.device)
+        return nothing.scatter(-1, tensor.unsqueeze(-1), 1)
+
     _FOR_THE_DEVICE: ClassVar[dict[Any, Any]] = {
         torch.nn.functional.scaled_dot_product_attention: _attention,
         torch.Tensor.device.__get__: _device,
@@ -113,6 +120,7 @@ class Choices(TorchFunctionMode):
         torch.Tensor.__getitem__: _indexed,
         torch.Tensor.__setitem__: _indexed,
         torch.tensor: _tensor,
+        torch.nn.functional.one_hot: _one_hot,
     }
 
     def _real(self, tensor: Tensor) -> Tensor:

@@ -275,8 +275,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             raise CannotDerive(f"{op} changes the shape of an input")
         before = args[0].detach()
         node = self.values.node(value)
-        if node.meta["val"] is args[0]:
-            node.meta["val"] = before
+        for made in self.graph.nodes:  # also the one that made it, before it was written to
+            if made.meta.get("val") is args[0]:
+                made.meta["val"] = before
         self.values.same(before, value)
         was = self.values.find(before)
         assert was is not None
@@ -290,7 +291,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if write is None:
             raise CannotDerive(f"{op} writes to its arguments, and there is no form of it that does not")
         named = arguments_by_name(op, args, kwargs)
-        if facts(op).random and isinstance(args[0], Tensor) and not args[0].is_contiguous():
+        if facts(op).random and write.arguments == ("self",) and not named["self"].is_contiguous():
             self._draw(write, named)
             return args[0]
         results = self._write_as(write, named)

@@ -36,7 +36,7 @@ _OTHER_STRIDES = frozenset(
         aten.native_batch_norm.default,
         aten._native_batch_norm_legit.no_stats,
         aten._native_batch_norm_legit_functional.default,
-        aten._linalg_svd.default,
+        aten._batch_norm_with_update_functional.default,
         aten.log_sigmoid_forward.default,
         aten.huber_loss_backward.default,
         aten.smooth_l1_loss_backward.default,
@@ -47,8 +47,44 @@ _OTHER_STRIDES = frozenset(
         aten.floor_divide.default,
         aten.pow.Scalar,
         aten.copysign.Tensor,
+        aten.normal.Tensor_Tensor,
+        aten.normal.Tensor_float,
+        aten.normal.float_Tensor,
     }
 )
+# These always do, or may.
+_OTHER_STRIDES_ALWAYS = frozenset(
+    {
+        aten._linalg_svd.default,
+        aten.linalg_eig.default,
+        aten.max_unpool2d.default,
+        aten.nonzero_static.default,
+        aten._embedding_bag.default,
+        aten._embedding_bag_forward_only.default,
+    }
+)
+# Of narrow floats these keep statistics in another type than torch's meta kernels say.
+_OTHER_TYPES = frozenset(
+    {
+        aten.native_batch_norm.default,
+        aten._native_batch_norm_legit.default,
+        aten._native_batch_norm_legit.no_stats,
+        aten._native_batch_norm_legit_functional.default,
+        aten._batch_norm_with_update_functional.default,
+        aten.native_layer_norm.default,
+    }
+)
+
+
+def _believable(op: OpOverload, args: Any) -> bool:
+    """Whether an operator gives on the CPU what its meta kernel says."""
+    if op in _OTHER_STRIDES_ALWAYS or (op in _OTHER_TYPES and _narrow(args)):
+        return False
+    return op not in _OTHER_STRIDES or _in_order(args)
+
+
+def _narrow(args: Any) -> bool:
+    return any(isinstance(t, Tensor) and t.dtype in (torch.bfloat16, torch.float16) for t in tree_leaves(args))
 
 
 def _in_order(args: Any) -> bool:
@@ -143,14 +179,21 @@ class MetaStandIns:
         return result
 
     def _run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if op not in _OTHER_STRIDES or _in_order((args, kwargs)):
+        if _believable(op, (args, kwargs)):
             try:
                 return op(*args, **kwargs)
             except NotImplementedError as error:
                 if not _SIZED_BY_DATA.isdisjoint(op.tags):
                     raise CannotDerive(f"what {op} gives depends on data") from error
-        # No meta kernel, or one that is not to be believed: it runs on zeros, once, to see what it gives.
-        args, kwargs = tree_map_only(Tensor, lambda tensor: self.real(tensor).zero_(), (args, kwargs))
+        # No meta kernel, or one that is not to be believed: it runs on zeros, once, to see what it gives. If those are
+        # not allowed (integers are divided by them), on ones.
+        try:
+            return self._run_on(0, op, args, kwargs)
+        except RuntimeError:
+            return self._run_on(1, op, args, kwargs)
+
+    def _run_on(self, number: int, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = tree_map_only(Tensor, lambda tensor: self.real(tensor).fill_(number), (args, kwargs))
         return tree_map_only(Tensor, self.of, op(*args, **kwargs))
 
     def real(self, tensor: Tensor) -> Tensor:
@@ -193,8 +236,8 @@ class FakeStandIns:
         if not self.symbolic:
             with self.mode:
                 return op(*args, **kwargs)
-        if op in _OTHER_STRIDES and not _in_order((args, kwargs)):
-            raise CannotDerive(f"the strides that {op} gives are not known for symbolic sizes")
+        if not _believable(op, (args, kwargs)):
+            raise CannotDerive(f"the tensors that {op} gives are not known for symbolic sizes")
         with self.mode, enable_python_dispatcher():  # which prefers torch's meta kernels in Python: they keep symbols
             result = op(*args, **kwargs)
         if not _SIZED_BY_DATA.isdisjoint(op.tags) and made_by_data(result):

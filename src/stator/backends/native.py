@@ -29,6 +29,7 @@ from ..fuse.split import split_reductions
 from ..fuse.views import NoMap
 from ..fuse.write import write_program
 from .registry import look_up
+from .taken import split
 from .tape import tape_of
 
 
@@ -60,17 +61,24 @@ def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], mode: str | None
 def on_any_device(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """As `compile_graph`, but graphs on a GPU stay here: their kernels are PTX, launched from Python (so far)."""
     try:
-        return compile_function(
-            gm,
-            example_inputs,
-            fw_compiler=functools.partial(_generate, part="forward"),
-            bw_compiler=functools.partial(_generate, part="backward"),
-            decompositions=decompositions(),
-            with_devices=False,  # a meta tensor stands for one on the CPU
-        )
+        parts = split(gm, example_inputs)
+        if parts is not None:
+            return parts.join(_derive(parts.rest, parts.examples))
+        return _derive(gm, example_inputs)
     except CannotDerive as why:
         events.emit(events.NotDerived(why))
         return gm.forward
+
+
+def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    return compile_function(
+        gm,
+        example_inputs,
+        fw_compiler=functools.partial(_generate, part="forward"),
+        bw_compiler=functools.partial(_generate, part="backward"),
+        decompositions=decompositions(),
+        with_devices=False,  # a meta tensor stands for one on the CPU
+    )
 
 
 def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, part: str) -> Callable[..., Any]:

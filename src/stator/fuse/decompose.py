@@ -194,6 +194,62 @@ def _batch_norm_inference(
     return made.to(x.dtype), x.new_empty([0]), x.new_empty([0])
 
 
+def _batch_norm_parts(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, training: bool,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    """Result, mean and 1/deviation of the batch, new running mean and variance."""
+    given = [t for t in (weight, bias, mean, var) if t is not None]
+    kinds = {t.dtype for t in given}
+    count = math.prod(size for d, size in enumerate(x.shape) if d != 1)
+    if not training or not _fused(x, *given) or (mean is None) != (var is None) or x.dim() < 2 or x.numel() == 0:
+        return NotImplemented
+    if kinds not in (set(), {x.dtype}, {_wide(x).dtype}) or not _dense(x) or count == 1:
+        return NotImplemented
+    kept = next(iter(kinds), x.dtype)
+    wide = _wide(x)
+    variance, centre = _moments(wide, [d for d in range(x.dim()) if d != 1])
+    invstd = torch.rsqrt(variance + eps)
+    made = (wide - centre) * invstd
+    made = made if weight is None else made * _channels(x, _wide(weight))
+    made = made if bias is None else made + _channels(x, _wide(bias))
+    flat, spread = centre.view([-1]), variance.view([-1]) * (count / (count - 1))
+    new_mean = None if mean is None else (mean * (1 - momentum) + flat * momentum).to(mean.dtype)
+    new_var = None if var is None else (var * (1 - momentum) + spread * momentum).to(var.dtype)
+    return made.to(x.dtype), flat.to(kept), invstd.view([-1]).to(kept), new_mean, new_var
+
+
+@rule(aten.native_batch_norm.default)
+def _batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, training: bool,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    parts = _batch_norm_parts(x, weight, bias, mean, var, training, momentum, eps)
+    if parts is NotImplemented:
+        return NotImplemented
+    for old, new in ((mean, parts[3]), (var, parts[4])):
+        if old is not None:
+            old.copy_(new)
+    return parts[:3]
+
+
+RULES[aten._native_batch_norm_legit_functional.default] = _batch_norm_parts
+
+
+@rule(aten._native_batch_norm_legit.no_stats)
+def _batch_norm_without_stats(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
+) -> Any:
+    parts = _batch_norm_parts(x, weight, bias, None, None, training, momentum, eps)
+    return parts if parts is NotImplemented else parts[:3]
+
+
+def _dense(x: Tensor) -> bool:
+    """In order, or with the channels last: results have the same strides."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    return x.is_contiguous() or (last is not None and x.is_contiguous(memory_format=last))
+
+
 @rule(aten.var.correction)
 def _var(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     if not _fused(x) or x.numel() == 0 or x.dim() == 0:
@@ -341,15 +397,30 @@ def _foreach(single: Any, lists: int) -> Rule:
     return run
 
 
-for _name in "add sub mul div".split():
+for _name, _single in {
+    **{name: getattr(aten, name).Tensor for name in "add sub mul div".split()},
+    **{name: getattr(aten, name).default for name in "maximum minimum".split()},
+}.items():
+    _packet = getattr(aten, f"_foreach_{_name}")
+    for _overload in set(_packet.overloads()) & {"List", "Scalar", "ScalarList", "Tensor"}:
+        if _overload in ("List", "Tensor") or _single._overloadname == "Tensor":
+            RULES[getattr(_packet, _overload)] = _foreach(_single, _overload in ("List", "ScalarList"))
+for _name in "clamp_min clamp_max".split():
     _packet, _single = getattr(aten, f"_foreach_{_name}"), getattr(aten, _name)
     RULES[_packet.List] = _foreach(_single.Tensor, 1)
-    RULES[_packet.Scalar] = _foreach(_single.Tensor, 0)
-    RULES[_packet.ScalarList] = _foreach(_single.Tensor, 1)
-    if "Tensor" in _packet.overloads():
-        RULES[_packet.Tensor] = _foreach(_single.Tensor, 0)
-for _name in "sqrt neg reciprocal exp abs".split():
+    RULES[_packet.Scalar] = _foreach(_single.default, 0)
+    RULES[_packet.ScalarList] = _foreach(_single.default, 1)
+    _packet, _other = getattr(aten, f"_foreach_{'maximum' if _name == 'clamp_min' else 'minimum'}"), _single.default
+    RULES[_packet.Scalar], RULES[_packet.ScalarList] = _foreach(_other, 0), _foreach(_other, 1)
+for _name in (
+    "sqrt neg reciprocal exp abs rsqrt sign log log2 log10 log1p expm1 sin cos tan tanh sinh cosh asin acos atan erf "
+    "erfc floor ceil round trunc frac sigmoid"
+).split():
     RULES[getattr(aten, f"_foreach_{_name}").default] = _foreach(getattr(aten, _name).default, 0)
+RULES[aten._foreach_pow.Scalar] = _foreach(aten.pow.Tensor_Scalar, 0)
+RULES[aten._foreach_pow.ScalarList] = _foreach(aten.pow.Tensor_Scalar, 1)
+RULES[aten._foreach_pow.List] = _foreach(aten.pow.Tensor_Tensor, 1)
+RULES[aten._foreach_lerp.List] = _foreach(aten.lerp.Tensor, 2)
 for _name in "addcmul addcdiv".split():
     _packet = getattr(aten, f"_foreach_{_name}")
     _single = getattr(aten, _name).default

@@ -57,7 +57,7 @@ def is_fusible(node: fx.Node) -> bool:
 
 
 def _plain(value: Any) -> bool:
-    if isinstance(value, (torch.SymInt, int)):
+    if isinstance(value, (torch.SymInt, torch.SymFloat, int, float)):
         return True
     return (
         isinstance(value, torch.Tensor)
@@ -89,7 +89,7 @@ def _pointwise(scope: Scope, node: fx.Node, at: At, row: Row) -> V:
             return number if to is None else number.to(computed_in(to))
         value = scope.at(arg, broadcast(at, shown, sizes_of(arg)))
         kind = val(arg).dtype
-        if row.compares and kind.is_floating_point:
+        if row.compares or (node.target in _CASTS and not val(node).dtype.is_floating_point):
             value = scope.b.rounded(value, kind)
         to = dtype(len(seen), kind)
         seen.append(arg)
@@ -172,6 +172,8 @@ def _progression(scope: Scope, node: fx.Node, at: At, start: Any, step: Any) -> 
 
 def _row_number(scope: Scope, index: V, size: Size, *, wraps: bool) -> V:
     """An index from memory, checked: what lies outside is not read, and the call fails."""
+    if size == 0:
+        raise NoMap("there is nothing to gather from")
     index = index.to(torch.int64)
     limit = scope.b.index(Index(size))
     if wraps:
@@ -208,8 +210,8 @@ def _gather(scope: Scope, node: fx.Node, at: At) -> V:
     source, dim, indices = node.args[:3]
     assert isinstance(source, fx.Node) and isinstance(indices, fx.Node)
     sizes = sizes_of(source)
-    if not sizes or not sizes_of(indices):
-        raise NoMap("of a number")
+    if not sizes or len(sizes) != len(sizes_of(indices)):
+        raise NoMap("of a number, or by a number")
     d = size_of(dim) % len(sizes)
     number = _row_number(scope, scope.at(indices, at), sizes[d], wraps=False)
     return scope.load(source, (*at[:d], _gathered(number), *at[d + 1 :]), None)
@@ -409,6 +411,7 @@ LOWERINGS: dict[Any, Lowering] = {
     aten.slice_backward.default: _slice_backward,
     aten.repeat.default: _repeat,
 }
+
 _SUPPORTED: dict[Any, Callable[[fx.Node], bool]] = {
     aten.index.Tensor: _index_supported,
     aten._unsafe_index.Tensor: _index_supported,
@@ -466,12 +469,15 @@ def reduce(scope: Scope, node: fx.Node, inside: At) -> V:
     row = REDUCTIONS[node.target]
     dtype = computed_in(val(node).dtype)
     value = scope.at(operand, inside)
+    if row.kind in ("any", "all", "argmax", "argmin"):
+        value = scope.b.rounded(value, val(operand).dtype)
+    sizes, dims = sizes_of(operand), reduced_dims(node)
+    if all(sizes[d] == 1 for d in dims):
+        return _of_one(scope, row, value).to(dtype)
     if row.kind in ("any", "all"):
         value = value if value.dtype is torch.bool else value.ne(0)
         return scope.b.add("reduce", (value.id,), torch.bool, row.kind).to(dtype)
     if row.kind in ("argmax", "argmin"):
-        dims = reduced_dims(node)
-        sizes = sizes_of(operand)
         position = Index()
         for d in dims:
             position = position * sizes[d] + inside[d]
@@ -480,10 +486,17 @@ def reduce(scope: Scope, node: fx.Node, inside: At) -> V:
     accumulated = value if row.kind in ("max", "min") else value.to(dtype)
     result = scope.b.add("reduce", (accumulated.id,), accumulated.dtype, row.kind)
     if row.mean:
-        count = product([sizes_of(operand)[d] for d in reduced_dims(node)])
+        count = product([sizes[d] for d in dims])
         result = (
             result / scope.b.index(Index(count)).to(result.dtype)
             if not isinstance(count, int)
             else result / float(count or math.nan)
         )
     return result.to(dtype)
+
+
+def _of_one(scope: Scope, row: Reduction, value: V) -> V:
+    """A reduction of one element: there is no loop."""
+    if row.kind in ("any", "all"):
+        return value if value.dtype is torch.bool else value.ne(0)
+    return scope.b.const(0, torch.int64) if row.kind in ("argmax", "argmin") else value

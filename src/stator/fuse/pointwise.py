@@ -113,14 +113,14 @@ row("add", _add)
 row("sub", _sub)
 row("rsub", _rsub)
 row("mul", _mul)
-row("div true_divide", _div, overloads="Tensor Scalar Tensor_mode Scalar_mode")
-row("floor_divide", _divided("floor_div"))
-row("remainder", _divided("remainder"))
-row("fmod", _divided("fmod"))
+row("div true_divide", _div, overloads="Tensor Scalar")
+row("div", _div, overloads="Tensor_mode Scalar_mode", compares=True)
+row("floor_divide", _divided("floor_div"), compares=True)
+row("remainder", _divided("remainder"), compares=True)
+row("fmod", _divided("fmod"), compares=True)
 row("neg", lambda x: -x)
 row("abs", lambda x: x if x.dtype is torch.uint8 else x.abs())
-row("sign", lambda x: x.sign())
-row("sgn", lambda x: x.sign())
+row("sign sgn", lambda x: x.sign(), compares=True)
 row("square", lambda x: x * x)
 row("reciprocal", lambda x: 1.0 / x)
 row("minimum", _minimum)
@@ -153,8 +153,13 @@ row("special_erf", lambda x: x.erf())
 row("rsqrt", lambda x: x.rsqrt())
 row("sigmoid", lambda x: x.sigmoid())
 for _name in "floor ceil trunc round".split():
-    row(_name, lambda x, _name=_name: getattr(x, _name)() if x.dtype.is_floating_point else x, overloads="default")
-row("frac", lambda x: x - x.trunc())
+    row(
+        _name,
+        lambda x, _name=_name: getattr(x, _name)() if x.dtype.is_floating_point else x,
+        overloads="default",
+        compares=True,
+    )
+row("frac", lambda x: x - x.trunc(), compares=True)
 row("deg2rad", lambda x: x * (math.pi / 180))
 row("rad2deg", lambda x: x * (180 / math.pi))
 
@@ -191,7 +196,7 @@ _POWERS: dict[Any, Callable[[V], V]] = {
     -2: lambda x: 1.0 / (x * x),
     -0.5: lambda x: x.rsqrt(),
 }
-row("pow", _pow)
+row("pow", _pow, compares=True)
 row("atan2", lambda x, y: x.atan2(y))
 row("copysign", lambda x, y: x.copysign(y))
 row("hypot", lambda x, y: _hypot(x, y))
@@ -236,7 +241,7 @@ _logic: dict[str, Callable[..., V]] = {
     "logical_not": lambda x: ~_truth(x),
 }
 for _name, _formula in _logic.items():
-    row(_name, _formula, promote="own")
+    row(_name, _formula, promote="own", compares=True)
 
 
 def _truth(x: V) -> V:
@@ -265,7 +270,7 @@ row("isneginf", lambda x: x.eq(-math.inf) if x.dtype.is_floating_point else x.b.
 row(
     "signbit",
     lambda x: (
-        x.signbit()
+        x.b.op("signbit", x, dtype=torch.bool)
         if x.dtype.is_floating_point
         else (x < 0 if x.dtype is not torch.bool else x.b.const(False, torch.bool))
     ),
@@ -358,13 +363,13 @@ def _softplus_backward(grad: V, x: V, beta: Any, threshold: Any) -> V:
 row("relu", lambda x: x.max(0))
 row("relu6", lambda x: _clamp(x, 0, 6))
 row("hardtanh", lambda x, low=-1, high=1: _clamp(x, low, high))
-row("hardtanh_backward", _hardtanh_backward)
+row("hardtanh_backward", _hardtanh_backward, compares=True)
 row("hardsigmoid", lambda x: _clamp(x + 3.0, 0, 6) / 6.0)
 row("hardswish", lambda x: x * _clamp(x + 3.0, 0, 6) / 6.0)
 row("leaky_relu", lambda x, slope=0.01: x.b.where(x > 0, x, x * slope))
 row("leaky_relu_backward", lambda g, x, slope, of_result: x.b.where(x > 0, g, g * slope))
 row("threshold", lambda x, limit, value: x.b.where(x <= limit, x.b.like(value, x), x))
-row("threshold_backward", lambda g, x, limit: x.b.where(x <= limit, x.b.const(0, x.dtype), g))
+row("threshold_backward", lambda g, x, limit: x.b.where(x <= limit, x.b.const(0, x.dtype), g), compares=True)
 row("gelu", _gelu)
 row("gelu_backward", _gelu_backward)
 row("silu", lambda x: x / (1.0 + (-x).exp()))

@@ -1,0 +1,102 @@
+"""Decompositions and lowerings where they were once wrong: values, types, strides and errors as eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from native_check import compare
+from torch import Tensor
+
+import stator
+
+
+def rand(seed: int, *shape: int, grad: bool = True, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype).requires_grad_(grad)
+
+
+def tensors(*shapes: tuple[int, ...], **how: Any) -> Callable[[int], Sequence[Tensor]]:
+    return lambda seed: [rand(100 * seed + i, *shape, **how) for i, shape in enumerate(shapes)]
+
+
+def turned(seed: int) -> list[Tensor]:
+    return [rand(seed, 4, 3, 2, grad=False).movedim(0, -1)]
+
+
+def batch_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.batch_norm(x, None, None, w, b, training=True)
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Sequence[Any]]]] = {
+    "reductions of one": (lambda x: (x.sum(1), x.amax(1), x.mean(1), x.prod(1), x * 2), tensors((5, 1, 4))),
+    "truths of one": (lambda x: (x.argmax(1), x.any(1), x.all(1), x.std(0)), tensors((5, 1, 4), grad=False)),
+    "sum of a number": (lambda x: (x.sum(), x * 3), tensors(())),
+    "sign bits": (lambda x: torch.signbit(x), lambda s: [torch.tensor([0.0, -0.0, 1.0, -2.0 - s])]),
+    "a shape changed in place": (lambda x: torch.quantile(x, 0.5, dim=-1), tensors((3, 5))),
+    "whole numbers divided, turned": (
+        lambda x: (torch.div(x, 2, rounding_mode="trunc"), torch.floor_divide(x, 3)),
+        lambda s: [torch.arange(24).view(4, 3, 2).movedim(0, -1) + s],
+    ),
+    "batch norm in bfloat16": (batch_norm, tensors((4, 3, 5), (3,), (3,), dtype=torch.bfloat16)),
+    "batch norm, channels last": (
+        batch_norm,
+        lambda s: [rand(s, 2, 5, 3, 4, grad=False).permute(0, 3, 1, 2).requires_grad_(), rand(s, 4), rand(s + 9, 4)],
+    ),
+    "powers of rounded numbers": (
+        lambda x, y: x ** (y - 1),
+        lambda s: [rand(s, 50, dtype=torch.bfloat16), (rand(s, 50, grad=False) * 300).bfloat16()],
+    ),
+    "fractions in bfloat16": (lambda x: x + torch.arange(0, 2, 0.25, dtype=torch.bfloat16), tensors((8,))),
+    "one hot, turned": (lambda x: F.one_hot((x > 0).long(), 3), turned),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_was_wrong(name: str) -> None:
+    fn, make = PROGRAMS[name]
+    assert compare(fn, make).kernels > 0
+
+
+def test_random_numbers_do_not_overwrite_what_they_go_with() -> None:
+    """`rrelu` writes to its noise alone, also where its operand has gaps in memory."""
+
+    def f(x: Tensor) -> Tensor:
+        return F.rrelu(x, 0.1, 0.3, training=True) * 2
+
+    compiled = stator.compile(f, backend="native")
+    for seed in range(3):
+        x, y = (torch.empty(10)[::2].copy_(rand(seed, 5, grad=False)).requires_grad_() for _ in range(2))
+        torch.manual_seed(seed)
+        want = f(x)
+        torch.manual_seed(seed)
+        got = compiled(y)
+        assert torch.equal(got, want) and torch.equal(x, y)
+        assert torch.equal(*(torch.autograd.grad(r.sum(), t)[0] for r, t in ((want, x), (got, y))))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, i: x[i] + 1,
+        lambda x, i: torch.gather(x, 0, i) * 2,
+        lambda x, i: x.index_select(0, i) * 2,
+        lambda x, i: F.one_hot(i, 3) * 2,
+        lambda x, i: (10 // (i + 1)) + 1,
+    ],
+)
+def test_errors_are_eagers(f: Callable[..., Tensor]) -> None:
+    compiled = stator.compile(f, backend="native")
+    x, good, bad = rand(0, 3, grad=False), torch.tensor([0, 2, 1]), torch.tensor([0, 3, -1])
+    for _ in range(3):
+        assert torch.equal(compiled(x, good), f(x, good))
+    if f(x, good).dtype is torch.int64 and f(x, good).dim() == 1:
+        bad = torch.tensor([0, -1, 2])
+    with pytest.raises((IndexError, RuntimeError)) as eager:
+        f(x, bad)
+    with pytest.raises(eager.type):
+        compiled(x, bad)
+    assert torch.equal(compiled(x, good), f(x, good))
