@@ -9,7 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from native_check import compare
-from torch import Tensor
+from torch import Tensor, nn
+
+import stator
 
 
 def rand(seed: int, *shape: int, grad: bool = True, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -85,6 +87,23 @@ def test_symbolic_sizes(name: str) -> None:
     compare(fn, make, dynamic=True)
 
 
+def test_batch_norm_in_training_keeps_its_statistics() -> None:
+    """The norm, the residual and the relu are one kernel; running averages are written as eager writes them."""
+    mine, eager = nn.BatchNorm2d(6), nn.BatchNorm2d(6)
+    compiled = stator.compile(lambda x: F.relu(mine(x) + x), backend="native")
+    for seed in range(3):
+        x, y = rand(seed, 4, 6, 5, 5), rand(seed, 4, 6, 5, 5)
+        got, want = compiled(x), F.relu(eager(y) + y)
+        got.square().sum().backward()
+        want.square().sum().backward()
+        pairs = [(got, want), (x.grad, y.grad), (mine.running_mean, eager.running_mean)]
+        pairs += [(mine.running_var, eager.running_var), (mine.weight.grad, eager.weight.grad)]
+        for one, other in pairs:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert int(mine.num_batches_tracked) == 3
+    assert len(compiled.stator.entries) == 1
+
+
 def test_a_block_is_few_kernels() -> None:
     """Bias and gelu are one kernel, bias, residual and norm another, and nothing goes through the dispatcher."""
 
@@ -97,8 +116,6 @@ def test_a_block_is_few_kernels() -> None:
 
 
 def test_index_errors_are_eagers() -> None:
-    import stator
-
     def pick(w: Tensor, i: Tensor) -> Tensor:
         return F.embedding(i, w) + 1
 
@@ -116,7 +133,6 @@ def test_index_errors_are_eagers() -> None:
 
 def test_inputs_that_begin_elsewhere() -> None:
     """Offsets, and rows with gaps between them, are seen in each call."""
-    import stator
 
     def f(x: Tensor) -> Tensor:
         return torch.relu(x) * 2 + 1
