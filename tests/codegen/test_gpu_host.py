@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import stator
 from stator.backends import native
 from stator.codegen import gpu_host, gpu_scalar, ptx, sizes
-from stator.codegen.gpu_driver import Bound
+from stator.codegen.gpu_driver import Bound, Chosen
 from stator.codegen.gpu_host import GpuHost
 from stator.fuse import evaluate, write
 from stator.fuse.decompose import decompositions
@@ -53,14 +53,14 @@ def _sizes(kernel: Any) -> list[Any]:
 
 class _Run(Bound):
     def __init__(self, loaded: Any, written: Any, kernel: Any, symbols: Any, evaluate_size: Any) -> None:
-        super().__init__(loaded, written, evaluate_size)
+        super().__init__(loaded, written, len(kernel.buffers), evaluate_size)
         self._kernel, self._symbols = kernel, symbols
 
-    def launch(self, pointers: Sequence[int], scratch: int, status: int, stream: int) -> None:
-        variant = self.variant(pointers)
-        assert bool(variant.scratch) == bool(scratch)
+    def start(self, chosen: Chosen, pointers: list[int], stream: int) -> None:
+        *buffers, scratch, status = pointers
+        assert bool(chosen.scratch) == bool(scratch) and status == 0
         Interpreted.launches += 1
-        memory = [_at(p, b.dtype) for p, b in zip(pointers, self._kernel.buffers, strict=True)]
+        memory = [_at(p, b.dtype) for p, b in zip(buffers, self._kernel.buffers, strict=True)]
         evaluate.run_kernel(self._kernel, memory, self._symbols)
 
 

@@ -19,6 +19,7 @@ from random_kernels import draw
 
 from stator.codegen import gpu_driver, jit, math, ptx
 from stator.codegen.gpu_shape import shapes
+from stator.codegen.gpu_values import rounded_soon
 from stator.fuse.loops import Kernel, Launch, concrete
 
 DRIVER = 13000
@@ -131,6 +132,23 @@ def test_a_full_sum_is_one_launch_for_each_level() -> None:
             first, last = variant.launches
             assert first.splits > 1 and last.splits == 1
             assert variant.scratch >= first.splits * 8
+
+
+def test_rough_forms_are_for_what_is_rounded_at_once() -> None:
+    def gate(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(x)
+
+    def moved(x: torch.Tensor) -> torch.Tensor:
+        return 1.0 - torch.sigmoid(x.float()).float()
+
+    def is_rough(fn: object, dtype: torch.dtype) -> bool:
+        (kernel,) = kernels_of(Case("c", fn, lambda: (torch.randn(64).to(dtype),)))
+        number = next(n for n, v in enumerate(kernel.values) if v.op == "sigmoid")
+        return number in rounded_soon(kernel)
+
+    assert is_rough(gate, torch.bfloat16) and is_rough(gate, torch.float16)
+    assert not is_rough(gate, torch.float32)
+    assert not is_rough(moved, torch.bfloat16), "a difference may lose the digits that are right"
 
 
 def test_targets() -> None:

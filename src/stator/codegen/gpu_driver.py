@@ -10,16 +10,17 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from . import jit
 from .gpu_values import Size
 from .jit import Unavailable
-from .ptx import GridLaunch, Variant, WrittenForGpu, module_text
+from .ptx import Variant, WrittenForGpu, module_text
 
 TRIPLE = "nvptx64-nvidia-cuda"
+LIBRARY = "libcuda.so.1"
 # Capability, the oldest driver (as CUDA's version) that takes it, and the version of PTX that is written for it.
 _TARGETS = [((10, 0), 12080, 86), ((9, 0), 12000, 80), ((8, 0), 12000, 80)]
 _LOG_BYTES = 8192
@@ -48,9 +49,12 @@ class Cuda:
 
     def __init__(self) -> None:
         try:
-            self._library = ctypes.CDLL("libcuda.so.1")
+            self._library = ctypes.CDLL(LIBRARY)
         except OSError as error:
             raise Unavailable(f"there is no CUDA driver: {error}") from error
+        self._launch: Any = self._library.cuLaunchKernel
+        number, pointer = ctypes.c_uint, ctypes.c_void_p
+        self._launch.argtypes = [pointer, *[number] * 7, pointer, pointer, pointer]
         version = ctypes.c_int()
         self.check("cuInit", 0)
         self.check("cuDriverGetVersion", ctypes.byref(version))
@@ -61,9 +65,12 @@ class Cuda:
     def check(self, name: str, *args: Any) -> None:
         code = getattr(self._library, name)(*args)
         if code:
-            text = ctypes.c_char_p()
-            self._library.cuGetErrorString(code, ctypes.byref(text))
-            raise CudaError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
+            self._fail(name, code)
+
+    def _fail(self, name: str, code: int) -> NoReturn:
+        text = ctypes.c_char_p()
+        self._library.cuGetErrorString(code, ctypes.byref(text))
+        raise CudaError(f"{name}: {(text.value or b'unknown error').decode()} ({code})")
 
     def enter(self, device: int) -> None:
         """A thread that never called CUDA has no context yet."""
@@ -89,14 +96,16 @@ class Cuda:
             raise CudaError(f"{error}\n{log.value.decode(errors='replace')}") from error
         return module
 
-    def function(self, module: ctypes.c_void_p, name: str) -> ctypes.c_void_p:
+    def function(self, module: ctypes.c_void_p, name: str) -> int:
         function = ctypes.c_void_p()
         self.check("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
-        return function
+        assert function.value is not None
+        return function.value
 
-    def launch(self, function: ctypes.c_void_p, grid: tuple[int, int], threads: int, stream: int, args: Any) -> None:
-        blocks, splits = grid
-        self.check("cuLaunchKernel", function, blocks, splits, 1, threads, 1, 1, 0, ctypes.c_void_p(stream), args, None)
+    def launch(self, function: int, blocks: int, splits: int, threads: int, stream: int, args: Any) -> None:
+        code = self._launch(function, blocks, splits, 1, threads, 1, 1, 0, stream, args, None)
+        if code:
+            self._fail("cuLaunchKernel", code)
 
     def unload(self, module: ctypes.c_void_p) -> None:
         self._library.cuModuleUnload(module)  # at the end of the process its context may be gone
@@ -114,33 +123,59 @@ def cuda() -> Cuda:
         return _cuda
 
 
+class Chosen:
+    """A variant of a kernel with numbers for its sizes, and room for the arguments of a launch."""
+
+    def __init__(self, variant: Variant, sizes: Sequence[int], buffers: int, evaluate: Callable[[Size], int]) -> None:
+        self.variant = variant
+        self.scratch = evaluate(variant.scratch)
+        self.grids = [(g.name, evaluate(g.blocks), g.splits, g.threads) for g in variant.launches]
+        self.grids = [grid for grid in self.grids if grid[1]]
+        self.aligned = [(r.what, r.of - 1) for r in variant.requirements if r.kind == "aligned"]  # powers of two
+        self.pointers = buffers + 2
+        count = self.pointers + len(sizes)
+        self.values: Any = (ctypes.c_uint64 * count)(*[0] * self.pointers, *[size & (2**64 - 1) for size in sizes])
+        first = ctypes.addressof(self.values)
+        self.args = (ctypes.c_void_p * count)(*[first + 8 * n for n in range(count)])
+        self.lock = threading.Lock()  # the arguments of one launch at a time; the driver copies them
+
+
 class Bound:
     """A kernel with numbers for its sizes."""
 
-    def __init__(self, loaded: Loaded, written: WrittenForGpu, evaluate: Callable[[Size], int]) -> None:
-        self._loaded, self._written = loaded, written
-        self._sizes = [evaluate(size) for size in written.sizes]
-        self._fitting = [v for v in written.variants if _sizes_fit(v, evaluate)]
-        self._blocks = {launch.name: evaluate(launch.blocks) for v in self._fitting for launch in v.launches}
-        self._scratch = {id(v): evaluate(v.scratch) for v in self._fitting}
+    def __init__(self, loaded: Any, written: WrittenForGpu, buffers: int, evaluate: Callable[[Size], int]) -> None:
+        self._loaded = loaded
+        sizes = [evaluate(size) for size in written.sizes]
+        self._fitting = [Chosen(v, sizes, buffers, evaluate) for v in written.variants if _sizes_fit(v, evaluate)]
+
+    def choose(self, pointers: Sequence[int]) -> Chosen:
+        """The fastest that these addresses allow. The last one needs nothing."""
+        for chosen in self._fitting:
+            for buffer, bits in chosen.aligned:
+                if pointers[buffer] & bits:
+                    break
+            else:
+                break
+        return chosen
 
     def variant(self, pointers: Sequence[int]) -> Variant:
-        """The fastest that these addresses allow."""
-        return next(v for v in self._fitting if _aligned(v, pointers))
+        return self.choose(pointers).variant
 
     def scratch(self, pointers: Sequence[int]) -> int:
         """Bytes of scratch memory that a launch on these addresses needs."""
-        return self._scratch[id(self.variant(pointers))]
+        return self.choose(pointers).scratch
 
     def launch(self, pointers: Sequence[int], scratch: int, status: int, stream: int) -> None:
         """`pointers`: to the buffers, in the kernel's order; `scratch` and `status`: 0 where there is none."""
-        variant = self.variant(pointers)
-        values = [ctypes.c_uint64(p) for p in (*pointers, scratch, status)]
-        values += [ctypes.c_uint64(size & (2**64 - 1)) for size in self._sizes]
-        args = (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values])
-        for launch in variant.launches:
-            if blocks := self._blocks[launch.name]:
-                self._loaded.launch(variant, launch, (blocks, launch.splits), stream, args)
+        self._loaded.enter()
+        self.start(self.choose(pointers), [*pointers, scratch, status], stream)
+
+    def start(self, chosen: Chosen, pointers: list[int], stream: int) -> None:
+        """The same, behind `Loaded.enter`. `pointers`: scratch memory and status are the last two."""
+        with chosen.lock:
+            chosen.values[: chosen.pointers] = pointers
+            for name, blocks, splits, threads in chosen.grids:
+                self._loaded.launch(chosen.variant, name, blocks, splits, threads, stream, chosen.args)
 
 
 def _sizes_fit(variant: Variant, evaluate: Callable[[Size], int]) -> bool:
@@ -152,10 +187,6 @@ def _sizes_fit(variant: Variant, evaluate: Callable[[Size], int]) -> bool:
     return True
 
 
-def _aligned(variant: Variant, pointers: Sequence[int]) -> bool:
-    return all(pointers[r.what] % r.of == 0 for r in variant.requirements if r.kind == "aligned")
-
-
 class Loaded:
     """Kernels of one graph on one device."""
 
@@ -164,7 +195,7 @@ class Loaded:
         self._target = target(torch.cuda.get_device_capability(device), self._cuda.version)
         self._kernels = list(kernels)
         self._modules: list[ctypes.c_void_p] = []
-        self._functions: dict[str, ctypes.c_void_p] = {}
+        self._functions: dict[str, int] = {}
         self._lock = threading.Lock()
         if kernels:
             self._load([k.variants[0] for k in kernels])
@@ -177,15 +208,22 @@ class Loaded:
                 self._functions[launch.name] = self._cuda.function(module, launch.name)
 
     def bind(self, number: int, evaluate: Callable[[Size], int]) -> Bound:
-        return Bound(self, self._kernels[number], evaluate)
+        return Bound(self, self._kernels[number], self._kernels[number].buffers, evaluate)
 
-    def launch(self, variant: Variant, launch: GridLaunch, grid: tuple[int, int], stream: int, args: Any) -> None:
-        if launch.name not in self._functions:
-            with self._lock:
-                if launch.name not in self._functions:
-                    self._load([variant])
+    def enter(self) -> None:
+        """Before launches: the calling thread gets the device's context."""
         self._cuda.enter(self.device)
-        self._cuda.launch(self._functions[launch.name], grid, launch.threads, stream, args)
+
+    def launch(
+        self, variant: Variant, name: str, blocks: int, splits: int, threads: int, stream: int, args: Any
+    ) -> None:
+        function = self._functions.get(name)
+        if function is None:
+            with self._lock:
+                if name not in self._functions:
+                    self._load([variant])
+            function = self._functions[name]
+        self._cuda.launch(function, blocks, splits, threads, stream, args)
 
     def __del__(self) -> None:
         for module in getattr(self, "_modules", ()):

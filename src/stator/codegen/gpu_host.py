@@ -38,6 +38,7 @@ class _Plan:
         self.offsets = {name: evaluate(offset) for name, offset in plan.offsets.items()}
         self.places = {name: (*layout(place), place.dtype) for name, place in program.places.items()}
         self.bounds = {n: host.kernels.bind(k, evaluate) for n, k in host.kernel_of_step.items()}
+        self.buffers = {n: [self.offsets.get(b, b) for b in program.steps[n].buffers] for n in host.kernel_of_step}
         self.aliases = {
             number: (*layout(step.place), evaluate(step.place.offset))
             for number, step in enumerate(program.steps)
@@ -77,6 +78,11 @@ class GpuHost:
         self._plans: dict[tuple[int, ...], _Plan] = {}
         self._lock = threading.Lock()
         self._touched = {name for step in program.steps if not hasattr(step, "target") for name in step.reads}
+        self._arguments = {
+            n: tuple([_filler(part) or _same(part) for part in (step.args, step.kwargs)])
+            for n, step in enumerate(program.steps)
+            if hasattr(step, "target")
+        }
         self._checked = [(n, name) for n, name in enumerate(program.inputs) if name in program.places]
 
     def __call__(self, args: list[Any]) -> Any:
@@ -104,36 +110,42 @@ class GpuHost:
     # -- one call
 
     def _run(self, plan: _Plan, env: dict[str, Any]) -> tuple[Any, ...]:
-        program, memory = self.program, self.plan
-        stream = torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else 0
-        arena = torch.empty(plan.arena, dtype=torch.uint8, device=self.device) if plan.arena else None
-        base = arena.data_ptr() if arena is not None else 0
-        for number, step in enumerate(program.steps):
+        memory, base, stream = self.plan, 0, 0
+        if self.device.type == "cuda":
+            stream = torch.cuda.current_stream(self.device).cuda_stream
+            self.kernels.enter()
+        if plan.arena:
+            arena = torch.empty(plan.arena, dtype=torch.uint8, device=self.device)
+            base = arena.data_ptr()
+        for number, step in enumerate(self.program.steps):
             for name in memory.allocated.get(number, ()):
                 sizes, strides, dtype = plan.places[name]
                 env[name] = torch.empty_strided(sizes, strides, dtype=dtype, device=self.device)
             if (bound := plan.bounds.get(number)) is not None:
-                self._launch(bound, step, plan, env, base, stream)
+                self._launch(bound, plan.buffers[number], env, base, stream)
             elif number in plan.aliases:
                 sizes, strides, offset = plan.aliases[number]
                 of = env[step.place.buffer]
                 env[step.out] = of.as_strided(sizes, strides, of.storage_offset() + offset)
             else:
-                self._call(step, plan, env)
+                self._call(number, step, plan, env)
             for name in memory.dropped.get(number, ()):
                 env.pop(name, None)
-        return tuple([env[out.name] if hasattr(out, "name") else out for out in program.outputs])
+        return tuple([env[out.name] if hasattr(out, "name") else out for out in self.program.outputs])
 
-    def _launch(self, bound: Bound, step: Any, plan: _Plan, env: dict[str, Any], base: int, stream: int) -> None:
-        offsets = plan.offsets
-        pointers = [base + offsets[b] if b in offsets else env[b].data_ptr() for b in step.buffers]
-        scratch: Tensor | None = None
-        if needed := bound.scratch(pointers):
-            scratch = torch.empty(needed, dtype=torch.uint8, device=self.device)
-        bound.launch(pointers, scratch.data_ptr() if scratch is not None else 0, 0, stream)
+    def _launch(self, bound: Bound, buffers: Sequence[Any], env: dict[str, Any], base: int, stream: int) -> None:
+        """`buffers`: names of tensors, or offsets in the arena."""
+        pointers = [base + b if type(b) is int else env[b].data_ptr() for b in buffers]
+        chosen = bound.choose(pointers)
+        if not chosen.scratch:
+            bound.start(chosen, [*pointers, 0, 0], stream)
+            return
+        scratch = torch.empty(chosen.scratch, dtype=torch.uint8, device=self.device)
+        bound.start(chosen, [*pointers, scratch.data_ptr(), 0], stream)
 
-    def _call(self, step: Any, plan: _Plan, env: dict[str, Any]) -> None:
-        result = step.target(*_filled(step.args, env), **_filled(step.kwargs, env))
+    def _call(self, number: int, step: Any, plan: _Plan, env: dict[str, Any]) -> None:
+        args, kwargs = self._arguments[number]
+        result = getattr(step.target, "_op", step.target)(*args(env), **kwargs(env))
         results = [result] if step.parts is None else [result[part] for part in step.parts]
         for name, made in zip(step.outs, results, strict=True):
             if name in self._touched and isinstance(made, Tensor):
@@ -163,23 +175,37 @@ def _as_promised(made: Tensor, place: tuple[torch.Size, tuple[int, ...], torch.d
     sizes, strides, dtype = place
     if made.shape != sizes or made.dtype is not dtype:
         raise RuntimeError(f"an operator gave {tuple(made.shape)} of {made.dtype}, not {tuple(sizes)} of {dtype}")
-    if _same_strides(sizes, strides, made.stride()):
+    if made.stride() == strides or _same_strides(sizes, strides, made.stride()):
         return made
     return torch.empty_strided(sizes, strides, dtype=dtype, device=made.device).copy_(made)
 
 
-def _filled(arg: Any, env: Mapping[str, Any]) -> Any:
-    """Arguments with values for their `Ref`s."""
-    if hasattr(arg, "name") and type(arg).__name__ == "Ref":
-        return env[arg.name]
+def _filler(arg: Any) -> Callable[[Mapping[str, Any]], Any] | None:
+    """What gives an argument its values for `Ref`s; None: there is none in it."""
+    if type(arg).__name__ == "Ref":
+        name = arg.name
+        return lambda env: env[name]
     if isinstance(arg, (list, tuple)):
-        made = [_filled(a, env) for a in arg]
-        return tuple(made) if isinstance(arg, tuple) else made
+        parts = [(a, _filler(a)) for a in arg]
+        if all(fill is None for _, fill in parts):
+            return None
+        made = [fill or _same(a) for a, fill in parts]
+        return (
+            (lambda env: tuple([m(env) for m in made]))
+            if isinstance(arg, tuple)
+            else lambda env: [m(env) for m in made]
+        )
     if isinstance(arg, dict):
-        return {k: _filled(a, env) for k, a in arg.items()}
+        values = _filler(list(arg.values()))
+        return None if values is None else lambda env: dict(zip(arg, values(env), strict=True))
     if isinstance(arg, slice):
-        return slice(*[_filled(a, env) for a in (arg.start, arg.stop, arg.step)])
-    return arg
+        ends = _filler([arg.start, arg.stop, arg.step])
+        return None if ends is None else lambda env: slice(*ends(env))
+    return None
+
+
+def _same(value: Any) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda env: value
 
 
 def _number(size: Size, numbers: Mapping[Any, int]) -> int:

@@ -18,8 +18,8 @@ from .lanes import DOUBLE, FLOAT, Lanes
 
 _FDIV = re.compile(r"fdiv float (\S+), (\S+)$")
 _FREM = re.compile(r"frem (float|double) (\S+), (\S+)$")
-_MAGIC_BITS = 0x4B400000  # of 1.5 * 2**23: see `Lanes.nearest`
-_LOG2_E = 1.4426950408889634
+_MAGIC = 1.5 * 2.0**23  # see `Lanes.nearest`
+_LOG2_E = (1.4426950216293335, 1.9259629911266175e-08)
 
 
 class GpuFunction(Function):
@@ -48,9 +48,19 @@ class GpuFunction(Function):
         return self.emit(f"call float {helper}(i1 {mask}, float {x}, float {value})")
 
 
-def emit(f: Function, op: str, dtype: torch.dtype, kinds: Sequence[torch.dtype], args: Sequence[str]) -> str:
-    """An operation on scalars."""
+def emit(
+    f: Function,
+    op: str,
+    dtype: torch.dtype,
+    kinds: Sequence[torch.dtype],
+    args: Sequence[str],
+    *,
+    rough: bool = False,
+) -> str:
+    """An operation on scalars. `rough`: its result will be rounded to bfloat16 or float16."""
     own = _SINGLE.get(op) if kinds and kinds[0] is torch.float32 else None
+    if rough and own is not None:
+        own = _ROUGH.get(op, own)
     return own(f, *args) if own is not None else scalar.emit(f, op, dtype, kinds, args)
 
 
@@ -67,30 +77,38 @@ def _hardware(f: Function, name: str, x: str) -> str:
 
 
 def _exp(f: Function, x: str) -> str:
-    """The common polynomial. The hardware's 2**t is off by up to 2 ulp, and costs as much as eight additions.
+    """2**n · 2**t with x = (n + t) ln(2), |t| <= ½; n is bounded, so that 2**n is a normal number: beyond, t grows.
 
-    The factor 2**n comes in two parts, so that both are normal numbers: 2**(n - 1) and 2, or 2**(n + 23) and 2**-23."""
+    The same instruction as in CUDA's own: at most 2 ulp from the nearest float."""
     v = Lanes(f, FLOAT)
-    x = v.intrinsic("minimum", v.intrinsic("maximum", x, v.const(-104.0)), v.const(89.0))
-    p, bits = math_exp.reduced(v, x)
-    tiny = f.emit(f"icmp slt i32 {bits}, {_MAGIC_BITS - 124}")
-    bias = f.emit(f"select i1 {tiny}, i32 {(127 + 23) << 23}, i32 {(127 - 1) << 23}")
-    power = v.from_bits(v.int_op("add", v.int_op("shl", bits, v.int_const(23)), bias))
-    return v.mul(v.mul(v.add(p, v.one), power), v.select(tiny, v.const(2.0**-23), v.const(2.0)))
+    shifted = v.fma(x, v.const(_LOG2_E[0]), v.const(_MAGIC))
+    # NaN becomes a bound here, and goes on in t
+    shifted = v.intrinsic("minnum", v.intrinsic("maxnum", shifted, v.const(_MAGIC - 126)), v.const(_MAGIC + 127))
+    n = v.sub(shifted, v.const(_MAGIC))
+    # of an infinite argument both products are infinite, and their sum is not NaN: n is finite
+    t = v.fma(x, v.const(_LOG2_E[1]), v.fma(x, v.const(_LOG2_E[0]), v.neg(n)))
+    power = v.int_op("add", v.int_op("shl", v.to_bits(shifted), v.int_const(23)), v.int_const(127 << 23))
+    return v.mul(_hardware(f, "ex2", t), v.from_bits(power))
 
 
-def _inverse(v: Lanes, f: Function, x: str) -> str:
-    """1 / x, of a number that is neither large nor small: the hardware's, and one step of Newton's method."""
-    guess = _hardware(f, "rcp", x)
-    return v.fma(guess, v.fma(v.neg(x), guess, v.one), guess)
+class _Inverting(Lanes):
+    """Whose only division is 1 / x, of a number that is neither large nor small: the hardware's, and one step of
+    Newton's method, which leaves no error but the last rounding."""
+
+    def div(self, a: str, b: str) -> str:
+        assert a == self.one and isinstance(self.emitter, Function)
+        guess = _hardware(self.emitter, "rcp", b)
+        return self.fma(guess, self.fma(self.neg(b), guess, self.one), guess)
 
 
 def _sigmoid(f: Function, x: str) -> str:
-    """Of e = exp(-|x|): 1 / (1 + e) or e / (1 + e)."""
+    return math_exp.sigmoid(_Inverting(f, FLOAT), x)
+
+
+def _rough_sigmoid(f: Function, x: str) -> str:
+    """Good to 16 bits or more."""
     v = Lanes(f, FLOAT)
-    e = _exp(f, v.neg(v.abs(x)))
-    part = _inverse(v, f, v.add(v.one, e))
-    return v.mul(v.select(v.compare("olt", x, v.zero), e, v.one), part)
+    return _hardware(f, "rcp", v.add(v.one, _hardware(f, "ex2", v.mul(x, v.const(-_LOG2_E[0])))))
 
 
 def _tanh(f: Function, x: str) -> str:
@@ -98,7 +116,7 @@ def _tanh(f: Function, x: str) -> str:
     v = Lanes(f, FLOAT)
     a, square = v.abs(x), v.mul(x, x)
     near = v.fma(v.mul(v.polynomial(square, math_exp.TANH[FLOAT]), square), a, a)
-    e = _hardware(f, "ex2", v.mul(a, v.const(2 * _LOG2_E)))  # infinite where the result is 1
+    e = _hardware(f, "ex2", v.mul(a, v.const(2 * _LOG2_E[0])))  # infinite where the result is 1
     far = v.fma(v.const(-2.0), _hardware(f, "rcp", v.add(e, v.one)), v.one)
     return v.copysign(v.select(v.compare("olt", a, v.const(0.625)), near, far), x)
 
@@ -130,6 +148,7 @@ _SINGLE: dict[str, Callable[..., str]] = {
     "min": _extreme("minimum"),
     "round_bf16": _round_bf16,
 }
+_ROUGH: dict[str, Callable[..., str]] = {"sigmoid": _rough_sigmoid}
 
 
 # ------------------------------------------------------------------------------------------------ remainders

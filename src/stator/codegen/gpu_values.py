@@ -53,6 +53,21 @@ def index_of(value: Any) -> Any:
     return value.attr if value.op == "index" else None
 
 
+def rounded_soon(kernel: Any) -> set[int]:
+    """Values that nobody sees but rounded to bfloat16 or float16, after operations that keep their relative error."""
+    exact: set[int] = set()
+    for number in reversed(range(len(kernel.values))):
+        value = kernel.values[number]
+        if value.op in ("round_bf16", "round_f16"):
+            continue
+        if value.op == "store" and kernel.buffers[value.attr[0]].dtype in (torch.bfloat16, torch.float16):
+            continue
+        if value.op in ("mul", "div", "neg", "abs") and number not in exact:
+            continue
+        exact.update(operands(value))
+    return set(range(len(kernel.values))) - exact
+
+
 class Values:
     """Writes values, with `slots` of the packed axis to a thread; `vectors` are the accesses that are aligned."""
 
@@ -64,6 +79,7 @@ class Values:
         self.varies = kernel.varies()
         self.level = kernel.levels()
         self.sizes = sizes
+        self.rough = rounded_soon(kernel)
 
     # ------------------------------------------------------------------------------------------------ integers
 
@@ -129,7 +145,7 @@ class Values:
         made = []
         for slot in range(count):
             args = [self.one(a, scope, slot) for a in value.args]
-            made.append(gpu_scalar.emit(self.f, value.op, value.dtype, kinds, args))
+            made.append(gpu_scalar.emit(self.f, value.op, value.dtype, kinds, args, rough=number in self.rough))
         return tuple(made)
 
     def _of_one(self, number: int, scope: Scope) -> Slots:

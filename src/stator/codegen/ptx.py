@@ -14,7 +14,7 @@ sizes alone. Variants for aligned and any memory are chosen at launch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .gpu_reduce import Folded, Reducer
@@ -53,18 +53,20 @@ class WrittenForGpu:
     """A kernel as text, and how to call it."""
 
     name: str
+    buffers: int  # how many it has
     variants: list[Variant]  # the first whose requirements hold is taken; the last has none
     sizes: list[Size]  # what is passed behind the pointers
     work: Size  # points in all
     checks: bool = False  # whether the status word must be looked at
-    notes: list[str] = field(default_factory=list)
 
 
 def write(kernel: Any, name: str) -> WrittenForGpu:
     table = SizeTable()
     variants = [_Writer(kernel, f"{name}_{n}", shape, table).write() for n, shape in enumerate(shapes(kernel))]
     work = product(kernel, [*kernel.outer, *kernel.inner])
-    return WrittenForGpu(name, variants, table.sizes, work, any(v.op == "check" for v in kernel.values))
+    return WrittenForGpu(
+        name, len(kernel.buffers), variants, table.sizes, work, any(v.op == "check" for v in kernel.values)
+    )
 
 
 def module_text(variants: Sequence[Variant]) -> str:
