@@ -272,6 +272,7 @@ class Tracer:
     answers: tuple[Any, ...] | None  # of the readers, while the state is as expected
     active: bool
     mutates: bool
+    acted: bool  # an operator with a body in Python has run
     risky: bool  # something was written to an input before an operation that may fail
     @property
     def known(self) -> dict[int, Known]: ...

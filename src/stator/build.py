@@ -43,7 +43,7 @@ def build(recording: Recording, name: str, backend: tuple[str, Backend], setting
     restores = tuple(wanted.index(origin) for origin in recording.restores)
     early = tuple(wanted.index(origin) for origin in recording.early)
     guards = Guards(recording, wanted, compile_guards)
-    entry = Entry(recording.name, guards, None, recording.mutates, restores, early)
+    entry = Entry(recording.name, guards, None, recording.mutates, restores, recording.acts, early)
     entry.lock = None if recording.lock is None else wanted.index(recording.lock)
     entry.keeps_lock = recording.keeps_lock
     entry.break_reason = recording.break_reason

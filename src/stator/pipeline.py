@@ -14,6 +14,7 @@ import functools
 import gc
 import inspect
 import time
+import traceback
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -149,6 +150,12 @@ class Tally:
     @property
     def hits(self) -> int:
         return self.count.value
+
+
+def _comes_from_program(error: BaseException) -> bool:
+    """Was it raised by Python code of the program's that a graph has called? (TorchInductor writes files, too.)"""
+    names = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(not (name.startswith("<") or policy.is_trusted(name) or "torchinductor" in name) for name in names)
 
 
 class Program:
@@ -386,6 +393,8 @@ class Program:
         raise, it has handled what an operation raised, or the fault is ours, or the backend's.
         """
         if isinstance(error, VerificationError):
+            raise error
+        if entry.acts and _comes_from_program(error):
             raise error
         if entry.mutates and not restored and not is_unwritten(error) and may_have_run(entry.replay, error):
             error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")

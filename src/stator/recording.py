@@ -331,6 +331,7 @@ class Recording:
     distinct: list[tuple[int, ...]]  # groups of origins whose values must be different objects
     storages: tuple[tuple[int, ...], ...] | None  # groups of graph inputs which share memory; None: irrelevant
     mutates: bool  # the graph writes into its inputs
+    acts: bool  # a node runs Python code of the program's
     restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
     early: list[int] = field(default_factory=list)  # origins of inputs that are written before a number may fail
     lock: int | None = None  # origin of a lock that the segment takes

@@ -173,7 +173,7 @@ before(Tracer *t, Step *s, PyObject *func, PyObject *args, PyObject *kwargs)
     if (fact) {
         return before_fact(t, s, args);
     }
-    if (says(way, WAY_FAILS) && t->mutates && !t->risky) {
+    if (says(way, WAY_FAILS) && (t->acted || (t->mutates && !t->risky))) {
         return 0;
     }
     int out = gives_out(kwargs);

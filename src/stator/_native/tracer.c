@@ -429,6 +429,7 @@ static PyMemberDef tracer_members[] = {
     {"answers", T_OBJECT_EX, offsetof(Tracer, answers), 0, "Of the readers, while the state is as expected; or None."},
     {"active", T_BOOL, offsetof(Tracer, active), 0, NULL},
     {"mutates", T_BOOL, offsetof(Tracer, mutates), 0, "Is an input written to?"},
+    {"acted", T_BOOL, offsetof(Tracer, acted), 0, "An operator with a body in Python has run."},
     {"risky", T_BOOL, offsetof(Tracer, risky), 0,
      "Something was written to an input before an operation that may fail."},
     {NULL},

@@ -39,7 +39,7 @@ typedef struct {
     PyObject *expected, *answers; /* torch's state, and what the readers answer as long as it is like that; or None */
     Py_ssize_t operations;
     long long last_effect; /* number of the probe behind which something was written or a random number drawn */
-    char active, mutates, risky;
+    char active, mutates, risky, acted;
 } Tracer;
 
 /* What `tracer_learn` was told, in this order; all owned, for good. */

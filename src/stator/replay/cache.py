@@ -25,6 +25,7 @@ class Entry:
     replay: Replay | None
     mutates: bool  # the graph writes into its inputs: a failed call cannot be repeated, unless
     restores: tuple[int, ...]  # these values, by position, are put back first
+    acts: bool = False  # a node runs Python code of the program's: what that raises is not what a repetition raises
     early: tuple[int, ...] = ()  # if a number in the graph fails, nothing but these was written
     lock: int | None = None  # this value, by position, is a lock that is taken while the replay runs,
     keeps_lock: bool = False  # and stays taken behind it

@@ -556,6 +556,7 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
         distinct=_distinct(recorder),
         storages=shared_storages(tensor for _, tensor, _ in tracer.inputs) if tracer.mutates else None,
         mutates=tracer.mutates,
+        acts=tracer.acted,
         restores=tracer.written_inputs() if tracer.risky else [],
         early=early,
         lock=recorder.locks.origin,

@@ -4,7 +4,8 @@ A replay that fails has to leave everything as it was, so that Python can run th
 operation that may fail, and what is written before it, or by it. Three ways out, the cheapest first: an index that may
 be out of range is looked at before the graph runs (a runtime check, `checks.py`); what the graph writes to is kept, if
 it is small; or the graph ends before the operation. On other devices than the CPU an index out of range is no
-exception.
+exception. What the body of an operator does, if that is written in Python, cannot be put back: behind one only the
+first and the last way are left.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from torch import fx
 from .._native import Known
 from .breaks import Drop
 from .checks import Within
+from .flow import flow_of
 
 if TYPE_CHECKING:
+    from .recorder import Recorder
     from .tensors import Tracer
 
 _MOST_BYTES = 64 << 20  # of what is written to: it is copied in every call
@@ -33,11 +36,34 @@ _ALONG_DIMENSION = frozenset(
 def prepare(tracer: Tracer, name: str, args: tuple[Any, ...], tensors: list[tuple[Any, Known]], writes: bool) -> None:
     """An operation may fail, and may come behind a write, or write itself. Drop: the graph ends before it."""
     operands = [tensor for tensor, known in tensors if known.family.outside] if writes else []
+    if tracer.acted:
+        if not _hoist(tracer, name, args):
+            raise Drop("may-fail", name)
+        return
     if tracer.risky or not (tracer.mutates or operands) or _hoist(tracer, name, args):
         return
     if _bytes_written(tracer, operands) > _MOST_BYTES:
         raise Drop("may-fail", name)
     tracer.risky = True
+
+
+def prepare_body(recorder: Recorder, name: str) -> None:
+    """An operator with a body in Python: what that does happens once, so a replay behind it is not repeated. What it
+    raises is raised on by the replay, unless somebody would handle that, or something was changed before."""
+    if recorder.ledger.changes or _is_handled(recorder):
+        raise Drop("may-fail", name)
+
+
+def _is_handled(recorder: Recorder) -> bool:
+    """Does the instruction at work, or a call that led to it, stand in a `try` or a `with`?"""
+    for entry in recorder.watcher.frames()[0]:
+        probe = entry[-1]
+        if probe is None:
+            return True
+        flow = flow_of(probe.code)
+        if flow.handlers[flow.find(probe.offset)] is not None:
+            return True
+    return False
 
 
 def _hoist(tracer: Tracer, name: str, args: tuple[Any, ...]) -> bool:

@@ -11,6 +11,7 @@ import functools
 from typing import Any
 
 import torch
+from torch._library import custom_ops
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
@@ -38,6 +39,18 @@ def overloads(func: Any) -> list[Any]:
     if isinstance(func, torch._ops.OpOverloadPacket):
         return [getattr(func, name) for name in func.overloads()]  # type: ignore[no-untyped-call]
     return [func] if isinstance(func, torch._ops.OpOverload) else []
+
+
+def has_python_body(func: Any) -> bool:
+    """Is its body written in Python? What that does besides can be undone by nobody."""
+    if isinstance(func, SCRIPTED):
+        return False
+    library, _, name = _qualified(func).partition("::")
+    name = name.partition(".")[0]
+    if f"{library}::{name}" in custom_ops.OPDEFS:
+        return True
+    starts = (f"{library}/{name}/", f"{library}/{name}.")
+    return any(key.startswith(starts) and not key.endswith("/Meta") for key in torch.library._impls)
 
 
 def writes_by_schema(func: Any) -> bool:

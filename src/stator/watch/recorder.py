@@ -244,6 +244,7 @@ class Recorder(Handlers):
             distinct=[],
             storages=None,
             mutates=False,
+            acts=False,
             restores=[],
             break_reason=reason,
             **({} if bare else effects.symbolic_part(self)),

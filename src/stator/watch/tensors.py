@@ -41,9 +41,9 @@ from .constants import is_constant
 from .containers import expose
 from .early import move_early
 from .fingerprints import PLAIN_TENSORS, fingerprint
-from .models.torch_functions import OPAQUE, SIMPLE, Model, Unknown, model_of, without_own_frames
+from .models.torch_functions import BODY, OPAQUE, SIMPLE, Model, Unknown, model_of, without_own_frames
 from .nodes import NOTHING, OWN_FOLDERS, Nodes, is_reshaped_by
-from .operators import require_sizes
+from .operators import has_python_body, require_sizes
 from .spelling import Treatment, Way, needs_data, spell, way_of, writes_in_place
 from .truths import Truths
 
@@ -254,6 +254,10 @@ class Tracer(_native.Tracer):
     def _model_of(self, func: Any, way: Way, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Model | Unknown:
         if way.opaque:
             require_sizes(func, way.name, args, kwargs)
+            if has_python_body(func):
+                failing.prepare_body(self._recorder, way.name)
+                self.in_operator = True
+                return BODY
             self.in_operator = True
             return OPAQUE
         model = model_of(func, way.name, way.known, args, kwargs)
@@ -292,7 +296,10 @@ class Tracer(_native.Tracer):
             wrote = self.refresh(step.tensors, step.in_place) or self._switched_grad(step.name, step.tensors)
             self.operations += 1
             if model is not step.model:  # else `_before` has seen to it
+                if self.acted and model.fails:
+                    raise Drop("may-fail", step.name)
                 self.risky = self.risky or (self.mutates and model.fails)
+            self.acted = self.acted or model is BODY
             if wrote or opaque or model.random:
                 self.last_effect = self._recorder.watcher.events
             if wrote or not self._returns_known(result):
