@@ -70,6 +70,7 @@ N    ?= 100000
 SEED ?= 0
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz/run.py -n $(N) --seed $(SEED)
+	$(BIN)/python tests/fuzz/torch_functions.py
 
 faults: $(READY)
 	$(BIN)/python tests/faults/inject.py --jobs 2

@@ -6,7 +6,11 @@
 from __future__ import annotations
 
 import collections
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -106,6 +110,14 @@ def _without_results() -> set[str]:
 def test_rows_name_operators_that_there_are():
     rows = {row.partition(".")[0] for row in aten.TOTAL | aten._SIZED | aten._NUMBERS_BY_SHAPE | aten._DIVISIONS}
     assert sorted(row for row in rows if not aten.overloads_of(row)) == []
+
+
+def test_claims_hold_on_torchs_own_samples_with_other_data():
+    command = [sys.executable, str(Path(__file__).parent / "claims.py")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-2000:]}"
+    found = re.search(r"(\d+) functions, 0 of them", done.stdout)
+    assert found and int(found[1]) > 500, done.stdout
 
 
 def main() -> None:

@@ -15,11 +15,12 @@ def checking(compiled: Callable[..., Any], checks: Checks) -> Callable[..., Any]
     """The compiled graph behind its checks: where one comes out otherwise than it did, `Failed` is raised, and nothing
     has been done. `Unexpected`: the program would go on, by another way."""
     graph, positions, outcomes, expected = checks
+    compute = graph.forward  # (calling a graph module writes to stderr if it raises)
 
     def run(*inputs: Any) -> Any:
         try:
             with torch.no_grad():
-                found = graph(*[inputs[position] for position in positions])
+                found = compute(*[inputs[position] for position in positions])
         except Exception as error:
             raise Failed("a check") from error
         if found != outcomes:

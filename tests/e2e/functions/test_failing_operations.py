@@ -271,3 +271,10 @@ def test_nothing_is_written_and_the_exception_is_caught(name):
 
     calls = [lambda w, args=args: w.fn(*args) for args in (good, good, bad, good, bad)]
     check(lambda: World(fn=fn), calls, expect="miss hit hit hit hit", graphs=1)
+
+
+@pytest.mark.parametrize("op", [torch.linalg.svdvals, torch.linalg.eigvalsh, torch.linalg.cond])
+def test_nobody_looks_on_where_that_changes_roundings(op):
+    """Torch asks in these whether a dispatch mode is on."""
+    calls = [lambda w, s=s: w.fn(rand(s, 5, 5) * 10) for s in range(4)]
+    check(lambda: World(fn=lambda x: op(x) * 2), calls, expect="miss hit hit hit", graphs=1)

@@ -134,8 +134,13 @@ def facts_of(op: Overload) -> Facts:
     )
 
 
+def reads_by_tag(op: Overload) -> bool:
+    """Does torch say that sizes or numbers that it gives depend on data?"""
+    return not _BY_DATA.isdisjoint(op.tags)
+
+
 def _is_sized(op: Overload, base: str) -> bool:
-    if not _BY_DATA.isdisjoint(op.tags) or base in _OF_SPARSE or not op._schema.name.startswith(("aten::", "prims::")):
+    if reads_by_tag(op) or base in _OF_SPARSE or not op._schema.name.startswith(("aten::", "prims::")):
         return False
     if not all(str(result.type) in _TENSORS for result in op._schema.returns) and base not in _NUMBERS_BY_SHAPE:
         return not _takes_tensors(op)

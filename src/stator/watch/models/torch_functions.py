@@ -75,6 +75,18 @@ def is_python(func: Any) -> bool:
     return isinstance(func, types.FunctionType)
 
 
+# Torch asks in these whether a dispatch mode is on, and then computes in another way, with other roundings: nobody
+# looks on. Their sizes follow from shapes, and they may fail.
+_NOT_LOOKED_AT = frozenset({"norm", "nuclear_norm", "svd", "pinverse", "det", "slogdet", "logdet", "inverse"})
+
+
+def _is_linear_algebra(name: str) -> bool:
+    if name in _NOT_LOOKED_AT:
+        return True
+    found = aten.overloads_of(name) if name.startswith("linalg_") else []
+    return bool(found) and all(not aten.reads_by_tag(overload) for overload in found)
+
+
 class Known(NamedTuple):
     """What the operators of a C function's name say, whatever the arguments are."""
 
@@ -102,6 +114,8 @@ def _mentions_tensor(value: Any) -> bool:
 
 def known_by_name(func: Any, name: str) -> Known:
     """Of a C function that is one operator. What is given by `out=` is left to who looks on."""
+    if _is_linear_algebra(name):
+        return Known(simple=True, fails=True)
     if is_python(func) or isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return _UNKNOWN
     if name in ITEMS:
