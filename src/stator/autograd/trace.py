@@ -242,6 +242,7 @@ class _Trace:
         outputs = self._call()
         self._find_writes()
         self._plan_outputs(outputs)
+        self._refuse_leaves()
         if self._plan.differentiable and not torch.is_grad_enabled():
             raise CannotDerive("gradients of a part of a graph that runs without them")
         tangents, gradients = self._differentiate()
@@ -265,8 +266,6 @@ class _Trace:
         if not isinstance(self._function, fx.GraphModule):
             with recorder, Choices(recorder, lines=True), honoured(recorder):
                 return list(self._function(*self._given))
-        if any(node.op == "call_method" and node.target == "requires_grad_" for node in self._function.graph.nodes):
-            raise CannotDerive("a tensor made inside begins to require gradients")
         try:
             with recorder, Choices(recorder, lines=False):
                 return _LineByLine(self._function, recorder).run_and_leave(*self._given)
@@ -331,9 +330,36 @@ class _Trace:
             if value is None or value.memory.version == 0:  # None: a number
                 continue
             self._refuse_shared(index)
+            self._refuse_gaps(index)
             self._placeholders[primal].meta["mutated"] = True
             differentiable = standing.requires_grad and standing.grad_fn is not self._formers[primal]
             self._plan.writes.append(WriteBack(index, self._position(standing), differentiable))
+
+    def _refuse_leaves(self) -> None:
+        """What is differentiated for are inputs: a tensor made inside that requires gradients would not get any."""
+        inputs = {id(leaf) for leaf in self._leaves}
+        pending: list[Any] = []
+        for tensor in self._results:
+            if tensor.requires_grad and tensor.grad_fn is None and id(tensor) not in inputs:
+                raise CannotDerive("a tensor made inside requires gradients")
+            pending.append(tensor.grad_fn)
+        seen: set[Any] = {None}
+        while pending:
+            node = pending.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            variable = getattr(node, "variable", None)  # of nodes that stand for a leaf
+            if variable is not None and id(variable) not in inputs:
+                raise CannotDerive("a tensor made inside requires gradients")
+            pending += [former for former, _ in node.next_functions]
+
+    def _refuse_gaps(self, index: int) -> None:
+        """`as_strided` of an input whose elements lie apart reaches what is between them, and is not written back."""
+        if _lies_densely(self._inputs[index]):
+            return
+        if any(node.target in _BY_STRIDES for node in self._recorder.graph.nodes):
+            raise CannotDerive("as_strided, and a write to an input whose elements lie apart")
 
     def _refuse_shared(self, index: int) -> None:
         """A write to memory that another input shares is not seen through that other input."""
@@ -420,6 +446,22 @@ def _path(value: Value) -> tuple[Value, tuple[View, ...]]:
             views.append(value.view)
         value = value.parent
     return value, tuple(reversed(views))
+
+
+_BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default})
+
+
+def _lies_densely(tensor: Tensor) -> bool:
+    """Do its elements fill a stretch of memory, each place once?"""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (pair[0], pair[1])):
+        if is_symbolic(stride) or is_symbolic(size):
+            return False
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 def _needs_gradient(primal: Any) -> bool:

@@ -1,0 +1,103 @@
+"""Forward and backward graphs derived ahead of time: what autograd and memory look like around them, as in eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from harness import World, check, rand
+
+from stator.backends.registry import look_up
+
+BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+
+
+def check_with(backend, fn, *calls, raises=()):
+    inner = look_up(backend)[1]
+    done = check(lambda: World(fn=fn), calls, expect=None, raises=raises, tracebacks=False, backend=inner)
+    assert done.graphs and done.outcomes[1:] == ["hit"] * (len(calls) - 1), done.outcomes
+    return done
+
+
+# ---- leaves made inside
+
+
+def made_and_given_back(x):
+    leaf = torch.ones(4, requires_grad=True)
+    return leaf, leaf * x
+
+
+def made_and_kept(x):
+    return torch.full((4,), 2.0, requires_grad=True) * x
+
+
+def switched_on(x):
+    leaf = (x * 2).requires_grad_()
+    return leaf, leaf * x
+
+
+def beside_an_input(x):
+    leaf = torch.ones(4, requires_grad=True)
+    return leaf, leaf * x * x
+
+
+@BACKENDS
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize("program", [made_and_given_back, made_and_kept, switched_on, beside_an_input])
+def test_a_leaf_made_inside(program, needs_grad, backend):
+    if program is switched_on and needs_grad:
+        return  # torch refuses
+
+    def call(seed):
+        def one(w):
+            x = rand(seed, requires_grad=needs_grad)
+            results = w.fn(x)
+            results = results if isinstance(results, tuple) else (results,)
+            results[-1].sum().backward()
+            return results, x, [result.grad if result.is_leaf else None for result in results]
+
+        return one
+
+    check_with(backend, program, call(1), call(2), call(3), call(4))
+
+
+# ---- memory beside the elements of an input
+
+
+def between_the_elements(x):
+    x.as_strided((3,), (2,)).add_(1)
+    return x * 2
+
+
+def behind_the_rows(x):
+    x.t().as_strided((2, 3), (1, 2)).add_(1)
+    return x * 2
+
+
+@BACKENDS
+@pytest.mark.parametrize("program", [between_the_elements, behind_the_rows])
+def test_a_write_by_strides_reaches_what_lies_between_the_elements(program, backend):
+    def call(seed):
+        def one(w):
+            base = rand(seed, 4, 3)
+            part = base[:2, :2] if program is behind_the_rows else base.view(-1)[::4]
+            return w.fn(part), base
+
+        return one
+
+    check_with(backend, program, call(1), call(2), call(3), call(4))
+
+
+@BACKENDS
+def test_a_write_by_strides_to_a_dense_input(backend):
+    def fn(x):
+        x.as_strided((2, 2), (1, 2)).mul_(2)
+        return x + 1
+
+    def call(seed):
+        def one(w):
+            x = rand(seed)
+            return w.fn(x), x
+
+        return one
+
+    check_with(backend, fn, call(1), call(2), call(3))
