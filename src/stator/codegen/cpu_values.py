@@ -20,6 +20,7 @@ DEAR = {
     for name in "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
     "erf erfc pow sigmoid rsqrt sqrt div atan2 fmod remainder floor_div".split()
 }
+MOST_SCRATCH = 1 << 19  # bytes of each thread, where sizes are known
 BYTES = {torch.float64: 8, torch.int64: 8, torch.float32: 4, torch.int32: 4, torch.int16: 2}
 
 
@@ -143,18 +144,21 @@ class Values(Memory):
                 value = k.values[number]
                 if not self.varies[number] & self.inner:
                     continue  # known before the loop
-                if (
-                    not self.is_uniform(number)
-                    and self.level[number] < level
-                    and value.dtype in BYTES
-                    and self._cost(number) >= 6
-                ):
+                if self.level[number] < level and self._kept_gladly(number, elements):
                     if number not in self.scratch:
                         self.scratch[number] = self.scratch_bytes
                         used = self.scratch_bytes + (elements + self.w) * BYTES[value.dtype]
                         self.scratch_bytes = (used + 63) // 64 * 64
                     continue
                 pending.extend(self._operands(number))
+
+    def _kept_gladly(self, number: int, elements: Size) -> bool:
+        """Whether a row of this value lies in scratch memory or may: it is dear, and the row fits a cache."""
+        dtype = self.k.values[number].dtype
+        if number in self.scratch or self.is_uniform(number) or dtype not in BYTES or self._cost(number) < 6:
+            return number in self.scratch
+        used = self.scratch_bytes + elements * BYTES[dtype]
+        return not isinstance(used, int) or used <= MOST_SCRATCH
 
     def _roots(self, level: int, stores: list[int]) -> list[int]:
         """What the loop of a level computes: reductions, stores, and values that later loops take from scratch."""

@@ -43,6 +43,12 @@ TANH = {  # of (tanh(x) / x - 1) / x² in the square, up to 0.63
         -2.1646095708980097e-06,
     ),
 }  # fmt: skip
+POWER_OF_TWO = (1.0, 0.693147182, 0.240226477, 0.0555035956, 0.00961849932, 0.00133909693, 0.00015329264)  # of |r| <= ½
+_LOG2_OF_FLOAT = (  # log2(1 + f) / f, to 2**-33
+    1.4426950409582302, -0.7213475248945522, 0.4808983110824002, -0.360672845348936, 0.28854145553597715,
+    -0.24050279825001172, 0.20607165109914127, -0.17905123203322462, 0.15931300522348446, -0.15722652971153048,
+    0.15345286937454508, -0.0843352104580058,
+)  # fmt: skip
 _EXP_RANGE = {"float": (-104.0, 89.0), "double": (-746.0, 710.0)}  # beyond: 0 and infinity
 _SQRT_HALF_BITS = {"float": 0x3F3504F3, "double": 0x3FE6A09E667F3BCD}
 _SMALLEST_NORMAL = {"float": 2.0**-126, "double": 2.0**-1022}
@@ -61,10 +67,9 @@ def reduced(v: Lanes, x: str) -> tuple[str, str]:
 
 def _scaled(v: Lanes, value: str, bits: str) -> str:
     """A value near 1 times 2 to n; in two steps, of which the second may round to a denormal or overflow."""
-    # the number 1.5 * 2**fraction, that is added to n in its bits, is even and shifted out below
-    n = v.int_op("ashr", v.int_op("shl", bits, v.int_const(v.bits - 12)), v.int_const(v.bits - 12))
-    half = v.int_op("ashr", n, v.int_const(1))
-    return v.mul(v.mul(value, v.power_of_two(half)), v.power_of_two(v.int_op("sub", n, half)))
+    # the number 1.5 * 2**fraction, that is added to n in its bits, is shifted out below, and so is half of it
+    half = v.int_op("ashr", bits, v.int_const(1))
+    return v.mul(v.mul(value, v.power_of_two(half)), v.power_of_two(v.int_op("sub", bits, half)))
 
 
 def _scale(v: Lanes, bits: str) -> str:
@@ -271,21 +276,27 @@ def atanh(v: Lanes, x: str) -> str:
 
 
 def pow_(v: Lanes, x: str, y: str) -> str:
-    """exp(y log|x|) in double, for floats: 2**-53 of an exponent below 2**7 is far below half an ulp of float."""
-    w, base = v.widened(x)
-    _, exponent = v.widened(y)
-    a = w.abs(base)
-    logarithm = log(w, a)
-    product = w.mul(exponent, logarithm)
-    whole_base = w.both(w.compare("oeq", a, w.one), w.compare("ord", exponent, exponent))
-    product = w.select(whole_base, w.zero, product)  # also 1 to an infinite power
-    value = exp(w, product)
-    half = w.mul(exponent, w.const(0.5))
-    whole = w.compare("oeq", w.rint(exponent), exponent)
-    odd = w.both(whole, w.compare("one", w.rint(half), half))
-    value = w.select(odd, w.copysign(value, base), value)
-    negative = w.both(w.compare("olt", base, w.zero), w.compare("one", a, w.inf))
-    part = w.both(w.compare("one", w.rint(exponent), exponent), negative)
-    value = w.select(part, w.nan, value)
-    certain = w.either(w.compare("oeq", base, w.one), w.compare("oeq", exponent, w.zero))
-    return v.narrowed(w, w.select(certain, w.one, value))
+    """2**(y log2|x|) for floats. The exponent is computed in double, to 2**-33 of itself: it is at most 150 before the
+    result leaves the range; its fraction is enough in float."""
+    a = v.abs(x)
+    normal, excess = _normal(v, a)
+    n, m = _split(v, normal)
+    high = v.sub(_to_float(v, n), excess)
+    high = v.select(v.compare("oeq", a, v.zero), v.const(float("-inf")), high)
+    high = v.select(v.compare("olt", a, v.inf), high, a)  # infinite, or NaN
+    w, f = v.widened(v.sub(m, v.one))
+    product = w.mul(v.widened(y)[1], w.fma(f, w.polynomial(f, _LOG2_OF_FLOAT), v.widened(high)[1]))
+    product = w.at_most(200.0, w.at_least(-200.0, product))
+    whole_part, bits = w.nearest(product, 1.0)
+    rest = v.narrowed(w, w.sub(product, whole_part))
+    value = _scaled(v, v.polynomial(rest, POWER_OF_TWO), v.emitter.emit(f"trunc {w.int_type} {bits} to {v.int_type}"))
+    whole = v.compare("oeq", v.rint(y), y)
+    half = v.mul(y, v.const(0.5))
+    odd = v.both(whole, v.compare("one", v.rint(half), half))
+    value = v.select(odd, v.copysign(value, x), value)
+    negative = v.both(v.compare("olt", x, v.zero), v.compare("one", a, v.inf))
+    value = v.select(v.both(v.compare("one", v.rint(y), y), negative), v.nan, value)
+    # 1 to any power, -1 to an infinite one, anything to the power 0
+    infinite = v.both(v.compare("oeq", a, v.one), v.compare("oeq", v.abs(y), v.inf))
+    certain = v.either(v.compare("oeq", x, v.one), v.compare("oeq", y, v.zero))
+    return v.select(v.either(certain, infinite), v.one, value)

@@ -2,7 +2,7 @@
 
 Polynomials are minimax fits, made as those of `math_exp`: of (sin(r) / r - 1) / r² on [-π/2, π/2], of
 (atan(t) / t - 1) / t² on [0, 1], of (asin(t) / t - 1) / t² on [0, ½], all in the square; of erf(x) / x - 1 in the
-square near 0, and of log(erfc(x)) beyond; of 2**r for |r| <= ½.
+square near 0, and of log(erfc(x)) beyond.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from stator.codegen.lanes import DOUBLE, FLOAT, Lanes
-from stator.codegen.math_exp import exp
+from stator.codegen.math_exp import POWER_OF_TWO, exp
 
 _SIN = {
     "float": (-0.166666672, 0.00833335053, -0.000198430978, 2.76277387e-06, -2.55248889e-08),
@@ -50,7 +50,6 @@ _ERF_NEAR = {
         -1.652374517166392e-07, 1.5795966536616442e-08, -1.5654639446140985e-09, 1.3024821820492966e-10,
     ),
 }  # fmt: skip
-_POWER_OF_TWO = (1.0, 0.693147182, 0.240226477, 0.0555035956, 0.00961849932, 0.00133909693, 0.00015329264)
 _ERF_FAR = {
     "float": (  # to the base 2
         4.3621967e-05, -1.62834907, -0.916609704, -0.152447283, 0.0333639756, -0.00473875739, 0.000320537802,
@@ -268,7 +267,7 @@ def erf(v: Lanes, x: str) -> str:
     near = v.fma(v.polynomial(square, _ERF_NEAR[FLOAT]), x, x)
     power = v.polynomial(v.at_most(3.95, a), _ERF_FAR[FLOAT])
     n, bits = v.nearest(power, 1.0)
-    fraction = v.polynomial(v.sub(power, n), _POWER_OF_TWO)
+    fraction = v.polynomial(v.sub(power, n), POWER_OF_TWO)
     shifted = v.int_op("shl", bits, v.int_const(v.fraction))
     far = v.sub(v.one, v.from_bits(v.int_op("add", v.to_bits(fraction), shifted)))
     return v.copysign(v.select(v.compare("ult", a, v.const(0.6)), near, far), x)
