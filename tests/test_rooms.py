@@ -114,3 +114,9 @@ def test_the_map_names_every_file_of_the_package_and_no_other() -> None:
     in_package = {name for name in named if not name.startswith(("examples/", "benchmarks/", "tests/"))}
     assert sorted(files - in_package) == [], "docs/map.md does not say what these do"
     assert sorted(in_package - files) == [], "docs/map.md names what is not there"
+
+
+def test_names_of_test_files_are_unique():
+    """Pytest imports them by their bare names."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted(name for name in set(names) if names.count(name) > 1) == []
