@@ -120,9 +120,3 @@ def test_names_of_test_files_are_unique():
     """Pytest imports them by their bare names."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
-
-
-def test_no_two_test_files_have_one_name() -> None:
-    """pytest imports them by their base names."""
-    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
-    assert sorted({name for name in names if names.count(name) > 1}) == []
