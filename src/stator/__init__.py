@@ -5,6 +5,8 @@ from typing import Any
 
 from . import errors
 from .api import (
+    allow_in_graph,
+    assume_constant_result,
     compile,
     compile_,
     disable,
@@ -33,6 +35,8 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "allow_in_graph",
+    "assume_constant_result",
     "compile",
     "compile_",
     "config",

@@ -27,16 +27,19 @@ from .report.chronicle import Chronicle
 from .report.explain import Explanation
 from .report.logs import set_logs
 from .scripts import number
-from .watch import steering
+from .watch import other_compiler, steering
+from .watch.marked import allow_in_graph, assume_constant_result
 from .watch.policy import is_compiling
 from .watch.steering import graph_break, mark_dynamic, mark_static
 
 MODES = ("default", "reduce-overhead", "max-autotune")
-STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
+STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile")
 ProgramOf = Callable[..., Program]  # (function, name, shared: with other functions of the same code)
 _programs: weakref.WeakSet[Program] = weakref.WeakSet()
 
 __all__ = [
+    "allow_in_graph",
+    "assume_constant_result",
     "compile",
     "compile_",
     "disable",
@@ -181,10 +184,11 @@ def optimize(backend: Any = DEFAULT, **kwargs: Any) -> Any:
     return functools.partial(compile, backend=backend, **kwargs)
 
 
-def disable(fn: Any = None, *, reason: str = "") -> Any:
-    """Run a function as plain Python, also inside compiled ones (it breaks the graph there)."""
+def disable(fn: Any = None, recursive: bool = True, *, reason: str = "") -> Any:
+    """Run a function as plain Python, also inside compiled ones (it breaks the graph there). What it calls is plain,
+    too, but for functions that are compiled themselves; with `recursive` or without."""
     if fn is None:
-        return functools.partial(disable, reason=reason)
+        return functools.partial(disable, recursive=recursive, reason=reason)
     return steering.disabled(fn, reason)
 
 
@@ -192,6 +196,15 @@ def reset() -> None:
     """Forget every recording of every compiled callable."""
     for program in list(_programs):
         program.reset()
+
+
+def _follow_reset() -> None:
+    """Torch's own compiler may have been told to forget everything (`torch.compiler.reset`)."""
+    if other_compiler.was_reset():
+        reset()
+
+
+_native.set_other_compiler(torch._C._dynamo.eval_frame.set_eval_frame, _follow_reset)
 
 
 def _start_or_stop_verifying() -> None:

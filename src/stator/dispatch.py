@@ -12,15 +12,12 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from . import _native
 from .calling import Given
 from .pipeline import Program, Slots, slot_names
 from .watch.policy import recording
 
 _FILE = "<stator dispatch>"
-_native.set_other_compiler(torch._C._dynamo.eval_frame.set_eval_frame)
 
 
 def _spread(code: types.CodeType, slot: Callable[[int, str], str]) -> str:

@@ -47,7 +47,7 @@ from .replay.cache import Cache, Entry, Pending
 from .replay.graph import may_have_run
 from .replay.guards import Guards
 from .replay.words import Miss, first_read, first_read_in_forward
-from .watch import policy
+from .watch import other_compiler, policy, steering
 from .watch.recorder import Experience, Recorder, Segment
 from .watch.symbols import Changing
 
@@ -66,6 +66,11 @@ def set_stance(stance: str) -> str:
     former, _stance = _stance, stance
     _let_c_code_call()
     return former
+
+
+def stance() -> str:
+    """What to do with calls: as the program has told us, or torch's own compiler."""
+    return _stance if _stance != "default" else other_compiler.stance()
 
 
 def _let_c_code_call() -> None:
@@ -190,6 +195,7 @@ class Program:
         self._transient = 0
         self._raised = 0
         self._warned = False
+        self._seen_plain = False  # a first call has run plain, as the stance wanted
         self._unwatchable = self.break_at_root = self._why_not(function)
 
     def reset(self) -> None:
@@ -202,7 +208,7 @@ class Program:
         self.tally.complained = False
         self.tally.failures.clear()
         self._transient = self._raised = 0
-        self._warned = False
+        self._warned = self._seen_plain = False
 
     def wait(self, timeout: float | None) -> bool:
         """Until nothing is being compiled in the background, or so many seconds."""
@@ -326,7 +332,7 @@ class Program:
 
     @staticmethod
     def _why_plain() -> str | None:
-        if _stance == "force_eager":
+        if stance() == "force_eager":
             return "the stance is force_eager"
         if torch._C._len_torch_function_stack():
             return "a torch function mode of the program is active"
@@ -473,10 +479,14 @@ class Program:
     def _refuse_to_record(self, miss: Miss | None) -> Any:
         """Why a call that no recording fits is not recorded; None if it is."""
         known = len(self._known_guards())
-        if _stance == "fail_on_recompile" and known:
+        now = stance()
+        if now == "fail_on_recompile" and known:
             raise RecompileError(self.name, miss)
-        if _stance == "eager_on_recompile" and known:
+        if now == "eager_on_recompile" and known:
             return miss
+        if now == "eager_then_compile" and not known and not self._seen_plain and self.way is None:
+            self._seen_plain = True
+            return "the stance is eager_then_compile, and this is the first call"
         if known >= self.settings.cache_size_limit:
             return self._limit_reached(miss)
         if policy.tracer_active():
@@ -494,6 +504,7 @@ class Program:
         start = time.perf_counter()
         recorder: Recorder | None = None
         try:
+            steering.adopt_marks([*slots])
             recorder = Recorder(self.name, self.start, self.settings, self._ask, self._experience(False))
             recorder.prepare(function, self.names, slots, self.way, frozenset(self.cache.changing))
         except Exception as error:

@@ -200,21 +200,91 @@ chain_switch_on(PyObject *callback, PyObject *result)
     return result;
 }
 
-static PyObject *
-set_other_compiler(PyObject *Py_UNUSED(module), PyObject *callable)
+
+/* ---- its stance: a global of one of its modules ---- */
+
+static uint64_t modules_seen, stance_seen; /* versions of the dicts below for which `stance_default` holds */
+static PyObject *stance_dict;              /* of its module, or NULL: not loaded */
+static int stance_default = 1;
+static PyTypeObject *tracker;              /* the class whose attributes its reset replaces, or NULL */
+static unsigned int tracker_seen;          /* its version when `on_reset` was last called */
+static PyObject *on_reset;                 /* asked whether there was a reset; or NULL */
+
+static int
+read_stance(void)
 {
-    if (!PyCallable_Check(callable)) {
-        PyErr_SetString(PyExc_TypeError, "set_other_compiler(switch) takes a function");
+    PyObject *holder = PyDict_GetItemString(stance_dict, "_stance"); /* borrowed */
+    PyObject *stance = holder == NULL ? NULL : PyObject_GetAttrString(holder, "stance");
+    int found = stance == NULL || (PyUnicode_Check(stance) && PyUnicode_CompareWithASCIIString(stance, "default") == 0);
+    Py_XDECREF(stance);
+    PyErr_Clear();
+    return found;
+}
+
+static PyObject *
+dict_of_module(PyObject *modules, const char *name) /* borrowed; NULL: not loaded */
+{
+    PyObject *module = PyDict_GetItemString(modules, name);
+    return module != NULL && PyModule_Check(module) ? PyModule_GetDict(module) : NULL;
+}
+
+static void
+find_modules(PyObject *modules)
+{
+    Py_XSETREF(stance_dict, Py_XNewRef(dict_of_module(modules, "torch._dynamo.eval_frame")));
+    PyObject *dict = dict_of_module(modules, "torch._dynamo.mutation_guard");
+    PyObject *found = dict == NULL ? NULL : PyDict_GetItemString(dict, "GenerationTracker");
+    Py_XSETREF(tracker, (PyTypeObject *)Py_XNewRef(found != NULL && PyType_Check(found) ? found : NULL));
+    stance_seen = tracker_seen = 0;
+}
+
+int
+chain_stance_is_default(void)
+{
+    PyObject *modules = PyImport_GetModuleDict();
+    uint64_t version = dict_version(modules);
+    if (version == 0 || version != modules_seen) {
+        find_modules(modules);
+        modules_seen = version;
+    }
+    if (tracker != NULL && on_reset != NULL && tracker_seen != type_version_tag(tracker)) {
+        PyObject *answer = PyObject_CallNoArgs(on_reset);
+        PyErr_Clear(); /* it concerns nothing but memory */
+        Py_XDECREF(answer);
+        tracker_seen = tracker == NULL ? 0 : type_version_tag(tracker);
+    }
+    if (stance_dict == NULL) {
+        return 1;
+    }
+    version = dict_version(stance_dict);
+    if (version == 0 || version != stance_seen) {
+        stance_default = read_stance();
+        stance_seen = version;
+    }
+    return stance_default;
+}
+
+static PyObject *
+set_other_compiler(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *switch_, *reset;
+    if (!PyArg_ParseTuple(args, "OO:set_other_compiler", &switch_, &reset)) {
         return NULL;
     }
-    Py_XSETREF(other_compiler, Py_NewRef(callable));
+    if (!PyCallable_Check(switch_) || !PyCallable_Check(reset)) {
+        PyErr_SetString(PyExc_TypeError, "set_other_compiler(switch, reset) takes two functions");
+        return NULL;
+    }
+    Py_XSETREF(other_compiler, Py_NewRef(switch_));
+    Py_XSETREF(on_reset, Py_NewRef(reset));
     Py_RETURN_NONE;
 }
 
 static PyMethodDef functions[] = {
-    {"set_other_compiler", set_other_compiler, METH_O,
-     "set_other_compiler(switch): switch(callback) says what another compiler of frames does in this thread, and gives "
-     "what it did before. While a compiled callable runs it is called with None."},
+    {"set_other_compiler", set_other_compiler, METH_VARARGS,
+     "set_other_compiler(switch, reset): switch(callback) says what another compiler of frames does in this thread, and "
+     "gives what it did before. While a compiled callable runs it is called with None. reset() is called where that "
+     "compiler may have been told to forget everything."},
     {NULL},
 };
 

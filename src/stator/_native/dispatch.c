@@ -58,7 +58,7 @@ is_heard(void)
 static int
 is_quick(void)
 {
-    return enabled && thread_here.state == STATE_OFF && !is_heard();
+    return enabled && thread_here.state == STATE_OFF && !is_heard() && chain_stance_is_default();
 }
 
 typedef struct {

@@ -161,6 +161,8 @@ hook_let_go(Given *given)
     }
 }
 
+static PyObject *run_leaf(Thread *t, Watcher *w, PyThreadState *ts, Frame *f, PyObject *payload);
+
 static PyObject *
 watch_copy(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
 {
@@ -184,6 +186,9 @@ watch_copy(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
     PyObject *result;
     if (w->stopped || hook_enter(w, frame_func(f)) < 0) {
         result = pass_on(ts, f, 0);
+    }
+    else if (ptrset_has(&w->whole, frame_func(f))) {
+        result = run_leaf(t, w, ts, f, Py_None);
     }
     else {
         result = run_copy(t, ts, f, copy);

@@ -126,6 +126,7 @@ typedef struct Watcher {
     PyObject *on_resume, *on_lost, *on_return, *on_mark; /* or None */
     PyObject *on_symbol; /* what is done with symbolic numbers; or NULL */
     PtrSet known, fresh, entered; /* addresses only */
+    PtrSet whole;                 /* likewise: functions that are leaves */
     PtrSet loose;                 /* likewise: known numbers that nothing has depended on yet */
     PtrSet approved, intercepted; /* owning */
     PairSet seen, registered; /* registered: (module, name) whose lookup by `__getattr__` is noted */
@@ -302,6 +303,7 @@ int chain_take_ping(Frame *f);  /* is it the frame of our own call that asks tha
 PyObject *chain_pass_on(Thread *t, PyThreadState *ts, Frame *f, int throwflag);
 PyObject *chain_switch_off(void); /* the other compiler in this thread: gives what it did, a new reference; NULL: failed */
 PyObject *chain_switch_on(PyObject *callback, PyObject *result); /* as it was. Steals both, gives back the result */
+int chain_stance_is_default(void); /* has the other compiler been told to do nothing out of the ordinary? */
 int chain_setup(PyObject *module);
 
 /* ---- reading frames (frame.c) ---- */

@@ -492,6 +492,12 @@ watcher_approve(PyObject *self, PyObject *object)
 }
 
 static PyObject *
+watcher_take_whole(PyObject *self, PyObject *object)
+{
+    return add_to(&((Watcher *)self)->whole, object);
+}
+
+static PyObject *
 watcher_intercept(PyObject *self, PyObject *code)
 {
     if (!PyCode_Check(code)) {
@@ -616,6 +622,7 @@ watcher_clear(PyObject *self)
     ptrset_clear(&w->known);
     ptrset_clear(&w->fresh);
     ptrset_clear(&w->entered);
+    ptrset_clear(&w->whole);
     ptrset_clear(&w->loose);
     ptrset_clear(&w->approved);
     ptrset_clear(&w->intercepted);
@@ -643,6 +650,7 @@ static PyMethodDef watcher_methods[] = {
     {"loosen", watcher_loosen, METH_O, "Tell of this number when something depends on it; the caller keeps it alive."},
     {"look_anew", watcher_look_anew, METH_NOARGS, "Tell the handlers of what they were told of before, too."},
     {"approve", watcher_approve, METH_O, "Calls of this object matter only with a known argument."},
+    {"take_whole", watcher_take_whole, METH_O, "Frames of this function are leaves; the caller keeps it alive."},
     {"intercept", watcher_intercept, METH_O, "Report every call of a Python function with this code."},
     {"call_leaf", (PyCFunction)(void (*)(void))watcher_call_leaf, METH_FASTCALL, "Call in state SENTINEL."},
     {"call_watched", (PyCFunction)(void (*)(void))watcher_call_watched, METH_FASTCALL, "Call in state WATCHING."},

@@ -7,6 +7,7 @@ attributes, keeps books of its own, and answers whether somebody compiles.
 from __future__ import annotations
 
 import os
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,31 @@ def break_at(function: types.FunctionType, caller: types.CodeType) -> Drop | Non
     name = getattr(disabled, "__name__", type(disabled).__name__)
     reason = vars(function).get("_torchdynamo_disable_msg")
     return Drop("disabled-function", f"{name}: {reason}" if reason else name)
+
+
+# -- its stance
+
+_STANCES = frozenset({"force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile"})
+
+
+def stance() -> str:
+    """What `torch.compiler.set_stance` was told, if that means something to us."""
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    found = getattr(getattr(frames, "_stance", None), "stance", None)
+    found = "eager_then_compile" if found == "aot_eager_then_compile" else found
+    return found if found in _STANCES else "default"
+
+
+_books: Any = None  # a table that its reset replaces, as last seen
+
+
+def was_reset() -> bool:
+    """Has `torch.compiler.reset` been called since the last time?"""
+    global _books
+    guard: Any = sys.modules.get("torch._dynamo.mutation_guard")
+    books = getattr(getattr(guard, "GenerationTracker", None), "generation_values", None)
+    former, _books = _books, books
+    return former is not None and former is not books
 
 
 # -- is somebody compiling?

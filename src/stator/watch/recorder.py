@@ -22,7 +22,7 @@ from ..errors import BreakReason
 from ..facts import MODE_COUNT, torch_state
 from ..options import View
 from ..recording import Edge, Recording, Way
-from . import effects, interiors, leaves, optimizers, other_compiler, policy, steering, uses
+from . import effects, interiors, leaves, marked, optimizers, other_compiler, policy, steering, uses
 from .attributes import Attributes
 from .breaks import Drop
 from .calls import INTERCEPTED
@@ -88,6 +88,7 @@ class Recorder(Handlers):
         self._break: Break | None = None  # the last one, if the program was suspended there
         self._waiting = False  # between a break and the next segment
         self._over = False
+        self._marked: list[types.FunctionType] = []  # leaves by the program's own word
         self._stopping = False  # nothing is recorded any more, only the mode is still to be taken off
         self._continued: dict[int, tuple[types.FunctionType, types.FunctionType]] = {}
         self._repeated = 0  # segments in a row that were known already
@@ -259,7 +260,7 @@ class Recorder(Handlers):
         self._let_go()
         self.slots, self.slot_values, self._break = (), [], None
         self._continued.clear()
-        del self.watcher, self._ask, self.prints
+        del self.watcher, self._mode, self._ask, self.prints
 
     def _let_go(self) -> None:
         if self.symbols is not None:
@@ -688,6 +689,9 @@ class Recorder(Handlers):
         self.frames.append(function.__code__)
         if function is self.root:
             return
+        if marked.is_marked(function):
+            self._marked.append(function)
+            self.watcher.take_whole(function)
         origin = self.ledger.find(function)
         if origin is None:
             if self.watcher.fresh(function) or function.__code__ is SPREAD:
@@ -714,7 +718,9 @@ class Recorder(Handlers):
             return True
         return self.module_calls.note(slots[0])
 
-    def leaf(self, payload: str, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
+    def leaf(self, payload: str | None, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
+        if payload is None:
+            return marked.call(self, function, slots)
         if payload in ("transform", "apply"):
             return interiors.Interiors(self).call(payload, function, slots)
         return self.leaves.call(payload, function, slots)

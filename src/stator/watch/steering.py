@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 import weakref
 from typing import Any
@@ -100,4 +101,49 @@ def marks_of(tensor: torch.Tensor) -> tuple[dict[int, Bounds], set[int]]:
 
 def has_marks() -> bool:
     """Is there any tensor with a dimension that is marked as a symbol?"""
-    return any(dynamic for dynamic, _ in list(_marks.values()))
+    return any(dynamic for dynamic, _ in list(_marks.values())) or len(_wishes) > 0
+
+
+# -- the marks of torch's own compiler, which it keeps on the tensors
+
+_wishes: Any = WeakIdKeyDictionary()  # of tensors: dimensions that had better be symbols, and need not
+_DEEPEST = 4
+
+
+def wishes_of(tensor: torch.Tensor) -> frozenset[int]:
+    """The dimensions of a tensor that are symbols where possible."""
+    found: frozenset[int] = _wishes.get(tensor, frozenset()) if _wishes else frozenset()
+    return found
+
+
+def adopt_marks(value: Any, depth: int = 0) -> None:
+    """Tensors among the arguments of a call may be marked for torch's own compiler: that means the same to us."""
+    if "torch._dynamo.decorators" not in sys.modules or depth > _DEEPEST:
+        return
+    if isinstance(value, torch.Tensor):
+        marks = vars(value)
+        if "_has_dynamo_dim_marking" in marks:
+            _adopt(value, marks)
+    elif type(value) in (tuple, list):
+        for item in value:
+            adopt_marks(item, depth + 1)
+    elif type(value) is dict:
+        for item in value.values():
+            adopt_marks(item, depth + 1)
+
+
+def _adopt(tensor: torch.Tensor, marks: dict[str, Any]) -> None:
+    bounds = {each.dim: each for each in marks.get("_dynamo_dynamic_range", ())}
+    sizes = tensor.shape
+    for dim in marks.get("_dynamo_static_indices", ()):
+        if -len(sizes) <= dim < len(sizes):
+            mark_static(tensor, dim)
+    for dim in marks.get("_dynamo_dynamic_indices", ()):
+        if -len(sizes) <= dim < len(sizes):
+            low, high = (bounds[dim].min, bounds[dim].max) if dim in bounds else (None, None)
+            if (low is None or low <= sizes[dim]) and (high is None or sizes[dim] <= high):
+                mark_dynamic(tensor, dim, min=low, max=high)
+    names = ("_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices")
+    wishes = {dim % len(sizes) for name in names for dim in marks.get(name, ()) if -len(sizes) <= dim < len(sizes)}
+    if wishes:
+        _wishes[tensor] = frozenset(wishes)

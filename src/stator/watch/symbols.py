@@ -27,7 +27,7 @@ from ..numbers_in_graphs import COMPARISONS
 from ..recording import Edge, Fact, Origin, Place, Specialised, describe, path_of, render_place
 from ..relations import MOST_BITS, Relation, terms_of
 from .breaks import Drop
-from .steering import marks_of
+from .steering import marks_of, wishes_of
 from .taken import ARITHMETIC, DIVISIONS, Taken, plain_number
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class Symbols(Taken):
             dims = dict.fromkeys(range(tensor.dim()), ANY_SIZE)
         seen = self._changing.seen.get(path_of(origin), ()) if self._changing.seen else ()
         dims |= {dim: ANY_SIZE for dim in seen if dim is not None and -tensor.dim() <= dim < tensor.dim()}
-        dims |= marks
+        dims |= dict.fromkeys(wishes_of(tensor), ANY_SIZE) | marks
         for dim in static:
             dims.pop(dim, None)
         return {dim: bounds for dim, bounds in dims.items() if dim < 0 or tensor.shape[dim] > 1}

@@ -179,3 +179,195 @@ def test_a_module_that_was_made_inside_is_given_back():
         return World(fn=fn)
 
     check(world, CALLS, expect="miss hit hit hit")
+
+
+# -- functions that are not looked into
+
+
+@pytest.mark.parametrize("mark", [torch.compiler.allow_in_graph, stator.allow_in_graph])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_allowed_in_the_graph(mark, backend):
+    ran = []
+
+    @mark
+    def inner(x, k, *, bias):
+        ran.append(stator.is_compiling())
+        print(end="")  # would break the graph
+        return x * k + bias, x - 1
+
+    def fn(x):
+        a, b = inner(x + 1, 2.0, bias=x)
+        return a - b
+
+    compiled = stator.compile(fn, backend=backend, fullgraph=True)
+    for seed in range(4):
+        x = rand(seed).requires_grad_()
+        y = compiled(x)
+        y.sum().backward()
+        torch.testing.assert_close(y, (x + 1) * 2.0 + x - ((x + 1) - 1))
+        torch.testing.assert_close(x.grad, torch.full_like(x, 2.0))
+    assert compiled.stator.hits == 3 and len(compiled.stator.graphs) == 1
+    assert inner in [node.target for node in compiled.stator.graphs[0].graph.nodes]
+    assert not any(ran)
+
+
+def test_an_allowed_function_writes_and_fails():
+    def world():
+        @stator.allow_in_graph
+        def inner(x):
+            if x.numel() > 4:
+                raise ValueError("too long")
+            x.add_(1)
+            return x * 2
+
+        def fn(x):
+            try:
+                return inner(x)
+            except ValueError as error:
+                return str(error)
+
+        return World(fn=fn)
+
+    def call(seed, size):
+        return lambda w: (w.fn(x := rand(seed, size)), x)
+
+    check(world, [call(1, 3), call(2, 3), call(3, 5), call(4, 5), call(5, 3)], expect=None)
+
+
+@pytest.mark.parametrize("mark", [torch.compiler.assume_constant_result, stator.assume_constant_result])
+def test_an_assumed_constant(mark):
+    ran = []
+
+    @mark
+    def settings(name):
+        ran.append(name)
+        print(end="")
+        return {"k": 3.0, "w": torch.full((4,), 2.0)}
+
+    def fn(x):
+        found = settings("a")
+        return x * found["k"] + found["w"]
+
+    compiled = stator.compile(fn, backend="eager", fullgraph=True)
+    for seed in range(4):
+        assert torch.equal(compiled(rand(seed)), rand(seed) * 3.0 + 2.0)
+    assert compiled.stator.hits == 3 and ran == ["a"]
+
+
+def test_marks_on_what_is_no_function():
+    for mark in (stator.allow_in_graph, stator.assume_constant_result):
+        with pytest.raises(TypeError, match="takes a Python function"):
+            mark(3)
+
+
+# -- sizes
+
+
+@pytest.mark.parametrize("mark", [torch._dynamo.mark_dynamic, torch._dynamo.maybe_mark_dynamic])
+def test_a_size_that_is_marked_as_dynamic(mark):
+    compiled = stator.compile(lambda xs: xs["a"][0] * 2 + 1, backend="eager")
+    for size in (3, 4, 5, 6):
+        x = rand(size, size, 2)
+        mark(x, 0)
+        assert torch.equal(compiled({"a": [x]}), x * 2 + 1)
+    assert compiled.stator.hits == 3 and len(compiled.stator.graphs) == 1
+
+
+def test_a_size_that_is_marked_as_dynamic_and_is_not():
+    def fn(x):
+        return x * len(range(x.shape[0]))
+
+    compiled = stator.compile(fn, backend="eager")
+    x = rand(3, 3, 2)
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=8)
+    with pytest.raises(stator.errors.SpecializationError):
+        compiled(x)
+    weak = stator.compile(fn, backend="eager")
+    for size in (3, 4, 3):
+        x = rand(size, size, 2)
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+        assert torch.equal(weak(x), x * size)
+
+
+def test_a_size_that_is_marked_as_static():
+    compiled = stator.compile(lambda x: x * 2 + 1, backend="eager", dynamic=True)
+    for size in (3, 4, 5):
+        x = rand(size, size, 2)
+        torch._dynamo.mark_static(x, 0)
+        assert torch.equal(compiled(x), x * 2 + 1)
+    assert compiled.stator.hits == 0 and len(compiled.stator.graphs) == 3
+
+
+# -- stances
+
+
+@pytest.mark.parametrize("set_stance", [torch.compiler.set_stance, stator.set_stance])
+def test_force_eager(set_stance):
+    ran = []
+
+    def fn(x):
+        ran.append(1)
+        return x + 1
+
+    compiled = stator.compile(fn, backend="eager")
+    for seed in range(3):
+        compiled(rand(seed))
+    assert compiled.stator.hits + compiled.stator.recordings == 3
+    with set_stance("force_eager"):
+        for seed in range(3):
+            assert torch.equal(compiled(rand(seed)), rand(seed) + 1)
+    assert compiled.stator.plain == 3 and len(ran) == 6
+    compiled(rand(1))
+    assert compiled.stator.plain == 3
+
+
+@pytest.mark.parametrize("set_stance", [torch.compiler.set_stance, stator.set_stance])
+def test_eager_then_compile(set_stance):
+    compiled = stator.compile(lambda x: x + 1, backend="eager")
+    with set_stance("eager_then_compile"):
+        for seed in range(4):
+            assert torch.equal(compiled(rand(seed)), rand(seed) + 1)
+    assert (compiled.stator.plain, compiled.stator.recordings, compiled.stator.hits) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("set_stance", [torch.compiler.set_stance, stator.set_stance])
+def test_no_recompilation(set_stance):
+    compiled = stator.compile(lambda x: x + 1, backend="eager", dynamic=False)
+    compiled(rand(1, 3))
+    with set_stance("fail_on_recompile"):
+        compiled(rand(2, 3))
+        with pytest.raises(stator.errors.RecompileError):
+            compiled(rand(2, 4))
+    with set_stance("eager_on_recompile"):
+        compiled(rand(2, 3))
+        assert torch.equal(compiled(rand(2, 4)), rand(2, 4) + 1)
+    assert (compiled.stator.plain, compiled.stator.recordings, compiled.stator.hits) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("reset", [torch.compiler.reset, torch._dynamo.reset, stator.reset])
+def test_reset(reset):
+    compiled = stator.compile(lambda x: x + 1, backend="eager")
+    for seed in range(3):
+        compiled(rand(seed))
+    assert compiled.stator.recordings == 1
+    torch.compile(lambda x: x + 1, backend="eager")(rand(1))  # is no reset
+    compiled(rand(1))
+    assert compiled.stator.recordings == 1
+    reset()
+    for seed in range(3):
+        assert torch.equal(compiled(rand(seed)), rand(seed) + 1)
+    assert compiled.stator.recordings == 2
+
+
+def test_disabled_but_not_what_it_calls():
+    inner = stator.compile(lambda x: x * (2 if stator.is_compiling() else 1), backend="eager")
+
+    @stator.disable(recursive=False, reason="own code")
+    def outer(x):
+        return inner(x) + (100 if stator.is_compiling() else 0)
+
+    compiled = stator.compile(lambda x: outer(x + 1) - 1, backend="eager")
+    for seed in range(4):
+        compiled(rand(seed))
+    assert [why.id for why in compiled.stator.break_reasons] == ["disabled-function"]
+    assert len(compiled.stator.graphs) == 2 and inner.stator.hits
