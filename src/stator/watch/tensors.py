@@ -42,9 +42,10 @@ from .containers import expose
 from .early import move_early
 from .fingerprints import PLAIN_TENSORS, fingerprint
 from .models.torch_functions import BODY, OPAQUE, SIMPLE, Model, Unknown, model_of, without_own_frames
+from .models.treatments import Treatment, needs_data, writes_in_place
 from .nodes import NOTHING, OWN_FOLDERS, Nodes, is_reshaped_by
 from .operators import has_python_body, is_collective, require_sizes
-from .spelling import Treatment, Way, needs_data, spell, way_of, writes_in_place
+from .spelling import Way, spell, way_of
 from .truths import Truths
 
 if TYPE_CHECKING:
