@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import functools
 import itertools
+import math
 import operator
 import re
 import sys
@@ -248,6 +249,7 @@ class Checked:
     backward: list[Program] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     is_complex: bool = False  # kernels do not compute with complex numbers
+    is_random: bool = False  # eager's numbers are drawn by eager's operators
     wrong: list[str] = field(default_factory=list)
     not_derived: bool = False
 
@@ -382,13 +384,34 @@ def check(name: str, op: Any, dtype: torch.dtype, sample: Sample) -> Checked | N
     return checked
 
 
+def _bessel(kind: str, order: int) -> Callable[[float], float]:
+    import mpmath
+
+    def value(x: float) -> float:
+        if not math.isfinite(x) or (kind == "y" and x < 0):
+            return math.nan
+        if kind == "y" and x == 0:
+            return -math.inf
+        return float(getattr(mpmath, f"bessel{kind}")(order, x))
+
+    return value
+
+
+TRUTH = {f"special.bessel_{kind}{order}": _bessel(kind, order) for kind in "jy" for order in (0, 1)}
+
+
 def _exact(op: Any, sample: Sample, checked: Checked) -> Any:
     """Eager in float64; nothing where that is something else, as it is for random numbers."""
     for program in (*checked.forward, *checked.backward):
         for step in program.steps:
             target = getattr(step, "target", None)
             if isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags:
+                checked.is_random = True
                 return None
+    if op.name in TRUTH:  # of which eager itself has but seven digits in float64
+        x = sample.args[0].detach().double()
+        values = [TRUTH[op.name](number) for number in x.flatten().tolist()]
+        return [torch.tensor(values, dtype=torch.float64).view(x.shape)], []
     try:
         return run(op.op, *widened((sample.args, sample.kwargs)))
     except Exception:
@@ -424,7 +447,7 @@ def check_operator(name: str, dtype: torch.dtype, count: int, *, extremes: bool 
 # ------------------------------------------------------------------------------------------------------- the end
 
 
-_NOT_COUNTED = ("view", "complex")
+_NOT_COUNTED = ("view", "complex", "random")
 
 
 @dataclass
@@ -438,7 +461,8 @@ class Summary:
         """By operator: what becomes of it in most of its samples; views do not count beside others."""
         counted: dict[str, Counter[str]] = {}
         for checked in self.all:
-            counted.setdefault(checked.name, Counter())["complex" if checked.is_complex else checked.kind] += 1
+            kind = "complex" if checked.is_complex else "random" if checked.is_random else checked.kind
+            counted.setdefault(checked.name, Counter())[kind] += 1
         kinds = {}
         for name, counter in counted.items():
             views = counter.pop("view", 0)

@@ -39,7 +39,7 @@ def test_pointwise_operators_and_reductions_are_fused() -> None:
     summary = Summary()
     for name, op in OPERATORS.items():
         if is_pointwise(op) or is_reduction(op):
-            summary.all += check_operator(name, torch.float32, 1, extremes=False)
+            summary.all += check_operator(name, torch.float32, 2, extremes=False)
     fused, whole = summary.share(lambda op: is_pointwise(op) or is_reduction(op))
     assert whole > 200
-    assert fused >= 0.7 * whole, list(summary.lines())
+    assert fused >= 0.95 * whole, list(summary.lines())

@@ -51,6 +51,18 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Sequence[Any]]]] =
         lambda s: [rand(s, 50, dtype=torch.bfloat16), (rand(s, 50, grad=False) * 300).bfloat16()],
     ),
     "fractions in bfloat16": (lambda x: x + torch.arange(0, 2, 0.25, dtype=torch.bfloat16), tensors((8,))),
+    "computed and gathered from": (
+        lambda x, y, i: (d := x / (y * y + 1)) * 2 + d.index_select(0, i),
+        lambda s: [rand(s, 6), rand(s + 50, 6), torch.tensor([1, 0, s, 5, 4, 2])],
+    ),
+    "special functions": (
+        lambda x: (torch.lgamma(x), torch.digamma(x), torch.erfc(x), torch.special.i0e(x), torch.polygamma(2, x.abs())),
+        tensors((40,), grad=False),
+    ),
+    "norms and counts": (
+        lambda x: (torch.linalg.vector_norm(x, 3, 1), x.norm(), torch.count_nonzero(x > 0, 0)),
+        tensors((5, 9)),
+    ),
     "one hot, turned": (lambda x: F.one_hot((x > 0).long(), 3), turned),
 }
 

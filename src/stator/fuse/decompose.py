@@ -384,6 +384,55 @@ def _best(value: Any, position: Any, x: Tensor, dim: int, keepdim: bool) -> Any:
     return value(x, [dim], keepdim), position(x, dim, keepdim)
 
 
+@rule(aten.count_nonzero.dim_IntList)
+def _count_nonzero(x: Tensor, dim: Sequence[int]) -> Any:
+    if x.is_complex() or x.dim() == 0 or x.numel() == 0 or not dim:
+        return NotImplemented
+    return aten.sum.dim_IntList(x != 0, dim)
+
+
+@rule(aten.count_nonzero.default)
+def _count_all_nonzero(x: Tensor, dim: int | None = None) -> Any:
+    if x.is_complex() or x.dim() == 0 or x.numel() == 0:
+        return NotImplemented
+    return aten.sum.default(x != 0) if dim is None else aten.sum.dim_IntList(x != 0, [dim])
+
+
+@rule(aten.linalg_vector_norm.default)
+def _vector_norm(
+    x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Any:
+    if not _fused(x) or x.numel() == 0 or dtype not in (None, *_TYPES):
+        return NotImplemented
+    x = x if dtype is None else x.to(dtype)
+    if x.dim() == 0:
+        return (x != 0).to(x.dtype) if order == 0 else x.abs()
+    dims, wide = _dims(x, dim), _wide(x)
+    if order in (math.inf, -math.inf):
+        fold = aten.amax.default if order > 0 else aten.amin.default
+        return fold(wide.abs(), dims, keepdim).to(x.dtype)
+    if order == 0:
+        return aten.sum.dim_IntList((wide != 0).to(wide.dtype), dims, keepdim).to(x.dtype)
+    powers = wide.abs() if order == 1 else wide * wide if order == 2 else torch.pow(wide.abs(), order)
+    total = aten.sum.dim_IntList(powers, dims, keepdim)
+    return (total if order == 1 else torch.sqrt(total) if order == 2 else torch.pow(total, 1 / order)).to(x.dtype)
+
+
+@rule(aten.ldexp.Tensor)
+def _ldexp(x: Tensor, y: Tensor) -> Any:
+    return x * aten.pow.Scalar(2.0, y)
+
+
+@rule(aten.mvlgamma.default)
+def _mvlgamma(x: Tensor, p: int) -> Any:
+    if not _fused(x) or not 1 <= p <= 20 or not x.is_contiguous():
+        return NotImplemented
+    total = torch.lgamma(x)
+    for k in range(1, p):
+        total = total + torch.lgamma(x - k / 2)
+    return total + p * (p - 1) / 4 * math.log(math.pi)
+
+
 def _foreach(single: Any, lists: int) -> Rule:
     """`_foreach_…`: the same, tensor by tensor."""
 

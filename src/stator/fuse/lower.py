@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
+from . import special as special  # its rows
 from .builder import Builder, V
 from .loops import STORABLE, Index, Size, computed_in, product
 from .pointwise import POINTWISE, Row

@@ -199,6 +199,7 @@ _POWERS: dict[Any, Callable[[V], V]] = {
 row("pow", _pow, compares=True)
 row("atan2", lambda x, y: x.atan2(y))
 row("copysign", lambda x, y: x.copysign(y))
+row("angle", lambda x: x.b.where(x.ne(x), x, x.b.where(x < 0, x.b.const(math.pi, x.dtype), x.b.const(0, x.dtype))))
 row("hypot", lambda x, y: _hypot(x, y))
 row("logaddexp", lambda x, y: _logaddexp(x, y))
 row("xlogy", lambda x, y: _xlogy(*_pair(x, y)))
