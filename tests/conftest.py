@@ -16,11 +16,23 @@ import pytest
 _CACHE = tempfile.mkdtemp(prefix="stator-tests-")
 _MADE_BY = os.getpid()
 os.environ["XDG_CACHE_HOME"] = _CACHE
+# Is every test to run in a process that has used torch.compile before? (No option of stator's: it would warn.)
+_AFTER_DYNAMO = os.environ.pop("STATOR_TEST_AFTER_DYNAMO", "0") != "0"
 
 
 def pytest_unconfigure() -> None:
     if os.getpid() == _MADE_BY:
         shutil.rmtree(_CACHE, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def another_compiler() -> None:
+    """With `STATOR_TEST_AFTER_DYNAMO=1`: used on a function and on a module."""
+    if _AFTER_DYNAMO:
+        import torch
+
+        torch.compile(lambda x: x.sin() + 1, backend="eager")(torch.ones(2))
+        torch.compile(torch.nn.Linear(2, 2), backend="aot_eager")(torch.ones(2)).sum().backward()
 
 
 @pytest.fixture(autouse=True)
