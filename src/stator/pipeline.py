@@ -56,6 +56,7 @@ _MOST_UNEXPECTED = 4  # recordings of a function that may turn out to go by numb
 _TRANSIENT_LIMIT = 3
 # What torch's operations raise for the data that they are given.
 _OF_OPERATIONS = (IndexError, RuntimeError, ValueError, AssertionError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+_OF_COLLECTIVES: tuple[type[BaseException], ...] = (getattr(torch.distributed, "DistError", GraphBreakError),)
 _FOR_THE_USER = (BackendError, GraphBreakError, InternalError, SpecializationError)
 _stance = "default"
 
@@ -400,7 +401,7 @@ class Program:
         """
         if isinstance(error, VerificationError):
             raise error
-        if entry.acts and _comes_from_program(error):
+        if entry.acts and (_comes_from_program(error) or isinstance(error, _OF_COLLECTIVES)):
             raise error
         if entry.mutates and not restored and not is_unwritten(error) and may_have_run(entry.replay, error):
             error.add_note(f"raised by the replay of {self.name}, which had already written to its inputs")

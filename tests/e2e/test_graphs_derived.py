@@ -101,3 +101,88 @@ def test_a_write_by_strides_to_a_dense_input(backend):
         return one
 
     check_with(backend, fn, call(1), call(2), call(3))
+
+
+# ---- results that are written to before the backward
+
+
+def exponential(x):
+    return x.exp()
+
+
+def exponential_and_more(x):
+    y = x.exp()
+    return y, y * 2
+
+
+def squared(x):
+    y = x * 2
+    return y, y * y
+
+
+def seen_by_a_view(x):
+    y = x.exp()
+    return y.view(2, 2), y * 2
+
+
+def beside_it(x):
+    return x.exp(), x * 3
+
+
+@BACKENDS
+@pytest.mark.parametrize("write", ["direct", "detached"])
+@pytest.mark.parametrize("program", [exponential, exponential_and_more, squared, seen_by_a_view, beside_it])
+def test_a_result_is_written_to_before_the_backward(program, write, backend):
+    """Autograd has kept some of these, and refuses to go by them; others it does not need."""
+
+    def call(seed, writes=True):
+        def one(w):
+            x = rand(seed, requires_grad=True)
+            results = w.fn(x)
+            results = results if isinstance(results, tuple) else (results,)
+            with torch.no_grad():
+                if writes:
+                    (results[0] if write == "direct" else results[0].detach()).add_(1)
+            try:
+                results[-1].sum().backward()
+            except RuntimeError as error:
+                return str(error).partition(":")[0]
+            return x.grad
+
+        return one
+
+    check_with(backend, program, call(1), call(2), call(3), call(4, writes=False))
+
+
+# ---- second derivatives
+
+
+def adds_to(x, w):
+    x.add_(1)
+    return (x * w * w * w).sum()
+
+
+def writes_what_is_not_read(x, w):
+    y = (w * w * w).sum()
+    x.copy_(w.detach())
+    return y
+
+
+def writes_what_has_gradients(x, w):
+    x.copy_(w * w)
+    return (x * w).sum()
+
+
+@BACKENDS
+@pytest.mark.parametrize("program", [adds_to, writes_what_is_not_read, writes_what_has_gradients])
+def test_a_graph_that_writes_to_its_inputs_is_differentiated_twice(program, backend):
+    def call(seed):
+        def one(w):
+            x, weight = rand(seed), rand(seed + 10, requires_grad=True)
+            (first,) = torch.autograd.grad(w.fn(x, weight), weight, create_graph=True)
+            (second,) = torch.autograd.grad(first.sum(), weight)
+            return first.detach(), second, x.detach(), x.requires_grad
+
+        return one
+
+    check_with(backend, program, call(1), call(2), call(3), call(4))

@@ -63,6 +63,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Sequence[Any]]]] =
     "bfloat16": (lambda x, y: F.silu(x) * y, tensors((5, 40), (5, 40), dtype=torch.bfloat16)),
     "bfloat16 norm": (lambda x, w: F.layer_norm(x, (40,), w), tensors((5, 40), (40,), dtype=torch.bfloat16)),
     "integers": (lambda i: (i * 3 + 1, i // 4, (i > 2).sum()), lambda s: [torch.arange(-20, 20) + s]),
+    "shifted": (lambda x: (h := torch.tanh(x) * 2) * 3 + F.pad(h, (0, 0, 1, -1)), tensors((3, 6, 4))),
     "progression": (
         lambda x: (x * torch.arange(0, 8, 2.0, dtype=torch.int64).float() + torch.arange(0, 2, 0.5)) * torch.arange(4),
         tensors((3, 4)),

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from stator.watch import spelling
-from stator.watch.models import aten
+from stator.watch.models import aten, treatments
 from stator.watch.models.torch_functions import Known, known_by_name
 
 _DATA_DEPENDENT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -26,7 +26,7 @@ def functions() -> Iterator[tuple[str, Any]]:
     """All functions that torch says can be overridden, with their full names."""
     for owner, found in torch.overrides.get_overridable_functions().items():
         for function in found:
-            yield f"{getattr(owner, '__name__', owner)}.{spelling.name_of(function)}", function
+            yield f"{getattr(owner, '__name__', owner)}.{treatments.name_of(function)}", function
 
 
 def overloads() -> list[Any]:
@@ -37,9 +37,9 @@ def overloads() -> list[Any]:
 def answer(function: Any) -> str:
     """What happens to a call of this function, in words."""
     way = spelling.way_of(function)
-    if way.kind is spelling.Treatment.BREAK:
+    if way.kind is treatments.Treatment.BREAK:
         return f"break: {way.reason}"
-    if way.kind is not spelling.Treatment.OPERATION:
+    if way.kind is not treatments.Treatment.OPERATION:
         return way.kind.name.lower()
     if not way.known.simple:
         return "seen when it runs"

@@ -28,6 +28,7 @@ from .symbols import Later, filled, is_symbolic
 from .trace import Constant, Given, Joint, Output, Plan, Result, Seen
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
+_MOST_BYTES = 64 << 20  # of an input that is written to: it is copied in every call, in case of a second derivative
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ def _node(
     forward, backward = _without_autocast(forward), _without_autocast(backward)
     again = _Again(plan, original, inputs)
     expected = list(zip(differentiable, tangents, strict=True))
+    leading_there = list(plan.read_again.values())
 
     class Graph(torch.autograd.Function):
         @staticmethod
@@ -121,6 +123,7 @@ def _node(
                 if produced[position]._is_view():
                     produced[position] = _no_view(produced[position])
             ctx.save_for_backward(*produced[results:end_of_tensors])
+            ctx.counters = [_counter_of(produced[position]) for position in plan.read_again]
             ctx.numbers = produced[end_of_tensors:]
             ctx.sizes = sizes(*primals) if sizes else ()
             ctx.set_materialize_grads(False)
@@ -130,6 +133,9 @@ def _node(
 
         @staticmethod
         def backward(ctx: Any, *given: Any) -> Any:
+            for (counter, version), leading in zip(ctx.counters, leading_there, strict=True):
+                if counter._version != version and any(given[position] is not None for position in leading):
+                    raise _modified(counter, version)
             if torch.is_grad_enabled():
                 if original.backward is not None:
                     fitting = [facts.fit(given[position], ctx.sizes) for position, facts in expected]
@@ -145,6 +151,22 @@ def _node(
     # Past the wrapper in Python, which is there for function transforms; a compiled graph is not run under one.
     apply: Callable[..., Any] = super(torch.autograd.Function, Graph).apply
     return apply
+
+
+def _counter_of(result: Tensor) -> tuple[Tensor, int]:
+    """Something that counts the writes to a result, and keeps none of its memory; and the count so far."""
+    counter = result.detach()
+    counter.data = torch.empty(0, dtype=result.dtype, device=result.device)
+    return counter, counter._version
+
+
+def _modified(counter: Tensor, version: int) -> RuntimeError:
+    """What eager's backward raises, which has kept the result itself."""
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{counter.type()}], which is a result of a compiled graph, is at version {counter._version}; "
+        f"expected version {version} instead."
+    )
 
 
 def _told(label: str, backward: Boxed, original: Original) -> Boxed:
@@ -280,17 +302,22 @@ class _Again:
         # Leaves that require gradients are kept alive by autograd; keeping others would cost memory.
         primals = [inputs[index] for index in plan.inputs]
         self._weak = [i for i, p in enumerate(primals) if isinstance(p, Tensor) and not (p.requires_grad and p.is_leaf)]
+        self._written = {plan.inputs.index(write.index): write.index in plan.overwritten for write in plan.writes}
+        self._differentiates_written = any(inputs[write.index].requires_grad for write in plan.writes)
         self._warned = False
         self._autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
 
     def note(self, primals: tuple[Any, ...]) -> Any:
         """What the node must hold."""
         state = torch.get_rng_state() if self._plan.random else None
-        if not self._weak:
+        if not self._weak and not self._written:
             return primals, state
         held: list[Any] = list(primals)
         for index in self._weak:
             held[index] = weakref.ref(primals[index])
+        for index, needed in self._written.items():
+            if needed and not self._differentiates_written and primals[index].nbytes <= _MOST_BYTES:
+                held[index] = primals[index].clone()
         return held, state
 
     def run(self, noted: Any, tangents: tuple[Any, ...]) -> Any:
@@ -301,8 +328,10 @@ class _Again:
                 "a compiled graph is to be differentiated twice, but one of its inputs is gone; "
                 "keep a reference to the inputs, or leave this function uncompiled"
             )
-        if self._plan.writes:
-            raise RuntimeError("a compiled graph that writes to its inputs cannot be differentiated twice")
+        for index, needed in self._written.items():  # the function is going to write to copies
+            if self._differentiates_written or (needed and not isinstance(held[index], Tensor)):
+                raise RuntimeError("a compiled graph that writes to such inputs cannot be differentiated twice")
+            primals[index] = primals[index].detach().clone()
         if not self._warned:
             self._warned = True
             warnings.warn("differentiating a compiled graph's backward: this backward runs in eager mode", stacklevel=2)
@@ -327,7 +356,9 @@ class _Again:
                 stack.enter_context(torch.random.fork_rng(devices=[]))
                 torch.set_rng_state(state)
             outputs = self._original.function(*inputs)
-        results: dict[int, Tensor] = {}
+        results: dict[int, Tensor] = {
+            write.position: inputs[write.index] for write in self._plan.writes if write.differentiable
+        }
         for plan, output in zip(self._plan.outputs, outputs, strict=True):
             if isinstance(plan, Result):
                 results[plan.position] = output

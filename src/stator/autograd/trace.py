@@ -84,6 +84,9 @@ class Plan:
     outputs: list[Output] = field(default_factory=list)
     differentiable: list[int] = field(default_factory=list)  # positions of results that have tangents
     results: int = 0
+    read_again: dict[int, tuple[int, ...]] = field(default_factory=dict)  # results that eager's backward reads, each
+    # with the differentiable results whose tangents lead there
+    overwritten: frozenset[int] = frozenset()  # inputs that are written to and that differentiable results depend on
     random: bool = False
 
 
@@ -248,6 +251,7 @@ class _Trace:
         tangents, gradients = self._differentiate()
         with torch.no_grad():
             nodes = [recorder.node_of(tensor) for tensor in self._results]
+            self._plan.overwritten = self._find_overwritten(nodes)
             nodes = self._apart(nodes)
             gradient_nodes = [None if g is None else recorder.node_of(g) for g in gradients]
         recorder.numbers.name_all()
@@ -429,13 +433,57 @@ class _Trace:
             node = recorder.placeholder(f"tangents_{count}", tangent)
             recorder.values.new(tangent, node)
         recorder.line, recorder.policy = "", None
+        forward = set(recorder.graph.nodes)
         try:
             with recorder, _no_autocast():
                 found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
         except (RuntimeError, NotImplementedError) as error:  # so would eager, but only when its backward is called
             raise CannotDerive(f"the backward fails: {error}") from error
+        self._note_reads(forward)
         gradients = iter(found)
         return tangents, [next(gradients) if _needs_gradient(leaf) else None for leaf in self._leaves]
+
+    def _find_overwritten(self, results: list[fx.Node]) -> frozenset[int]:
+        """Written inputs whose former contents would be needed to compute the differentiable results once more."""
+        wanted = {results[position] for position in self._plan.differentiable}
+        written = {write.index for write in self._plan.writes}
+        found: set[int] = set()
+        for index, node in zip(self._plan.inputs, self._placeholders, strict=True):
+            pending, seen = [node] if index in written and wanted else [], set[fx.Node]()
+            while pending:
+                node = pending.pop()
+                if node in wanted:
+                    found.add(index)
+                    break
+                if node not in seen:
+                    seen.add(node)
+                    pending += node.users
+        return frozenset(found)
+
+    def _note_reads(self, forward: set[fx.Node]) -> None:
+        """Which results does autograd itself keep for its formulas? Nobody may write to them before the backward."""
+        plan, recorder = self._plan, self._recorder
+        leads: dict[fx.Node, int] = {}  # from which tangents, as bits
+        reads: dict[fx.Node, int] = {}
+        tangents = [node for node in recorder.graph.find_nodes(op="placeholder") if node.name.startswith("tangents_")]
+        for count, node in enumerate(tangents):
+            leads[node] = 1 << count
+        for node in recorder.graph.nodes:
+            if node in forward:
+                continue
+            bits = 0
+            for given in node.all_input_nodes:
+                bits |= leads.get(given, 0)
+            leads[node] = bits
+            for given in node.all_input_nodes:
+                if given in forward:
+                    reads[given] = reads.get(given, 0) | bits
+        for position, tensor in enumerate(self._results):
+            value = recorder.values.find(tensor)
+            assert value is not None
+            bits = reads.get(recorder.values.node(value), 0) | reads.get(recorder.values.node(_path(value)[0]), 0)
+            if bits:
+                plan.read_again[position] = tuple(p for count, p in enumerate(plan.differentiable) if bits >> count & 1)
 
 
 def _path(value: Value) -> tuple[Value, tuple[View, ...]]:

@@ -36,6 +36,11 @@ class Memory:
         self.env: list[dict[int, str]] = [{}]
         self.lane: str = "0"  # position on the vector axis
         self.mask: str | None = None
+        # What a `where` chooses, or an operand of that, is loaded by itself: LLVM would make the load part of an
+        # instruction with a mask, which on some machines waits for all stores before it. It looks for none behind a
+        # `freeze`.
+        chosen = [a for value in kernel.values if value.op == "where" for a in value.args[1:]]
+        self._chosen = {*chosen, *[a for number in chosen for a in kernel.values[number].args]}
         self.known: dict[int, bool] = {}  # conditions, in the stretch that is being written
         self.tile_offsets: dict[int, int] = {}  # loads that are turned -> where their tiles lie in scratch memory
         self.tile_row: str | None = None  # the row of the tiles that is computed; None: outside of tiles
@@ -151,7 +156,8 @@ class Memory:
         if dense:
             address = f.emit(f"getelementptr {element}, ptr {self._base(number)}, i64 {self.lane}")
             if mask is None:
-                return f.emit(f"load {kind}, ptr {address}, align {alignment(dtype)}")
+                loaded = f.emit(f"load {kind}, ptr {address}, align {alignment(dtype)}")
+                return f.emit(f"freeze {kind} {loaded}") if number in self._chosen else loaded
             f.declare(f"declare {kind} @llvm.masked.load.{suffix}.p0(ptr, i32, {bits}, {kind})")
             return f.emit(
                 f"call {kind} @llvm.masked.load.{suffix}.p0(ptr {address}, i32 {alignment(dtype)}, {bits} {mask}, "

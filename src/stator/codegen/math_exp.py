@@ -50,6 +50,9 @@ _LOG2_OF_FLOAT = (  # log2(1 + f) / f, to 2**-33
     0.15345286937454508, -0.0843352104580058,
 )  # fmt: skip
 _EXP_RANGE = {"float": (-104.0, 89.0), "double": (-746.0, 710.0)}  # beyond: 0 and infinity
+# Twice the exponent that `power_of_two` gives as 0. Smaller ones are taken for it: a product with 0 is fast, one that
+# loses its last bits takes a hundred times as long, and masked attention scores are rows of them.
+_VANISHED = {"float": -254.0, "double": -2046.0}
 _SQRT_HALF_BITS = {"float": 0x3F3504F3, "double": 0x3FE6A09E667F3BCD}
 _SMALLEST_NORMAL = {"float": 2.0**-126, "double": 2.0**-1022}
 
@@ -78,19 +81,15 @@ def _scale(v: Lanes, bits: str) -> str:
     return v.from_bits(v.int_op("add", v.int_op("shl", bits, v.int_const(v.fraction)), v.int_const(one)))
 
 
-def _clamped(v: Lanes, x: str) -> str:
-    low, high = _EXP_RANGE[v.element]
-    return v.at_most(high, v.at_least(low, x))
-
-
 def exp(v: Lanes, x: str) -> str:
-    p, bits = reduced(v, _clamped(v, x))
+    high = _EXP_RANGE[v.element][1]
+    p, bits = reduced(v, v.at_most(high, v.at_least(_VANISHED[v.element] * 0.693, x)))
     return _scaled(v, v.add(p, v.one), bits)
 
 
 def exp2(v: Lanes, x: str) -> str:
-    low, high = (-151.0, 129.0) if v.element == FLOAT else (-1076.0, 1025.0)
-    x = v.at_most(high, v.at_least(low, x))
+    high = 129.0 if v.element == FLOAT else 1025.0
+    x = v.at_most(high, v.at_least(_VANISHED[v.element], x))
     n, bits = v.nearest(x, 1.0)
     rest = v.sub(x, n)  # exact
     r = v.mul(rest, v.const(0.6931471805599453))

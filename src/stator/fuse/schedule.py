@@ -143,7 +143,7 @@ class Scheduler:
         self.stored: set[fx.Node] = set()  # nodes that must lie in memory
         self._wants: dict[fx.Node, list[tuple[Group, At]]] = {}
         self._users: dict[fx.Node, set[int]] = {}
-        self._loads: dict[fx.Node, set[int]] = {}  # units that load it from memory, at indices of their own
+        self._loaded: dict[fx.Node, set[int]] = {}  # by node: the units that read it from memory
         self._order = Order()
         self._next_effect: int | None = None
         self._near: dict[Any, list[tuple[fx.Node, Group]]] = {}  # by space: the last nodes that were placed there
@@ -172,7 +172,7 @@ class Scheduler:
         node = root(node)
         self.stored.add(node)
         self._users.setdefault(node, set()).add(unit)
-        self._loads.setdefault(node, set()).add(unit)
+        self._loaded.setdefault(node, set()).add(unit)
 
     def _split(self, group: Group, axis: int, factor: Size) -> None:
         """An axis becomes two, everywhere in the group."""
@@ -261,8 +261,8 @@ class Scheduler:
         for number, (group, found) in sorted(by_group.items()):
             if len(found) > 1:
                 group.refused.append(f"{node.name} is wanted at several indices")
-            elif number in self._loads.get(node, ()):
-                group.refused.append(f"{node.name} is loaded from memory too")
+            elif number in self._loaded.get(node, ()):
+                group.refused.append(f"{node.name} is loaded from memory here")
             elif len(group.members) >= LARGEST:
                 group.refused.append(f"{node.name}: the kernel has {LARGEST} operations")
             elif any(user != number and self._order.reaches(user, number) for user in users):

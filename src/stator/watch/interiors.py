@@ -21,8 +21,8 @@ from ..recording import Edge, Fact
 from .breaks import Drop
 from .constants import is_constant
 from .fingerprints import fingerprint
+from .models.treatments import Treatment, name_of
 from .nodes import Nodes
-from .spelling import Treatment, name_of
 from .tensors import Step, Tracer, is_tensor
 
 if TYPE_CHECKING:

@@ -53,6 +53,11 @@ def has_python_body(func: Any) -> bool:
     return any(key.startswith(starts) and not key.endswith("/Meta") for key in torch.library._impls)
 
 
+def is_collective(func: Any) -> bool:
+    """Do other processes take part in it?"""
+    return not isinstance(func, SCRIPTED) and "c10d" in _qualified(func).partition("::")[0]
+
+
 def writes_by_schema(func: Any) -> bool:
     """Does an operator say that it writes to an argument?"""
     return any(overload._schema.is_mutable for overload in overloads(func))

@@ -42,9 +42,10 @@ from .containers import expose
 from .early import move_early
 from .fingerprints import PLAIN_TENSORS, fingerprint
 from .models.torch_functions import BODY, OPAQUE, SIMPLE, Model, Unknown, model_of, without_own_frames
+from .models.treatments import Treatment, needs_data, writes_in_place
 from .nodes import NOTHING, OWN_FOLDERS, Nodes, is_reshaped_by
-from .operators import has_python_body, require_sizes
-from .spelling import Treatment, Way, needs_data, spell, way_of, writes_in_place
+from .operators import has_python_body, is_collective, require_sizes
+from .spelling import Way, spell, way_of
 from .truths import Truths
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ class Tracer(_native.Tracer):
     def _model_of(self, func: Any, way: Way, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Model | Unknown:
         if way.opaque:
             require_sizes(func, way.name, args, kwargs)
-            if has_python_body(func):
+            if has_python_body(func) or is_collective(func):
                 failing.prepare_body(self._recorder, way.name)
                 self.in_operator = True
                 return BODY
@@ -588,7 +589,8 @@ class Tracer(_native.Tracer):
         return node
 
     def module_leaf(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
-        """Record a call of a part that is a module of its own."""
+        """Record a call of a part that is a module of its own. What is in it may fail."""
+        self.risky = self.risky or self.mutates
         self.last_effect = self._recorder.watcher.events
         self.operations += 1
         self._leaves.append(module)

@@ -278,3 +278,20 @@ def test_nobody_looks_on_where_that_changes_roundings(op):
     """Torch asks in these whether a dispatch mode is on."""
     calls = [lambda w, s=s: w.fn(rand(s, 5, 5) * 10) for s in range(4)]
     check(lambda: World(fn=lambda x: op(x) * 2), calls, expect="miss hit hit hit", graphs=1)
+
+
+def test_a_part_of_a_transform_fails_behind_a_write():
+    def pick(row: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return row[i]
+
+    def world() -> World:
+        x = torch.zeros(2)
+
+        def fn(y: torch.Tensor, i: torch.Tensor) -> Any:
+            x.add_(1)
+            return torch.vmap(pick)(y, i) * x
+
+        return World(fn=fn, x=x)
+
+    calls = [lambda w, i=i: w.fn(rand(1, 2, 4), torch.tensor([[0, i], [1, i]])) for i in (1, 2, 9, 3, 9)]
+    check(world, calls, expect="miss hit hit hit hit", graphs=1, raises=(IndexError, RuntimeError))
