@@ -34,6 +34,7 @@ REFERENCES: dict[str, Callable[..., Any]] = {
     "acos": np.arccos,
     "atan": np.arctan,
     "erf": scipy.special.erf,
+    "erfc": scipy.special.erfc,
     "pow": np.power,
     "atan2": np.arctan2,
 }

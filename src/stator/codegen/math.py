@@ -50,6 +50,7 @@ _BODIES: dict[str, Callable[..., str]] = {
     "atan": math_trig.atan,
     "atan2": math_trig.atan2,
     "erf": math_trig.erf,
+    "erfc": math_trig.erfc,
 }
 
 F32 = frozenset(_BODIES)

@@ -274,6 +274,14 @@ def atanh(v: Lanes, x: str) -> str:
 # ------------------------------------------------------------------------------------------------------------- pow
 
 
+def narrow_power(v: Lanes, w: Lanes, exponent: str) -> str:
+    """2 to an exponent in double, as a float."""
+    whole, bits = w.nearest(exponent, 1.0)
+    rest = v.narrowed(w, w.sub(exponent, whole))
+    bits = v.emitter.emit(f"trunc {w.int_type} {bits} to {v.int_type}")
+    return _scaled(v, v.polynomial(rest, POWER_OF_TWO), bits)
+
+
 def pow_(v: Lanes, x: str, y: str) -> str:
     """2**(y log2|x|) for floats. The exponent is computed in double, to 2**-33 of itself: it is at most 150 before the
     result leaves the range; its fraction is enough in float."""
@@ -285,10 +293,7 @@ def pow_(v: Lanes, x: str, y: str) -> str:
     high = v.select(v.compare("olt", a, v.inf), high, a)  # infinite, or NaN
     w, f = v.widened(v.sub(m, v.one))
     product = w.mul(v.widened(y)[1], w.fma(f, w.polynomial(f, _LOG2_OF_FLOAT), v.widened(high)[1]))
-    product = w.at_most(200.0, w.at_least(-200.0, product))
-    whole_part, bits = w.nearest(product, 1.0)
-    rest = v.narrowed(w, w.sub(product, whole_part))
-    value = _scaled(v, v.polynomial(rest, POWER_OF_TWO), v.emitter.emit(f"trunc {w.int_type} {bits} to {v.int_type}"))
+    value = narrow_power(v, w, w.at_most(200.0, w.at_least(-200.0, product)))
     whole = v.compare("oeq", v.rint(y), y)
     half = v.mul(y, v.const(0.5))
     odd = v.both(whole, v.compare("one", v.rint(half), half))

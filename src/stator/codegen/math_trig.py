@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from stator.codegen.lanes import DOUBLE, FLOAT, Lanes
-from stator.codegen.math_exp import POWER_OF_TWO, exp
+from stator.codegen.math_exp import POWER_OF_TWO, exp, narrow_power
 
 _SIN = {
     "float": (-0.166666672, 0.00833335053, -0.000198430978, 2.76277387e-06, -2.55248889e-08),
@@ -62,6 +62,13 @@ _ERF_FAR = {
         3.151168630429738e-09, -2.137943240685567e-10, 9.08311454230044e-12, -1.817919795421772e-13,
     ),
 }  # fmt: skip
+_ERFC = (  # of log2(erfc(u + 5)) up to 10.1, where erfc vanishes
+    -39.242588455615625, -14.704957812466528, -1.4168230870834293, -0.0031056447039915693, 0.00040606270398965477,
+    -5.481810986107157e-05, 7.466390877447107e-06, -1.020066544001028e-06, 1.354611183527232e-07,
+    -1.5607836548592754e-08, 1.9843458868779604e-09, -4.875773801871312e-10, 5.839463456572409e-11,
+    1.3265634040309926e-11, -2.136763339019162e-12, -6.751081649147251e-13, 1.0578999614136154e-13,
+    1.534561631720769e-14, -2.855617969938819e-15, -6.112521403217506e-17, 1.892326466044836e-17,
+)  # fmt: skip
 _PI = {
     "float": (3.14159274101257324, -8.74227765734758577e-08, -3.43025716e-15),
     "double": (3.141592653589793, 1.2246467991473532e-16, -2.9947698097183397e-33),
@@ -271,3 +278,10 @@ def erf(v: Lanes, x: str) -> str:
     shifted = v.int_op("shl", bits, v.int_const(v.fraction))
     far = v.sub(v.one, v.from_bits(v.int_op("add", v.to_bits(fraction), shifted)))
     return v.copysign(v.select(v.compare("ult", a, v.const(0.6)), near, far), x)
+
+
+def erfc(v: Lanes, x: str) -> str:
+    """2 to the power of a polynomial in double, for floats; 2 minus that on the left."""
+    w, a = v.widened(v.abs(x))
+    value = narrow_power(v, w, w.polynomial(w.sub(w.at_most(10.1, a), w.const(5.0)), _ERFC))
+    return v.select(v.compare("olt", x, v.zero), v.sub(v.const(2.0), value), value)
