@@ -78,10 +78,14 @@ def restoring(compiled: Callable[..., Any], graph: fx.GraphModule, random: bool)
     if not random and not names & _STATE_NODES:
         return compiled
 
+    generators: list[torch.Generator] = []  # found in the first run: the devices of the inputs are guarded
+
     def run(*inputs: Any) -> Any:
+        if random and not generators:
+            generators.extend(_generators(inputs))
         grad = torch.is_grad_enabled()
         devices = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
-        numbers = [(generator, generator.get_state()) for generator in _generators(inputs)] if random else []
+        numbers = [(generator, generator.get_state()) for generator in generators]
         try:
             return compiled(*inputs)
         except BaseException:

@@ -154,12 +154,13 @@ def test_an_operation_raises_in_a_replay(name, program):
     assert done.outcomes[1] == "hit"
 
 
-@pytest.mark.parametrize("name", ["//", "index", "cross_entropy", "inverse"])
-def test_ahead_of_time(name):
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("name", ["//", "index", "embedding", "inverse"])
+def test_ahead_of_time(name, backend):
     op, good, bad = OPERATIONS[name]
     calls = [lambda w, args=args: w.fn(*args) for args in (good, good, bad, good)]
-    backend = look_up("aot_eager")[1]
-    check(catches(op), calls, expect=None, raises=ERRORS, tracebacks=False, backend=backend)
+    compiler = look_up(backend)[1]
+    check(catches(op), calls, expect=None, raises=ERRORS, tracebacks=False, backend=compiler)
 
 
 def test_a_write_that_fails_is_caught():

@@ -151,10 +151,11 @@ def test_sizes_follow_the_data(name):
     assert done.graphs
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("name", ["packed sequences", "interpolate", "max_pool2d", "full", "one_hot"])
-def test_ahead_of_time(name):
+def test_ahead_of_time(name, backend):
     fn, arguments = PROGRAMS[name]
-    compiled = stator.compile(fn, backend="aot_eager")
+    compiled = stator.compile(fn, backend=backend)
     for args in arguments:
         wanted, found = fn(*args), compiled(*args)
         assert torch.equal(wanted[0], found[0]) and wanted[1:] == found[1:]
