@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
+from .bodies import can_run_again
 from .breaks import Drop
 
 _OWN = frozenset({"aten", "prim", "prims", "quantized", "inductor"})
@@ -42,13 +43,14 @@ def overloads(func: Any) -> list[Any]:
 
 
 def has_python_body(func: Any) -> bool:
-    """Is its body written in Python? What that does besides can be undone by nobody."""
+    """Is its body written in Python, with effects perhaps that nobody can undo?"""
     if isinstance(func, SCRIPTED):
         return False
     library, _, name = _qualified(func).partition("::")
     name = name.partition(".")[0]
-    if f"{library}::{name}" in custom_ops.OPDEFS:
-        return True
+    definition = custom_ops.OPDEFS.get(f"{library}::{name}")
+    if definition is not None:
+        return list(definition._backend_fns) != [None] or not can_run_again(definition._init_fn)
     starts = (f"{library}/{name}/", f"{library}/{name}.")
     return any(key.startswith(starts) and not key.endswith("/Meta") for key in torch.library._impls)
 
