@@ -39,6 +39,7 @@ typedef struct {
     int reach;  /* slot: elements that kernels may touch, from the first on; -1: none do */
     int itemsize;
     int *sizes; /* slots: sizes, then strides; owned */
+    int written; /* do kernels write to it? */
 } HostInput;
 
 typedef struct {
@@ -54,6 +55,7 @@ typedef struct {
     PyObject *compute;   /* a callable (inputs) -> tuple of the unknown slots, or NULL */
     PyObject *fallback;  /* a callable (inputs) -> results: the same graph by other means */
     int step_count, check_count, buffer_count, slot_count, known, output_count, inputs, registers, arena, keeps_inputs;
+    int writes; /* to inputs */
     int ready; /* 0: being made, or taken apart by the garbage collector */
 } Host;
 
@@ -210,6 +212,37 @@ input_holds(const HostInput *in, PyObject *value, const int64_t *slots)
            data != NULL && (uintptr_t)data % (uintptr_t)in->itemsize == 0 && (offset + slots[in->reach]) * in->itemsize <= bytes;
 }
 
+/* 1: no input that kernels write to shares memory with another one that they touch. */
+static int
+written_alone(const Host *h, PyObject *list, const int64_t *slots)
+{
+    for (int i = 0; i < h->check_count; i++) {
+        const HostInput *in = &h->checks[i];
+        void *data, *other;
+        if (!in->written || in->reach < 0) {
+            continue;
+        }
+        if (torch_c.data(handle_of(PyList_GET_ITEM(list, in->reg)), &data)) {
+            return 0;
+        }
+        uintptr_t low = (uintptr_t)data, high = low + (uintptr_t)(slots[in->reach] * in->itemsize);
+        for (int j = 0; j < h->check_count; j++) {
+            const HostInput *with = &h->checks[j];
+            if (j == i || with->reach < 0) {
+                continue;
+            }
+            if (torch_c.data(handle_of(PyList_GET_ITEM(list, with->reg)), &other)) {
+                return 0;
+            }
+            uintptr_t begin = (uintptr_t)other, end = begin + (uintptr_t)(slots[with->reach] * with->itemsize);
+            if (begin < high && low < end) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
 static int
 set_register(Run *r, int reg, PyObject *value)
 {
@@ -286,7 +319,7 @@ as_list(const int64_t *slots, const int *items, int count)
 static int
 expect(Run *r, const HostStep *s)
 {
-    HostInput in = {s->numbers[0], s->numbers[1], s->count / 2, s->numbers[2], s->numbers[3], s->items};
+    HostInput in = {s->numbers[0], s->numbers[1], s->count / 2, s->numbers[2], s->numbers[3], s->items, 0};
     PyObject *value = r->registers[in.reg];
     if (input_holds(&in, value, r->slots)) {
         return 0;
@@ -531,6 +564,9 @@ run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data
             Py_RETURN_NONE;
         }
     }
+    if (h->writes && !written_alone(h, list, r.slots)) {
+        Py_RETURN_NONE;
+    }
     Block *from = NULL;
     if (r.slots[h->arena] > 0 && (r.arena = arena_take((size_t)r.slots[h->arena], &from)) == NULL) {
         return PyErr_NoMemory();
@@ -673,16 +709,17 @@ step_from(Host *h, HostStep *s, PyObject *row)
     return fine ? 0 : refuse("a step does not fit its kind");
 }
 
-/* (register, dtype, reach, itemsize, slots of sizes and strides) */
+/* (register, dtype, reach, itemsize, slots of sizes and strides, do kernels write to it?) */
 static int
 check_from(Host *h, HostInput *in, PyObject *row)
 {
     PyObject *sizes;
     int count;
-    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiiiO", &in->reg, &in->dtype, &in->reach, &in->itemsize, &sizes) ||
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiiiOi", &in->reg, &in->dtype, &in->reach, &in->itemsize, &sizes, &in->written) ||
         ints_from(sizes, &in->sizes, &count, h->slot_count) < 0) {
-        return refuse("a check is a tuple of five");
+        return refuse("a check is a tuple of six");
     }
+    h->writes |= in->written;
     in->rank = count / 2;
     return in->reg >= 0 && in->reg < h->inputs && in->reach < h->slot_count && in->itemsize > 0 && count % 2 == 0
                ? 0

@@ -109,12 +109,22 @@ def compile_function(
     run = function.forward if isinstance(function, fx.GraphModule) else function
     tensors = sum(isinstance(value, torch.Tensor) for value in saved)
     original = Original(run, _as_copy(backward).forward if backward is not None and not tensors else None)
+    if backward is None:
+        forward.meta["writes"] = _writes(joint)
     compiled = boxed(fw_compiler(forward, _examples(forward)))
     compiled_backward = None
     if backward is not None:
         assert len(_examples(backward)) == len(saved) + len(joint.tangents)
         compiled_backward = boxed((bw_compiler or fw_compiler)(backward, _examples(backward)))
     return wrap(joint, graphs.label, compiled, compiled_backward, original, inputs, tensors)
+
+
+def _writes(joint: Joint) -> dict[int, int]:
+    """By the position of a result: the input of the graph that it is written to afterwards. A compiler may write it
+    there itself and return the input: what is copied onto itself stays as it is."""
+    plan = joint.plan
+    at = {index: number for number, index in enumerate(plan.inputs)}
+    return {write.position: at[write.index] for write in plan.writes if not write.differentiable and write.index in at}
 
 
 def _with_symbols(function: Function | fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:

@@ -23,6 +23,7 @@ from ..codegen.kernels import llvm_text
 from ..errors import CannotDerive
 from ..fuse.decompose import decompositions
 from ..fuse.loops import Call, Launch, Program, Ref
+from ..fuse.in_place import write_in_place
 from ..fuse.memory import plan_memory
 from ..fuse.script import program_script, program_text
 from ..fuse.split import split_reductions
@@ -122,7 +123,9 @@ def _program(module: fx.GraphModule) -> Program:
         return program
     if (why := host.is_available()) is not None:
         raise host.NotCompiled(why)
-    return split_reductions(write_program(module, scalar.supported))
+    program = split_reductions(write_program(module, scalar.supported))
+    writes = module.meta.get("writes") or {}
+    return write_in_place(program, {position: program.inputs[number] for position, number in writes.items()})
 
 
 def _devices(module: fx.GraphModule) -> dict[str, torch.device]:

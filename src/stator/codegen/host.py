@@ -96,7 +96,7 @@ def build(
     t = _Tables(program, plan, {**constants, **fixed})
     launches = [step for step in program.steps if hasattr(step, "kernel")]
     compiled = iter(compile_kernels([step.kernel for step in launches]))
-    touched = {name for step in program.steps if not hasattr(step, "target") for name in step.reads}
+    touched = {name for step in program.steps if not hasattr(step, "target") for name in (*step.reads, *step.writes)}
     checks = [row for name in program.inputs if (row := _check(t, name, touched)) is not None]
     steps: list[Any] = []
     for number, step in enumerate(program.steps):
@@ -129,7 +129,8 @@ def _check(t: _Tables, name: str, touched: set[str]) -> Any:
         return None
     reach = t.slot(_reach(place)) if name in touched else -1
     slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides))
-    return (t.register(name), _code(place.dtype), reach, place.dtype.itemsize, slots)
+    written = int(name in t.program.written)
+    return (t.register(name), _code(place.dtype), reach, place.dtype.itemsize, slots, written)
 
 
 def _expect(t: _Tables, name: str) -> Any:

@@ -334,6 +334,7 @@ class Program:
     tensors: set[str]  # names that must be tensors: inputs, outputs, what calls take and give
     numbers: dict[str, Any] = field(default_factory=dict)  # inputs that are numbers: their symbols
     may_fail: bool = False  # checks of indices
+    written: list[str] = field(default_factory=list)  # inputs that kernels write to, the last ones
 
     def __str__(self) -> str:
         lines = [f"inputs: {', '.join(self.inputs)}"]

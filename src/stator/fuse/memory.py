@@ -41,7 +41,11 @@ def plan_memory(program: Program) -> MemoryPlan:
     made, last = _lifetimes(program)
     results = {out.name for out in program.outputs if isinstance(out, Ref)}
     for name, step in made.items():
-        if name in program.tensors and not isinstance(program.steps[step], (Call, Alias)):
+        if (
+            name in program.tensors
+            and name not in program.inputs
+            and not isinstance(program.steps[step], (Call, Alias))
+        ):
             plan.allocated.setdefault(step, []).append(name)
     for name, step in last.items():
         if name in program.tensors and name not in results:
