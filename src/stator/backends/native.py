@@ -22,8 +22,8 @@ from ..codegen import gpu_host, gpu_scalar, host, jit, scalar, sizes
 from ..codegen.kernels import llvm_text
 from ..errors import CannotDerive
 from ..fuse.decompose import decompositions
-from ..fuse.loops import Call, Launch, Program, Ref
 from ..fuse.in_place import write_in_place
+from ..fuse.loops import Call, Launch, Program, Ref
 from ..fuse.memory import plan_memory
 from ..fuse.script import program_script, program_text
 from ..fuse.split import split_reductions
