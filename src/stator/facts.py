@@ -124,10 +124,33 @@ def fits_numbers(found: Any, expected: Any) -> bool:
 def shared_storages(tensors: Iterable[Any]) -> tuple[tuple[int, ...], ...]:
     """Groups of positions whose tensors lie in one storage."""
     groups: dict[int, list[int]] = {}
+    storages: dict[int, Any] = {}
     for index, tensor in enumerate(tensors):
         if type(tensor) not in (int, float) and tensor.layout is torch.strided:
-            groups.setdefault(tensor.untyped_storage()._cdata, []).append(index)
-    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+            storage = tensor.untyped_storage()
+            groups.setdefault(storage._cdata, []).append(index)
+            storages[storage._cdata] = storage
+    for one, other in _overlapping(storages.values()):
+        groups[one._cdata] = groups[other._cdata] = sorted({*groups[one._cdata], *groups[other._cdata]})
+    return tuple(dict.fromkeys(tuple(group) for group in groups.values() if len(group) > 1))
+
+
+def share_foreign_memory(tensors: Iterable[Any]) -> bool:
+    """Do two of these lie in one piece of memory, each in a storage of its own? (Two tensors made of one array do.)"""
+    strided = (tensor for tensor in tensors if tensor.layout is torch.strided)
+    return bool(_overlapping({t.untyped_storage()._cdata: t.untyped_storage() for t in strided}.values()))
+
+
+def _overlapping(storages: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Pairs of storages that share memory: one of them at least is not torch's own, which could be resized."""
+    known = [(storage, storage.data_ptr(), storage.nbytes()) for storage in storages]
+    return [
+        (storage, other)
+        for storage, start, size in known
+        if not storage.resizable()
+        for other, begin, length in known
+        if other is not storage and start < begin + length and begin < start + size
+    ]
 
 
 def memory_of(tensor: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from harness import World, check, rand
@@ -186,3 +187,52 @@ def test_a_graph_that_writes_to_its_inputs_is_differentiated_twice(program, back
         return one
 
     check_with(backend, program, call(1), call(2), call(3), call(4))
+
+
+# ---- memory that two storages share
+
+
+def writes_to_the_first(a, b):
+    a.add_(1)
+    return b * 2
+
+
+def apart(array):
+    return torch.from_numpy(array), torch.from_numpy(array.copy())
+
+
+def same(array):
+    return torch.from_numpy(array), torch.from_numpy(array)
+
+
+def overlapping(array):
+    return torch.from_numpy(array[:4]), torch.from_numpy(array[1:5])
+
+
+def handed_over(array):
+    tensor = torch.from_numpy(array)
+    return tensor, torch.from_dlpack(tensor)
+
+
+def owned_by_torch(array):
+    tensor = torch.from_numpy(array).clone()
+    return tensor, torch.from_numpy(tensor.numpy())
+
+
+@BACKENDS
+@pytest.mark.parametrize("first", [apart, same])
+@pytest.mark.parametrize("pair", [same, overlapping, handed_over, owned_by_torch])
+def test_two_tensors_of_one_array(pair, first, backend):
+    def call(number, pair):
+        def one(w):
+            array = np.arange(6, dtype=np.float32) + number
+            a, b = pair(array[:4] if pair is not overlapping else array)
+            return w.fn(a, b), a, b, array.tolist()
+
+        return one
+
+    calls = [call(1, first), call(2, first), call(3, pair), call(4, pair), call(5, first), call(6, pair)]
+    inner = look_up(backend)[1]
+    done = check(lambda: World(fn=writes_to_the_first), calls, expect=None, backend=inner)
+    assert done.graphs or first is same
+    assert done.outcomes[1] == ("hit" if first is apart else "plain")

@@ -82,6 +82,19 @@ relations_hold(Guards *g)
     return 1;
 }
 
+/* Does the memory of this storage belong to that of another tensor, too? */
+static int
+overlaps_another(Guards *g, const void *storage)
+{
+    for (int i = 0; i < g->storage_count; i++) {
+        const void *other = g->firsts[i] < 0 ? NULL : tensor_storage(g->nodes[g->storages[i]].value);
+        if (other != NULL && other != storage && storages_overlap(storage, other)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Which storage a tensor lies in is asked of all of them in every call: nothing tells that it has not changed. */
 int
 storages_hold(Guards *g)
@@ -103,7 +116,8 @@ storages_hold(Guards *g)
             g->memory[at] = storage;
             g->memory_first[at] = i;
         }
-        if (storage == NULL || g->memory_first[at] != g->firsts[i]) {
+        if (storage == NULL || g->memory_first[at] != g->firsts[i] ||
+            (storage_is_foreign(storage) && overlaps_another(g, storage))) {
             g->failed_origin = g->failed_check = -1;
             return 0;
         }

@@ -138,9 +138,10 @@ tensor_learn(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     tensor_places.way = TENSOR_UNKNOWN;
-    if (layout != Py_None && !PyArg_ParseTuple(layout, "nnnnnnn", &tensor_places.shape, &tensor_places.inline_rank, &tensor_places.dtype,
+    if (layout != Py_None && !PyArg_ParseTuple(layout, "nnnnnnnnnn", &tensor_places.shape, &tensor_places.inline_rank, &tensor_places.dtype,
                                                &tensor_places.autograd, &tensor_places.flag, &tensor_places.grad_fn,
-                                               &tensor_places.storage)) {
+                                               &tensor_places.storage, &tensor_places.data, &tensor_places.context,
+                                               &tensor_places.bytes)) {
         return NULL;
     }
     void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD); /* torch has loaded it, and never unloads it */
@@ -234,7 +235,23 @@ tensor_matches(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
     return PyBool_FromLong(holds);
 }
 
+/* The memory in which a tensor lies: its address, its size, and whether torch's allocator did not give it. None if it
+ * cannot be told here. */
+static PyObject *
+tensor_memory(PyObject *Py_UNUSED(module), PyObject *value)
+{
+    const void *storage = tensor_places.data >= 0 ? tensor_storage(value) : NULL;
+    if (storage == NULL) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("NLN", PyLong_FromVoidPtr(TENSOR_AT(storage, tensor_places.data, void *)),
+                         (long long)TENSOR_AT(storage, tensor_places.bytes, int64_t),
+                         PyBool_FromLong(storage_is_foreign(storage)));
+}
+
 static PyMethodDef functions[] = {
+    {"tensor_memory", tensor_memory, METH_O,
+     "Address and size of a tensor's memory, and is it not from torch's allocator? None if it cannot be told."},
     {"tensor_learn", tensor_learn, METH_VARARGS,
      "Where tensors keep what guards ask: (Tensor, Parameter, impl, keys, getters of requires_grad and is_leaf, "
      "libtorch_cpu, layout or None). True if tensors can be read now."},

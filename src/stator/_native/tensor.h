@@ -28,6 +28,7 @@ typedef struct {
     Py_ssize_t dtype;
     Py_ssize_t autograd;      /* pointer to the AutogradMeta, or NULL */
     Py_ssize_t storage;       /* pointer to the memory that it shares with others; -1: not known where */
+    Py_ssize_t data, context, bytes; /* in that: its address, who gave it, its size; -1: not known where */
     Py_ssize_t flag, grad_fn; /* in the AutogradMeta */
     Py_ssize_t inline_rank;
     enum { TENSOR_UNKNOWN, TENSOR_ABI, TENSOR_LAYOUT } way;
@@ -122,6 +123,21 @@ tensor_storage(PyObject *value)
 {
     char *impl = tensor_places.way == TENSOR_LAYOUT && tensor_places.storage >= 0 ? tensor_impl(value) : NULL;
     return impl == NULL ? NULL : TENSOR_AT(impl, tensor_places.storage, const void *);
+}
+
+/* Is it memory that torch's allocator did not give, such as an array of numpy's? Others may lie in it, too. To be asked
+ * only if it is known where that stands. */
+static inline int
+storage_is_foreign(const void *storage)
+{
+    return TENSOR_AT(storage, tensor_places.data, char *) != TENSOR_AT(storage, tensor_places.context, char *);
+}
+
+static inline int
+storages_overlap(const void *a, const void *b)
+{
+    const char *first = TENSOR_AT(a, tensor_places.data, const char *), *second = TENSOR_AT(b, tensor_places.data, const char *);
+    return first < second + TENSOR_AT(b, tensor_places.bytes, int64_t) && second < first + TENSOR_AT(a, tensor_places.bytes, int64_t);
 }
 
 /* The gradient of a leaf, or None; NULL without an exception if it cannot be read. A new reference: the object may have been made

@@ -187,6 +187,29 @@ def _storage_place() -> int:
         return -1
 
 
+_STORAGE_BYTES = 64  # of a storage, which is larger
+
+
+def _memory_places() -> tuple[int, int, int]:
+    """Where a storage keeps its address, who gave it (the address itself, if that was torch), and its size; or -1."""
+    own = [torch.empty(count).untyped_storage() for count in (3, 50, 700)]
+    buffers = [bytearray(4 * count) for count in (5, 60, 800)]
+    foreign = [torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage() for buffer in buffers]
+
+    def holds(place: int, storages: list[Any], what: str) -> bool:
+        contents = [(ctypes.string_at(storage._cdata, _STORAGE_BYTES), storage) for storage in storages]
+        return all(_word(content, place) == getattr(storage, what)() for content, storage in contents)
+
+    words = range(0, _STORAGE_BYTES, 8)
+    try:
+        data = _only(place for place in words if holds(place, own + foreign, "data_ptr"))
+        size = _only(place for place in words if holds(place, own + foreign, "nbytes"))
+        context = _only(place for place in words if place != data and holds(place, own, "data_ptr"))
+    except _Unknown:
+        return -1, -1, -1
+    return data, context, size
+
+
 # -- what C code is told
 
 
@@ -242,12 +265,17 @@ def _verified() -> bool:
         if not matches(tensor, facts) or any(matches(tensor, wrong) for wrong in _wrong(facts)):
             return False
     right = all(_native.tensor_storage(t) in (None, t.untyped_storage()._cdata) for t in probes())
+    foreign = [torch.frombuffer(bytearray(size), dtype=torch.uint8) for size in (20, 240)]
+    for tensor in (*(t for t in probes() if t.device.type == "cpu"), *foreign):
+        storage = tensor.untyped_storage()
+        memory = storage.data_ptr(), storage.nbytes(), not storage.resizable()
+        right = right and _native.tensor_memory(tensor) in (None, memory)
     return right and not matches(object(), tensor_facts(probes()[0]))
 
 
 def reads_storages() -> bool:
     """Can C code tell which tensors share memory?"""
-    return _native.tensor_storage(torch.empty(0)) is not None
+    return _native.tensor_memory(torch.empty(0)) is not None
 
 
 def learn(layout: Callable[[], tuple[int, ...] | None]) -> bool:
@@ -266,8 +294,8 @@ def learn(layout: Callable[[], tuple[int, ...] | None]) -> bool:
 
 
 def places() -> tuple[int, ...]:
-    """The layout: shape, inline rank, dtype, autograd, flag, grad_fn, storage."""
-    return _shape_place(), _INLINE_RANK, _dtype_place(), *_autograd_places(), _storage_place()
+    """The layout: shape, inline rank, dtype, autograd, flag, grad_fn, storage, address, context, size."""
+    return _shape_place(), _INLINE_RANK, _dtype_place(), *_autograd_places(), _storage_place(), *_memory_places()
 
 
 def stable_interface() -> None:

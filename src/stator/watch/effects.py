@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._native import mro_lookup
-from ..facts import class_dict, container_kind, has_own_hash, is_open, keys_of, shared_storages
+from ..facts import class_dict, container_kind, has_own_hash, is_open, keys_of, share_foreign_memory, shared_storages
 from ..recording import (
     Blueprint,
     Constant,
@@ -542,6 +542,8 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
     outputs = len(tracer.outputs)
     early = tracer.early_inputs()
     graph = tracer.module(recorder.name)
+    if tracer.mutates and share_foreign_memory(tensor for _, tensor, _ in tracer.inputs):
+        raise Drop("unguardable", "a write to one of two tensors that share memory without torch's knowledge")
     return Recording(
         name=recorder.name,
         origins=recorder.ledger.origins,
