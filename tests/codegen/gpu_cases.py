@@ -66,6 +66,11 @@ def _cross_entropy(x: Tensor, target: Tensor) -> Tensor:
     return -picked.mean()
 
 
+def _many_folds(x: Tensor) -> tuple[Tensor, ...]:
+    """More than shared memory has room for, if all threads of a block took part."""
+    return (*[(x.float() * n).sin().sum(0) for n in range(1, 9)], x.amax(0), x.amin(0))
+
+
 def _sum_over(dim: int) -> Function:
     return lambda x: x.sum(dim)
 
@@ -136,6 +141,8 @@ def _reduction_cases() -> Iterator[Case]:
         yield Case(f"column_sum_{label}", _sum_over(dim), _floats(shape), loose=20)
         yield Case(f"column_softmax_{label}", _softmax_over(dim), _floats(shape))
     yield Case("column_sum_bfloat16", lambda x: x.sum(0), _floats((3000, 768), dtype=torch.bfloat16), loose=2)
+    yield Case("many_column_folds", _many_folds, _floats((500, 512)), loose=20)
+    yield Case("many_column_folds_bfloat16", _many_folds, _floats((500, 512), dtype=torch.bfloat16), loose=4)
     yield Case("column_argmax", lambda x: x.argmax(0), _floats((300, 70)))
     for n in (5, 1000, 1000003):
         yield Case(f"full_sum_{n}", lambda x: (x.sum(), x.amax(), x.mean() * 2), _floats((n,)), loose=200)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from gpu_cases import CASES, function_kernel, program_of
 
-from stator.codegen import gpu_driver, jit, ptx
+import stator
+from stator.codegen import cache, gpu_driver, jit, ptx
 from stator.codegen.gpu_driver import Cuda, CudaError, Loaded
 from stator.fuse.loops import Launch, concrete
 
@@ -171,8 +173,19 @@ def test_errors_say_what_failed(driver: Any) -> None:
     ctypes.c_int.in_dll(driver, "fail_launch").value = 1
     with pytest.raises(CudaError, match=r"cuLaunchKernel: it failed \(700\)"):
         bound.launch([0x100, 0x100], 0, 0, 0)
-    with pytest.raises(CudaError, match="line 7: no"):
+    with pytest.raises(jit.Unavailable, match="line 7: no"):
         Loaded([ptx.write(function_kernel("exp", 1, torch.float32, 10), "kernel_bad")], 0)
+
+
+def test_ptx_is_kept_on_disk(driver: Any, tmp_path: Path) -> None:
+    written = ptx.write(function_kernel("exp", 1, torch.float32, 10), "k")
+    with stator.options.patch(cache_dir=str(tmp_path)):
+        before = replace(cache.counts)
+        Loaded([written], 0)
+        Loaded([written], 0)
+        assert cache.counts.compiled == before.compiled + 1
+        assert cache.counts.on_disk == before.on_disk + 1
+    assert count(driver, "modules") == 2
 
 
 def test_without_a_driver_nothing_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:

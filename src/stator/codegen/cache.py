@@ -66,6 +66,21 @@ def compile_cached(
         return code
 
 
+def assembly_cached(text: str, target: jit.Target) -> str:
+    """The assembly of a module for a target whose driver takes that (PTX); kept on disk as machine code is."""
+    with jit.lock:
+        address = _address(f"assembly {text}", target)
+        store = disk()
+        if store is not None and (data := store.get(address)) is not None:
+            counts.on_disk += 1
+            return data.decode()
+        made = jit.assembly(text, target)
+        counts.compiled += 1
+        if store is not None and _sources() == _IMPORTED:
+            store.put(address, made.encode())
+        return made
+
+
 def _in_memory(address: str) -> jit.Code | None:
     code = _alive.get(address)
     counts.in_memory += code is not None

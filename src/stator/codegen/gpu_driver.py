@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from . import jit
+from . import cache, jit
 from .gpu_values import Size
 from .jit import Unavailable
 from .ptx import Variant, WrittenForGpu, module_text
@@ -24,6 +24,7 @@ LIBRARY = "libcuda.so.1"
 # Capability, the oldest driver (as CUDA's version) that takes it, and the version of PTX that is written for it.
 _TARGETS = [((10, 0), 12080, 86), ((9, 0), 12000, 80), ((8, 0), 12000, 80)]
 _LOG_BYTES = 8192
+_MOST_PARAMETERS = 500  # 4 KiB
 _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6  # CUjit_option
 
 
@@ -41,7 +42,7 @@ def target(capability: tuple[int, int], driver: int) -> jit.Target:
 
 def assembly(variants: Sequence[Variant], to: jit.Target) -> str:
     """PTX of kernels in one module."""
-    return jit.assembly(module_text(variants), to)
+    return cache.assembly_cached(module_text(variants), to)
 
 
 class Cuda:
@@ -197,8 +198,13 @@ class Loaded:
         self._modules: list[ctypes.c_void_p] = []
         self._functions: dict[str, int] = {}
         self._lock = threading.Lock()
-        if kernels:
-            self._load([k.variants[0] for k in kernels])
+        if any(k.buffers + len(k.sizes) > _MOST_PARAMETERS for k in kernels):
+            raise Unavailable(f"a kernel with more than {_MOST_PARAMETERS} buffers and sizes")
+        try:
+            if kernels:
+                self._load([k.variants[0] for k in kernels])
+        except CudaError as error:
+            raise Unavailable(f"the driver does not take the kernels: {' '.join(str(error).split())}") from error
 
     def _load(self, variants: Sequence[Variant]) -> None:
         module = self._cuda.load(assembly(variants, self._target), self.device)

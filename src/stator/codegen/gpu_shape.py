@@ -151,8 +151,8 @@ def _packed_shape(kernel: Any, kind: str, packed: int | None, slots: int) -> Sha
     requirements: dict[Requirement, None] = {}
 
     def multiple(size: Size) -> bool:
-        if isinstance(size, int):
-            return size % slots == 0
+        if isinstance(size, int) or getattr(size, "is_Integer", False):
+            return int(size) % slots == 0
         requirements[Requirement("multiple", size, slots)] = None
         return True
 
@@ -252,7 +252,7 @@ def _spread_rows(kernel: Any, shape: Shape) -> None:
         shape.kept = False
     shape.lanes = shape.threads = ROW_THREADS
     shape.groups = max(1, 8 // slots)
-    if isinstance(length, int) and length < ROW_THREADS * slots * shape.groups:
+    if not isinstance(length, int) or length < ROW_THREADS * slots * shape.groups:
         shape.lanes = shape.threads = THREADS
     if isinstance(count, int) and count * 2 <= ENOUGH_BLOCKS:
         shape.lanes = shape.threads = THREADS
@@ -271,6 +271,10 @@ def _split(shape: Shape, length: Size, blocks: Size) -> None:
     shape.splits = max(1, splits)
 
 
+def _reductions(kernel: Any) -> list[Any]:
+    return [value for value in kernel.values if value.op == "reduce"]
+
+
 def _spread_columns(kernel: Any, shape: Shape) -> None:
     assert shape.packed is not None
     length, width = product(kernel, kernel.inner), kernel.extents[shape.packed]
@@ -278,6 +282,12 @@ def _spread_columns(kernel: Any, shape: Shape) -> None:
     if isinstance(width, int):
         threads = min(threads, _power_of_two(-(-width // shape.slots)))
     shape.across, shape.lanes = threads, THREADS // threads
+    folded = sum(
+        max(4, kernel.values[v.args[0]].dtype.itemsize) + 8 * (v.attr[:3] == "arg") for v in _reductions(kernel)
+    )
+    while shape.lanes > 1 and threads * shape.lanes * shape.slots * folded > SHARED_BYTES:
+        shape.lanes //= 2
+    shape.threads = threads * shape.lanes
     shape.groups = 4 if shape.slots <= 4 else 2
     if isinstance(length, int) and 0 < length <= shape.lanes * 8 and max(kernel.levels()) > 0:
         groups = -(-length // shape.lanes)
