@@ -655,8 +655,11 @@ HOST_ALIAS: int
 HOST_EXPECT: int
 HOST_FREE: int
 
-def host_learn(cpu: str, python: str, omp: str, /) -> tuple[bool, bool]:
-    """Where torch's C functions are. Whether host functions can be made, and whether there is a BLAS."""
+def host_learn(cpu: str, python: str, omp: str, keys: int, needed_keys: int, /) -> tuple[bool, bool]:
+    """Where torch's C functions are, and which dispatch keys a tensor may have and must have.
+
+    Whether host functions can be made, and whether there is a BLAS.
+    """
 
 @final
 class Host:
@@ -670,7 +673,7 @@ class Host:
         registers: int,
         known: list[int],
         unknown: int,
-        compute: Callable[[list[Any]], tuple[int, ...]] | None,
+        compute: Callable[[list[Any]], tuple[int, ...] | None] | None,
         buffers: list[tuple[int, int]],
         checks: list[tuple[Any, ...]],
         steps: list[tuple[Any, ...]],
@@ -679,6 +682,8 @@ class Host:
         arena: int,
         keeps_inputs: bool,
         fallback: Callable[[list[Any]], Any],
+        state: int,
+        restore: Callable[[Any], Any],
         /,
     ) -> Host: ...
     def __call__(self, inputs: list[Any], /) -> Any: ...

@@ -14,7 +14,7 @@
 #endif
 
 enum { STEP_ALLOCATE, STEP_KERNEL, STEP_GEMM, STEP_CALL, STEP_ALIAS, STEP_EXPECT, STEP_FREE };
-enum { LONG_WORK = 20000, PARALLEL_WORK = 32768, MOST_SCRATCH = 1 << 26 };
+enum { LONG_WORK = 20000, PARALLEL_WORK = 32768 };
 
 typedef void (*KernelFunction)(char **buffers, const int64_t *sizes, int64_t lo, int64_t hi, char *scratch, int64_t *status);
 
@@ -54,6 +54,8 @@ typedef struct {
     PyObject *constants; /* a tuple: registers behind the inputs */
     PyObject *compute;   /* a callable (inputs) -> tuple of the unknown slots, or NULL */
     PyObject *fallback;  /* a callable (inputs) -> results: the same graph by other means */
+    PyObject *restore;   /* a callable (state): undoes what was drawn since */
+    int state;           /* the register of that state, or -1 */
     int step_count, check_count, buffer_count, slot_count, known, output_count, inputs, registers, arena, keeps_inputs;
     int writes; /* to inputs */
     int ready; /* 0: being made, or taken apart by the garbage collector */
@@ -72,15 +74,19 @@ static struct {
     int32_t (*destroy)(void *);
     int32_t (*data)(void *, void **), (*storage_size)(void *, int64_t *), (*storage_offset)(void *, int64_t *), (*device)(void *, int32_t *);
     PyObject *(*wrap)(const void *);
+    uint64_t keys, needed_keys; /* dispatch keys that a tensor which is plain memory may have, and must have */
 } torch_c;
 
 static PyObject *
 host_learn(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *cpu, *python, *omp;
-    if (!PyArg_ParseTuple(args, "sss", &cpu, &python, &omp)) {
+    unsigned long long keys, needed_keys;
+    if (!PyArg_ParseTuple(args, "sssKK", &cpu, &python, &omp, &keys, &needed_keys)) {
         return NULL;
     }
+    torch_c.keys = keys;
+    torch_c.needed_keys = needed_keys;
     void *c = dlopen(cpu, RTLD_LAZY | RTLD_NOLOAD), *p = dlopen(python, RTLD_LAZY | RTLD_NOLOAD);
     void *o = *omp ? dlopen(omp, RTLD_LAZY | RTLD_NOLOAD) : NULL;
 #define TAKE(field, library, name) (*(void **)&torch_c.field = (library) == NULL ? NULL : dlsym((library), (name)))
@@ -104,7 +110,7 @@ host_learn(PyObject *Py_UNUSED(module), PyObject *args)
         torch_c.parallel = NULL;
     }
     int usable = torch_c.empty && torch_c.alias && torch_c.destroy && torch_c.data && torch_c.storage_size && torch_c.storage_offset &&
-                 torch_c.device && torch_c.wrap && tensor_places.way != TENSOR_UNKNOWN;
+                 torch_c.device && torch_c.wrap && tensor_places.way != TENSOR_UNKNOWN && needed_keys != 0;
     return Py_BuildValue("OO", usable ? Py_True : Py_False, torch_c.sgemm && torch_c.dgemm ? Py_True : Py_False);
 }
 
@@ -186,17 +192,23 @@ handle_of(PyObject *tensor)
     return tensor_impl(tensor) == NULL ? NULL : (char *)tensor + tensor_places.impl;
 }
 
-/* 1: it is what the graph was compiled for. Runs no Python code. */
+/* 1: it is what the graph was compiled for; 0: it is not; -1: its storage is too small for it, which is an error whoever computes.
+ * Runs no Python code. Tensors with other dispatch keys than plain memory has (negated and conjugated views, zeros without memory,
+ * sparse ones, those inside of transforms) are not. */
 static int
 input_holds(const HostInput *in, PyObject *value, const int64_t *slots)
 {
     void *handle = handle_of(value);
-    int64_t rank, bytes, offset;
+    int64_t rank, bytes, offset, end;
     int32_t dtype, device;
     const int64_t *sizes, *strides;
-    if (handle == NULL || tensor_places.get_dim(handle, &rank) || rank != in->rank || tensor_places.get_dtype(handle, &dtype) ||
-        dtype != in->dtype || torch_c.device(handle, &device) || device != 0 || tensor_places.get_sizes(handle, &sizes) ||
-        tensor_places.get_strides(handle, &strides)) {
+    if (handle == NULL) {
+        return 0;
+    }
+    uint64_t keys = TENSOR_AT(tensor_impl(value), tensor_places.keys, uint64_t);
+    if ((keys & ~torch_c.keys) != 0 || (keys & torch_c.needed_keys) != torch_c.needed_keys || tensor_places.get_dim(handle, &rank) ||
+        rank != in->rank || tensor_places.get_dtype(handle, &dtype) || dtype != in->dtype || torch_c.device(handle, &device) ||
+        device != 0 || tensor_places.get_sizes(handle, &sizes) || tensor_places.get_strides(handle, &strides)) {
         return 0;
     }
     for (int64_t i = 0; i < rank; i++) {
@@ -208,8 +220,28 @@ input_holds(const HostInput *in, PyObject *value, const int64_t *slots)
         return 1;
     }
     void *data;
-    return !torch_c.storage_size(handle, &bytes) && !torch_c.storage_offset(handle, &offset) && !torch_c.data(handle, &data) &&
-           data != NULL && (uintptr_t)data % (uintptr_t)in->itemsize == 0 && (offset + slots[in->reach]) * in->itemsize <= bytes;
+    if (torch_c.storage_size(handle, &bytes) || torch_c.storage_offset(handle, &offset) || torch_c.data(handle, &data)) {
+        return 0;
+    }
+    if (data == NULL || offset < 0 || slots[in->reach] < 0 || __builtin_add_overflow(offset, slots[in->reach], &end) ||
+        __builtin_mul_overflow(end, (int64_t)in->itemsize, &end) || end > bytes) {
+        return -1;
+    }
+    return (uintptr_t)data % (uintptr_t)in->itemsize == 0;
+}
+
+static int
+too_small(void)
+{
+    PyErr_SetString(PyExc_RuntimeError, "the storage of a tensor is smaller than the tensor");
+    return -1;
+}
+
+/* What a check is about: an input, or a constant. Borrowed. */
+static PyObject *
+checked_value(const Host *h, PyObject *list, const HostInput *in)
+{
+    return in->reg < h->inputs ? PyList_GET_ITEM(list, in->reg) : PyTuple_GET_ITEM(h->constants, in->reg - h->inputs);
 }
 
 /* 1: no input that kernels write to shares memory with another one that they touch. */
@@ -222,7 +254,7 @@ written_alone(const Host *h, PyObject *list, const int64_t *slots)
         if (!in->written || in->reach < 0) {
             continue;
         }
-        if (torch_c.data(handle_of(PyList_GET_ITEM(list, in->reg)), &data)) {
+        if (torch_c.data(handle_of(checked_value(h, list, in)), &data)) {
             return 0;
         }
         uintptr_t low = (uintptr_t)data, high = low + (uintptr_t)(slots[in->reach] * in->itemsize);
@@ -231,7 +263,7 @@ written_alone(const Host *h, PyObject *list, const int64_t *slots)
             if (j == i || with->reach < 0) {
                 continue;
             }
-            if (torch_c.data(handle_of(PyList_GET_ITEM(list, with->reg)), &other)) {
+            if (torch_c.data(handle_of(checked_value(h, list, with)), &other)) {
                 return 0;
             }
             uintptr_t begin = (uintptr_t)other, end = begin + (uintptr_t)(slots[with->reach] * with->itemsize);
@@ -250,6 +282,7 @@ set_register(Run *r, int reg, PyObject *value)
     int buffer = r->h->buffer_of[reg];
     if (buffer >= 0) {
         void *handle = handle_of(value), *data = NULL;
+        r->data[buffer] = NULL;
         if (handle != NULL && torch_c.data(handle, &data)) {
             PyErr_SetString(PyExc_RuntimeError, "a tensor has no memory that can be told");
             return -1;
@@ -321,8 +354,13 @@ expect(Run *r, const HostStep *s)
 {
     HostInput in = {s->numbers[0], s->numbers[1], s->count / 2, s->numbers[2], s->numbers[3], s->items, 0};
     PyObject *value = r->registers[in.reg];
-    if (input_holds(&in, value, r->slots)) {
-        return 0;
+    if (value == NULL) {
+        PyErr_SetString(PyExc_SystemError, "a register is read before it is set");
+        return -1;
+    }
+    int holds = input_holds(&in, value, r->slots);
+    if (holds != 0) { /* where it lies is read anew: operators in between may have given it other memory */
+        return holds < 0 ? too_small() : set_register(r, in.reg, Py_NewRef(value));
     }
     PyObject *sizes = as_list(r->slots, s->items, in.rank), *strides = as_list(r->slots, s->items + in.rank, in.rank);
     PyObject *made = NULL;
@@ -334,7 +372,7 @@ expect(Run *r, const HostStep *s)
     if (made == NULL) {
         return -1;
     }
-    if (!input_holds(&in, made, r->slots)) {
+    if (input_holds(&in, made, r->slots) <= 0) {
         Py_DECREF(made);
         PyErr_SetString(PyExc_RuntimeError, "an operator gave another tensor than it should");
         return -1;
@@ -378,15 +416,24 @@ launch(Run *r, const HostStep *s)
 {
     char *buffers[64];
     int64_t sizes[64];
-    for (int i = 0; i < s->count; i++) {
-        buffers[i] = r->data[s->items[i]];
-    }
     for (int i = 0; i < s->more_count; i++) {
         sizes[i] = r->slots[s->more[i]];
     }
     int64_t count = r->slots[s->numbers[0]], work = r->slots[s->numbers[1]], scratch = r->slots[s->numbers[2]];
     if (count <= 0 || work <= 0) {
         return 0;
+    }
+    for (int i = 0; i < s->count; i++) {
+        int reg = r->h->buffers[s->items[i]].reg;
+        buffers[i] = r->data[s->items[i]];
+        if (buffers[i] == NULL && (reg < 0 || r->registers[reg] == NULL || handle_of(r->registers[reg]) == NULL)) {
+            PyErr_SetString(PyExc_TypeError, "a kernel needs a tensor or a float where there is none"); /* NULL: a tensor of size 0 */
+            return -1;
+        }
+    }
+    if (scratch < 0 || scratch > (int64_t)1 << 46) {
+        PyErr_SetString(PyExc_OverflowError, "a kernel needs too much memory of its own");
+        return -1;
     }
     int threads = 1;
     if (work >= PARALLEL_WORK && torch_c.parallel != NULL && !torch_c.in_parallel()) {
@@ -434,10 +481,14 @@ gemm(Run *r, const HostStep *s)
         return 0;
     }
     for (int i = 0; i < 6; i++) {
-        if (v[i] > INT32_MAX) {
+        if (v[i] > INT32_MAX || v[i] < 0) {
             PyErr_SetString(PyExc_OverflowError, "a matrix has more than 2**31 rows or columns");
             return -1;
         }
+    }
+    if (r->data[s->items[0]] == NULL || (v[2] > 0 && (r->data[s->items[1]] == NULL || r->data[s->items[2]] == NULL))) {
+        PyErr_SetString(PyExc_TypeError, "a product needs a tensor where there is none");
+        return -1;
     }
     int wide = s->numbers[0];
     int64_t bytes = wide ? 8 : 4;
@@ -449,7 +500,7 @@ gemm(Run *r, const HostStep *s)
     const void *alpha = wide ? (const void *)&wide_one : &one;
     const void *beta = wide ? (const void *)(s->numbers[3] ? &wide_one : &wide_zero) : (s->numbers[3] ? &one : &zero);
     GemmFunction function = wide ? torch_c.dgemm : torch_c.sgemm;
-    PyThreadState *saved = v[0] * v[1] * (v[2] + 1) * v[9] >= LONG_WORK ? PyEval_SaveThread() : NULL;
+    PyThreadState *saved = (double)v[0] * (double)v[1] * (double)(v[2] + 1) * (double)v[9] >= LONG_WORK ? PyEval_SaveThread() : NULL;
     for (int64_t i = 0; i < v[9]; i++) { /* row-major: out' = b' a' */
         function(tb, ta, &n, &m, &k, alpha, b + i * v[12] * bytes, &ldb, a + i * v[11] * bytes, &lda, beta, c + i * v[10] * bytes, &ldc);
     }
@@ -520,17 +571,26 @@ run_steps(Run *r)
     }
     PyObject *results = PyTuple_New(h->output_count);
     for (int i = 0; results != NULL && i < h->output_count; i++) {
+        if (r->registers[h->outputs[i]] == NULL) {
+            Py_CLEAR(results);
+            PyErr_SetString(PyExc_SystemError, "a result was not made");
+            return NULL;
+        }
         PyTuple_SET_ITEM(results, i, Py_NewRef(r->registers[h->outputs[i]]));
     }
     return results;
 }
 
-/* The slots of this call: a copy, where some depend on the inputs. */
+/* The slots of this call: a copy, where some depend on the inputs. 1: the inputs are others than the graph was compiled for. */
 static int
 compute_slots(Host *h, PyObject *list, int64_t *slots)
 {
     memcpy(slots, h->slots, (size_t)h->known * sizeof(int64_t));
     PyObject *numbers = PyObject_CallOneArg(h->compute, list);
+    if (numbers == Py_None) {
+        Py_DECREF(numbers);
+        return 1;
+    }
     if (numbers == NULL || !PyTuple_Check(numbers) || PyTuple_GET_SIZE(numbers) != h->slot_count - h->known) {
         Py_XDECREF(numbers);
         if (!PyErr_Occurred()) {
@@ -540,29 +600,52 @@ compute_slots(Host *h, PyObject *list, int64_t *slots)
     }
     for (int i = h->known; i < h->slot_count; i++) {
         slots[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(numbers, i - h->known));
+        if (slots[i] == -1 && PyErr_Occurred()) {
+            Py_DECREF(numbers);
+            return -1;
+        }
     }
     Py_DECREF(numbers);
-    return PyErr_Occurred() ? -1 : 0;
+    return 0;
+}
+
+/* 1: every input and constant is what the graph was compiled for; 0: one is not; -1: an exception is set. */
+static int
+inputs_hold(const Host *h, PyObject *list, const int64_t *slots)
+{
+    for (int i = 0; i < h->check_count; i++) {
+        int holds = input_holds(&h->checks[i], checked_value(h, list, &h->checks[i]), slots);
+        if (holds <= 0) {
+            return holds < 0 ? too_small() : 0;
+        }
+    }
+    for (int i = 0; i < h->inputs; i++) { /* kernels read the others as they are */
+        PyObject *value = PyList_GET_ITEM(list, i);
+        if (h->buffer_of[i] >= 0 && handle_of(value) == NULL && !PyFloat_Check(value)) {
+            return 0;
+        }
+    }
+    return 1;
 }
 
 static PyObject *
 run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data_at)
 {
     Run r = {h, h->slots, (PyObject **)(memory + registers_at), (char **)(memory + data_at), NULL, 0};
-    if (h->compute != NULL) {
-        if (compute_slots(h, list, (int64_t *)memory) < 0) {
-            return NULL;
-        }
-        r.slots = (int64_t *)memory;
-    }
     if (PyList_GET_SIZE(list) != h->inputs) {
         PyErr_Format(PyExc_TypeError, "this graph takes %d inputs", h->inputs);
         return NULL;
     }
-    for (int i = 0; i < h->check_count; i++) {
-        if (!input_holds(&h->checks[i], PyList_GET_ITEM(list, h->checks[i].reg), r.slots)) {
-            Py_RETURN_NONE;
+    if (h->compute != NULL) {
+        int other = compute_slots(h, list, (int64_t *)memory);
+        if (other != 0 || PyList_GET_SIZE(list) != h->inputs) { /* it runs Python code */
+            return other < 0 ? NULL : Py_NewRef(Py_None);
         }
+        r.slots = (int64_t *)memory;
+    }
+    int holds = inputs_hold(h, list, r.slots);
+    if (holds <= 0) {
+        return holds < 0 ? NULL : Py_NewRef(Py_None);
     }
     if (h->writes && !written_alone(h, list, r.slots)) {
         Py_RETURN_NONE;
@@ -587,6 +670,11 @@ run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data
         if (h->keeps_inputs && result != NULL && result != Py_None) {
             failed = PyList_SetSlice(list, 0, PyList_GET_SIZE(list), NULL) < 0;
         }
+    }
+    if (result == Py_None && h->state >= 0 && r.registers[h->state] != NULL) { /* numbers were drawn that are drawn again */
+        PyObject *done = PyObject_CallOneArg(h->restore, r.registers[h->state]);
+        failed |= done == NULL;
+        Py_XDECREF(done);
     }
     for (int i = 0; i < h->registers; i++) {
         Py_XDECREF(r.registers[i]);
@@ -692,9 +780,9 @@ step_from(Host *h, HostStep *s, PyObject *row)
     }
     for (int i = 0; i < PyTuple_GET_SIZE(numbers); i++) {
         s->numbers[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(numbers, i));
-    }
-    if (PyErr_Occurred()) {
-        return -1;
+        if (s->numbers[i] == -1 && PyErr_Occurred()) {
+            return -1;
+        }
     }
     const int *n = s->numbers;
     int fine = s->kind == STEP_ALLOCATE ? n[0] >= 0 && n[0] < h->registers && n[2] >= 0 && n[2] <= 32 && s->count == 2 * n[2]
@@ -721,7 +809,7 @@ check_from(Host *h, HostInput *in, PyObject *row)
     }
     h->writes |= in->written;
     in->rank = count / 2;
-    return in->reg >= 0 && in->reg < h->inputs && in->reach < h->slot_count && in->itemsize > 0 && count % 2 == 0
+    return in->reg >= 0 && in->reg < h->inputs + PyTuple_GET_SIZE(h->constants) && in->reach < h->slot_count && in->itemsize > 0 && count % 2 == 0
                ? 0
                : refuse("a check of something that is no input");
 }
@@ -742,6 +830,9 @@ tables_from(Host *h, PyObject *slots, PyObject *buffers, PyObject *checks, PyObj
     memset(h->buffer_of, -1, (size_t)h->registers * sizeof(int));
     for (int i = 0; i < h->known; i++) {
         h->slots[i] = PyLong_AsLongLong(PyList_GET_ITEM(slots, i));
+        if (h->slots[i] == -1 && PyErr_Occurred()) {
+            return -1;
+        }
     }
     h->buffer_count = (int)PyList_GET_SIZE(buffers);
     for (int i = 0; i < h->buffer_count; i++) {
@@ -767,17 +858,17 @@ tables_from(Host *h, PyObject *slots, PyObject *buffers, PyObject *checks, PyObj
             return -1;
         }
     }
-    return PyErr_Occurred() ? -1 : ints_from(outputs, &h->outputs, &h->output_count, h->registers);
+    return ints_from(outputs, &h->outputs, &h->output_count, h->registers);
 }
 
 static PyObject *
 host_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *slots, *buffers, *checks, *steps, *outputs, *constants, *compute, *fallback;
-    int inputs, registers, unknown, arena, keeps;
-    if (!PyArg_ParseTuple(args, "iiO!iOO!O!O!O!O!ipO", &inputs, &registers, &PyList_Type, &slots, &unknown, &compute, &PyList_Type,
+    PyObject *slots, *buffers, *checks, *steps, *outputs, *constants, *compute, *fallback, *restore;
+    int inputs, registers, unknown, arena, keeps, state;
+    if (!PyArg_ParseTuple(args, "iiO!iOO!O!O!O!O!ipOiO", &inputs, &registers, &PyList_Type, &slots, &unknown, &compute, &PyList_Type,
                           &buffers, &PyList_Type, &checks, &PyList_Type, &steps, &PyTuple_Type, &outputs, &PyTuple_Type,
-                          &constants, &arena, &keeps, &fallback)) {
+                          &constants, &arena, &keeps, &fallback, &state, &restore)) {
         return NULL;
     }
     Host *h = (Host *)type->tp_alloc(type, 0);
@@ -793,7 +884,9 @@ host_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     h->constants = Py_NewRef(constants);
     h->compute = compute == Py_None ? NULL : Py_NewRef(compute);
     h->fallback = Py_NewRef(fallback);
-    if (inputs < 0 || unknown < 0 || (unknown > 0) != (h->compute != NULL) || arena < 0 || arena >= h->slot_count ||
+    h->restore = Py_NewRef(restore);
+    h->state = state;
+    if (inputs < 0 || state >= registers || unknown < 0 || (unknown > 0) != (h->compute != NULL) || arena < 0 || arena >= h->slot_count ||
         registers < inputs + PyTuple_GET_SIZE(constants) || tables_from(h, slots, buffers, checks, steps, outputs) < 0) {
         refuse("the parts do not fit together");
         Py_CLEAR(h);
@@ -809,6 +902,7 @@ host_traverse(Host *h, visitproc visit, void *arg)
     Py_VISIT(h->constants);
     Py_VISIT(h->compute);
     Py_VISIT(h->fallback);
+    Py_VISIT(h->restore);
     for (int i = 0; i < h->step_count; i++) {
         Py_VISIT(h->steps[i].object);
     }
@@ -831,6 +925,7 @@ host_dealloc(Host *h)
     Py_XDECREF(h->constants);
     Py_XDECREF(h->compute);
     Py_XDECREF(h->fallback);
+    Py_XDECREF(h->restore);
     for (int i = 0; i < h->step_count; i++) {
         Py_XDECREF(h->steps[i].object);
         PyMem_Free(h->steps[i].items);
@@ -863,7 +958,8 @@ static PyTypeObject HostType = {
 
 static PyMethodDef functions[] = {
     {"host_learn", host_learn, METH_VARARGS,
-     "Where torch's C functions are: (libtorch_cpu, libtorch_python, libgomp or ''). (usable, is there a BLAS)"},
+     "Where torch's C functions are: (libtorch_cpu, libtorch_python, libgomp or '', dispatch keys that a tensor may have, and must). "
+     "(usable, is there a BLAS)"},
     {NULL},
 };
 

@@ -54,7 +54,11 @@ class TangentFacts:
         if tangent is None:
             made = torch.empty_strided(filled(self.size, numbers), stride, dtype=self.dtype, device=self.device)
             return made.zero_()
-        if tangent.stride() == stride and tangent.layout is torch.strided and not tangent.is_conj():
+        if (
+            tangent.stride() == stride
+            and tangent.layout is torch.strided
+            and not (tangent.is_conj() or tangent.is_neg())
+        ):
             return tangent
         if tangent.layout is not torch.strided:
             tangent = tangent.to_dense()

@@ -56,7 +56,7 @@ class GpuHost:
         program: Any,
         plan: Any,
         constants: Mapping[str, Any],
-        compute_of: Callable[[Sequence[Any]], Callable[[list[Any]], tuple[int, ...]] | None],
+        compute_of: Callable[[Sequence[Any]], Callable[[list[Any]], tuple[int, ...] | None] | None],
         fallback: Callable[[list[Any]], Any],
         device: torch.device,
         load: Callable[[list[Any], list[ptx.WrittenForGpu], int], Any] | None = None,
@@ -87,6 +87,8 @@ class GpuHost:
 
     def __call__(self, args: list[Any]) -> Any:
         values = self._compute(args) if self._compute is not None else ()
+        if values is None:  # sizes that the graph was not compiled for
+            return self._fallback(args)
         plan = self._plans.get(values) or self._new_plan(values)
         if not all(_fits(args[n], plan.places[name], self.device) for n, name in self._checked):
             return self._fallback(args)

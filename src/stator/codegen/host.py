@@ -8,10 +8,13 @@ that depend on the inputs are computed first in each call, by one function; ever
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import _native as n
 from . import jit, small_gemm
@@ -97,9 +100,13 @@ def build(
     launches = [step for step in program.steps if hasattr(step, "kernel")]
     compiled = iter(compile_kernels([step.kernel for step in launches]))
     touched = {name for step in program.steps if not hasattr(step, "target") for name in (*step.reads, *step.writes)}
-    checks = [row for name in program.inputs if (row := _check(t, name, touched)) is not None]
+    checks = [row for name in (*program.inputs, *constants) if (row := _check(t, name, touched)) is not None]
     steps: list[Any] = []
+    foreign = _foreign(program)
+    first_draw = _first_draw(program)
     for number, step in enumerate(program.steps):
+        if number == first_draw:
+            steps.append(_note_state(t, tape_of_call))
         steps += [_allocate(t, name) for name in plan.allocated.get(number, ())]
         if hasattr(step, "kernel"):
             steps.append(_launch(t, step, next(compiled)))
@@ -109,6 +116,7 @@ def build(
             steps.append(_alias(t, step))
         else:
             steps += _call(t, step, tape_of_call(step), touched)
+            steps += [_expect(t, name) for name in foreign.get(number, ())]
         if dropped := plan.dropped.get(number):
             steps.append((n.HOST_FREE, tuple(map(t.register, dropped)), (), (), 0, None))
     outputs = [t.register(getattr(out, "name", f"constant {i}")) for i, out in enumerate(program.outputs)]
@@ -118,8 +126,49 @@ def build(
     return n.Host(
         len(program.inputs), len(t.registers), t.known, len(t.unknown), compute, _settled(t.rows, known),
         _settled(checks, known), _settled(steps, known), tuple(outputs), tuple(t.constants), _settled(arena, known),
-        bool(program.may_fail), fallback,
+        bool(program.may_fail), fallback, t.registers.get(_STATE, -1), torch.set_rng_state,
     )  # fmt: skip
+
+
+_STATE = "state of the random numbers"
+
+
+def _first_draw(program: Any) -> int | None:
+    """The step that draws the first random numbers, if a check of indices behind it can fail: then the graph runs anew,
+    and the same numbers must come."""
+    checks = [i for i, step in enumerate(program.steps) if hasattr(step, "kernel") and _has_check(step.kernel)]
+    draws = [i for i, step in enumerate(program.steps) if hasattr(step, "target") and _draws(step.target)]
+    return draws[0] if draws and checks and draws[0] < checks[-1] else None
+
+
+def _has_check(kernel: Any) -> bool:
+    return any(value.op == "check" for value in kernel.values)
+
+
+def _draws(target: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def _note_state(t: _Tables, tape_of_call: Callable[[Any], Any]) -> Any:
+    noting = SimpleNamespace(target=torch.get_rng_state, args=(), kwargs={}, reads=[], parts=None, label="its state")
+    return (n.HOST_CALL, (), (t.register(_STATE),), (), 0, tape_of_call(noting))
+
+
+def _foreign(program: Any) -> dict[int, list[str]]:
+    """By call of an operator that is not torch's own: memory that is used behind it. It is looked at again, as the
+    operator may be any Python, which can resize or replace what it reaches."""
+    last: dict[str, int] = {}
+    made = dict.fromkeys((*program.inputs, *program.tensors - {o for s in program.steps for o in s.writes}), -1)
+    calls = []
+    for number, step in enumerate(program.steps):
+        for name in step.writes:
+            made.setdefault(name, number)
+        if not hasattr(step, "target"):
+            last.update((name, number) for name in (*step.reads, *step.writes))
+        elif getattr(step.target, "namespace", None) not in ("aten", "prims") and step.target is not operator.getitem:
+            calls.append(number)
+    live = [name for name in last if name in program.tensors and name in program.places]
+    return {call: [name for name in live if made.get(name, call) < call < last[name]] for call in calls}
 
 
 def _check(t: _Tables, name: str, touched: set[str]) -> Any:
@@ -245,6 +294,10 @@ def _learned() -> bool:
     global _usable
     if _usable is None:
         cpu, python, omp = jit.torch_libraries()
-        usable, has_blas = n.host_learn(cpu, python, omp)
+        keys = []
+        for inference in (False, True):  # tensors of inference have fewer
+            with _disable_current_modes(), torch.inference_mode(inference):
+                keys.append(n.tensor_keys(torch.empty(0, device="cpu")) or 0)
+        usable, has_blas = n.host_learn(cpu, python, omp, keys[0] | keys[1], keys[0] & keys[1])
         _usable = bool(usable and has_blas)
     return _usable

@@ -131,7 +131,8 @@ def _share_places(
                 break
         else:
             offset = plan.size
-            padded = sympy.floor((sympy.sympify(sizes[name]) + ALIGNMENT - 1) / ALIGNMENT) * ALIGNMENT
+            size = sympy.Max(0, sizes[name])  # gaps between rows: with a size of 0 it would be negative
+            padded = sympy.floor((size + ALIGNMENT - 1) / ALIGNMENT) * ALIGNMENT
             plan.size = plan.size + padded
         plan.offsets[name] = offset
         free.append((last[name], sizes[name], offset))

@@ -78,6 +78,7 @@ class Probe:
         self._plan, self._group = plan, group
         self.wanted: list[tuple[fx.Node, At]] = []
         self.in_memory: list[fx.Node] = []
+        self.may_fail = False
 
     def at(self, node: fx.Node, index: At) -> V:
         source, at = self._plan.look_through(node, index, self._group)
@@ -99,7 +100,8 @@ class Probe:
                 return f"{value.op} on {', '.join(str(kind).removeprefix('torch.') for kind in kinds)}"
         return None
 
-    def check(self, condition: V) -> None: ...
+    def check(self, condition: V) -> None:
+        self.may_fail = True
 
     def number(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
@@ -146,6 +148,7 @@ class Scheduler:
         self._loaded: dict[fx.Node, set[int]] = {}  # by node: the units that read it from memory
         self._order = Order()
         self._next_effect: int | None = None
+        self._acts = any(map(_acts, graph.nodes))  # then the graph cannot be run anew where a check fails
         self._near: dict[Any, list[tuple[fx.Node, Group]]] = {}  # by space: the last nodes that were placed there
         self._reductions: dict[fx.Node, frozenset[tuple[tuple[Size, ...], tuple[int, ...]]]] = {}
 
@@ -348,6 +351,9 @@ class Scheduler:
                 else:
                     lower(probe, node, group.members[node])
                 missing = probe.unsupported(self._supports)
+                if probe.may_fail and self._acts:
+                    group.refused.append(f"{node.name}: it can fail, in a graph with effects")
+                    return None
                 if missing is None:
                     return probe
                 group.refused.append(f"{node.name}: the target has no {missing}")
@@ -511,3 +517,11 @@ def _has_effect(node: fx.Node) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
     return torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable or not target._schema.returns
+
+
+def _acts(node: fx.Node) -> bool:
+    """Whether it has an effect that would be seen twice; random numbers can be drawn again."""
+    target = node.target
+    if not _has_effect(node) or torch.Tag.nondeterministic_seeded in target.tags:  # type: ignore[union-attr]
+        return False
+    return target._schema.is_mutable or target.namespace not in ("aten", "prims")  # type: ignore[union-attr]

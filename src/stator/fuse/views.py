@@ -59,8 +59,17 @@ def _operand(node: fx.Node) -> fx.Node:
 # ---------------------------------------------------------------------------------------------- reshaping
 
 
-def _largest(index: Index, extents: Sequence[Size]) -> Size:
-    return index.offset + sum([c * (extents[a] - 1) for a, c in index.terms])
+def _least_and_largest(index: Index, extents: Sequence[Size]) -> tuple[Size, Size]:
+    least = largest = index.offset
+    for axis, c in index.terms:
+        last = c * (extents[axis] - 1)
+        if c < 0 if isinstance(c, int) else c.is_negative:
+            least = least + last
+        elif isinstance(c, int) or c.is_nonnegative:
+            largest = largest + last
+        else:
+            raise NoMap(f"{c} is of unknown sign")
+    return least, largest
 
 
 def divide(index: Index, by: Size, extents: Sequence[Size]) -> tuple[Index, Index]:
@@ -73,15 +82,17 @@ def divide(index: Index, by: Size, extents: Sequence[Size]) -> tuple[Index, Inde
             quotient = quotient + Index(0, ((axis, over(c, by)),))
         else:
             rest = rest + Index(0, ((axis, c),))
-    if _divides(by, index.offset):
-        quotient = quotient + over(index.offset, by)
-    else:
-        rest = rest + index.offset
-    if _surely_below(_largest(rest, extents), by):
-        return quotient, rest
+    least, largest = _least_and_largest(rest + index.offset, extents)
+    whole = over(index.offset, by) if _divides(by, index.offset) else 0
+    if isinstance(least, int) and isinstance(by, int) and by > 0:
+        whole = least // by  # of the offset: as much as leaves no rest below 0
+    least, largest = least - whole * by, largest - whole * by
+    if _surely_below(largest, by) and _surely_below(-1, least):
+        return quotient + whole, rest + (index.offset - whole * by)
     for axis, c in rest.terms:
-        if _divides(c, by) and _divides(over(by, c), extents[axis]):
-            raise NeedsSplit(axis, over(by, c))
+        step = abs(c) if isinstance(c, int) else c
+        if _divides(step, by) and _divides(over(by, step), extents[axis]):
+            raise NeedsSplit(axis, over(by, step))
     raise NoMap(f"{index} over {by}")
 
 

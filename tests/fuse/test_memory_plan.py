@@ -1,0 +1,113 @@
+"""The memory plan of random programs: what lives at the same time shares no byte."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import sympy
+import torch
+
+from stator.fuse.loops import Call, Gemm, Kernel, Launch, Place, Program, Ref
+from stator.fuse.memory import ALIGNMENT, MemoryPlan, plan_memory, reach
+
+S, T = sympy.Symbol("s0", positive=True, integer=True), sympy.Symbol("s1", positive=True, integer=True)
+
+
+def random_place(name: str, r: random.Random, symbolic: bool) -> Place:
+    choices: list[Any] = [0, 1, 1, 3, 7, 16, 64, 100, *([S, T, S * T, 4 * S + 1] if symbolic else [])]
+    sizes = tuple(r.choice(choices) for _ in range(r.randint(0, 3)))
+    strides: list[Any] = []
+    step: Any = 1
+    for size in reversed(sizes):
+        strides.insert(0, step)
+        step = step * size + r.choice((0, 0, 0, 5))  # gaps between rows
+    return Place(name, r.choice((torch.float32, torch.float64, torch.bool, torch.bfloat16)), sizes, tuple(strides))
+
+
+def random_program(seed: int, symbolic: bool) -> Program:
+    """Steps that write a few new buffers each, and read some of what is there."""
+    r = random.Random(seed)
+    inputs = ["x0", "x1"]
+    places = {name: random_place(name, r, symbolic) for name in inputs}
+    tensors, steps, known = set(inputs), [], list(inputs)
+    for number in range(r.randint(1, 40)):
+        new = [f"b{number}_{k}" for k in range(r.randint(1, 3))]
+        read = r.sample(known, min(len(known), r.randint(0, 3)))
+        places.update((name, random_place(name, r, symbolic)) for name in new)
+        kind = r.random()
+        if kind < 0.2:
+            tensors.update((*new, *read))
+            steps.append(Call(None, (), {}, new, read, "call"))
+        elif kind < 0.3 and len(read) >= 2:
+            steps.append(Gemm(places[new[0]], places[read[0]], places[read[1]], False, "gemm"))
+        else:
+            steps.append(Launch(Kernel(f"k{number}", [], [], [], [], []), [*read, *new], new))
+        known += new[:1] if isinstance(steps[-1], Gemm) else new
+    results = r.sample(known, min(len(known), 2))
+    tensors.update(results)
+    return Program(inputs, steps, [Ref(name) for name in results], places, tensors)
+
+
+def check_plan(program: Program, plan: MemoryPlan, numbers: dict[Any, int]) -> int:
+    """So many buffers lie in the arena."""
+
+    def real(size: Any) -> int:
+        return int(sympy.sympify(size).subs(numbers))
+
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for number, step in enumerate(program.steps):
+        for name in (*step.reads, *step.writes):
+            first.setdefault(name, number)
+            last[name] = number
+    spans = []
+    for name, offset in plan.offsets.items():
+        begin = real(offset)
+        end = begin + max(0, real(reach(program.places[name]))) * program.places[name].dtype.itemsize
+        assert (
+            name not in program.tensors and begin % ALIGNMENT == 0 and 0 <= begin <= end <= max(real(plan.size), begin)
+        )
+        spans.append((name, begin, end))
+    for number, (one, begin, end) in enumerate(spans):
+        for other, start, stop in spans[:number]:
+            alive_together = first[one] <= last[other] and first[other] <= last[one]
+            assert not (alive_together and begin < stop and start < end), (one, other)
+    kept = {out.name for out in program.outputs}
+    for number, names in plan.dropped.items():
+        assert all(last.get(name, 0) <= number and name not in kept for name in names)
+    allocated = [(name, number) for number, names in plan.allocated.items() for name in names]
+    assert all(first[name] == number and name in program.tensors for name, number in allocated)
+    made_by_calls = {name for step in program.steps if isinstance(step, Call) for name in step.writes}
+    assert {name for name, _ in allocated} | set(plan.offsets) | made_by_calls | set(program.inputs) >= set(last)
+    return len(spans)
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_no_two_live_buffers_share_a_byte(first: int) -> None:
+    programs = [random_program(seed, symbolic=False) for seed in range(first, first + 50)]
+    assert sum(check_plan(program, plan_memory(program), {}) for program in programs) > 500
+
+
+@pytest.mark.parametrize("first", range(0, 15, 5))
+def test_no_two_live_buffers_share_a_byte_with_symbols(first: int) -> None:
+    """Whatever the symbols are, 0 included."""
+    found = 0
+    for seed in range(first, first + 5):
+        program = random_program(seed, symbolic=True)
+        plan = plan_memory(program)
+        for numbers in ({S: 5, T: 3}, {S: 1, T: 1000}, {S: 0, T: 7}):
+            found += check_plan(program, plan, numbers)
+    assert found > 100
+
+
+def test_memory_is_used_again() -> None:
+    """A chain of equal buffers takes two of them."""
+    places = {f"b{k}": Place(f"b{k}", torch.float32, (100,), (1,)) for k in range(10)}
+    steps = [
+        Launch(Kernel(f"k{k}", [], [], [], [], []), [*([f"b{k - 1}"] if k else []), f"b{k}"], [f"b{k}"])
+        for k in range(10)
+    ]
+    plan = plan_memory(Program([], steps, [], places, set()))
+    assert plan.size == 2 * 448
