@@ -223,11 +223,6 @@ def _erfc_wide(x: V) -> V:
     return x.b.where(x < 0.0, 2.0 - positive, positive)
 
 
-def _erfc(x: V) -> V:
-    wide = _wide(x)
-    return _narrow(wide.b.where(wide.ne(wide), wide, _erfc_wide(wide)))
-
-
 def _erfcx(x: V) -> V:
     wide = _wide(x)
     a = wide.abs()
@@ -271,7 +266,6 @@ def _ndtri(p: V) -> V:
 
 
 row("special_ndtri", _ndtri)
-row("erfc special_erfc", _erfc)
 row("special_erfcx", _erfcx)
 row("erfinv special_erfinv", _erfinv)
 
