@@ -194,17 +194,21 @@ class Recorder(Handlers):
         try:
             self._mode.put_on()
             self.tracer.begin()
+            return self._run_watched()
+        finally:
+            self._mode.take_off()
+            with contextlib.suppress(AttributeError):  # a segment that could not be begun has none
+                self.tracer.active = False
+
+    def _run_watched(self) -> Any:
+        try:
             self.returned = (self.watcher.run(self.root, [*self.slots], self._given),)
+            return self.returned[0]
         except BaseException as error:
             assert error.__traceback__ is not None
             if error.__traceback__.tb_next is not None:  # it comes from the function, not from the call of it
                 self.raised = error
             raise
-        finally:
-            self._mode.take_off()
-            with contextlib.suppress(AttributeError):  # a segment that could not be begun has none
-                self.tracer.active = False
-        return self.returned[0]
 
     def finish(self, result: Any) -> list[Segment]:
         """The recordings of a run that returned."""
