@@ -142,3 +142,14 @@ def test_inputs_that_begin_elsewhere() -> None:
     base = rand(0, 101, grad=False)
     for view in (base[1:33], base[2:34], base[5:37], base[:64:2], base[32:64]):
         assert torch.equal(compiled(view), f(view))
+
+
+def test_floats_that_are_computed_from_sizes() -> None:
+    def fn(x: Tensor, y: Tensor) -> Tensor:
+        return torch.tanh(x * y.shape[0] ** 0.5) + x / (x.shape[0] ** 0.25)
+
+    def make(seed: int) -> Sequence[Tensor]:
+        return [rand(seed, 4 + seed, 3), rand(seed, 5 + seed, grad=False)]
+
+    seen = compare(fn, make, dynamic=True)
+    assert seen.kernels >= 1

@@ -104,6 +104,7 @@ def build(
     steps: list[Any] = []
     foreign = _foreign(program)
     first_draw = _first_draw(program)
+    _check_order(program, plan, constants)
     for number, step in enumerate(program.steps):
         if number == first_draw:
             steps.append(_note_state(t, tape_of_call))
@@ -169,6 +170,16 @@ def _foreign(program: Any) -> dict[int, list[str]]:
             calls.append(number)
     live = [name for name in last if name in program.tensors and name in program.places]
     return {call: [name for name in live if made.get(name, call) < call < last[name]] for call in calls}
+
+
+def _check_order(program: Any, plan: Any, constants: Mapping[str, Any]) -> None:
+    """Nothing is read that nobody has made."""
+    made = {*program.inputs, *constants, *plan.offsets}
+    for number, step in enumerate(program.steps):
+        made.update(plan.allocated.get(number, ()))
+        if missing := [name for name in step.reads if name not in made]:
+            raise NotCompiled(f"{missing[0]} is read before it is made")
+        made.update(step.writes)
 
 
 def _check(t: _Tables, name: str, touched: set[str]) -> Any:
@@ -275,7 +286,7 @@ def _call(t: _Tables, step: Any, tape: Any, touched: set[str]) -> list[Any]:
     if len(step.reads) > MOST or len(step.outs) > MOST:
         raise NotCompiled(f"a call with {len(step.reads)} operands")
     call = (n.HOST_CALL, tuple(map(t.register, step.reads)), tuple(map(t.register, step.outs)), (), 0, tape)
-    return [call, *[_expect(t, name) for name in step.outs if name in touched]]
+    return [call, *[_expect(t, name) for name in step.outs if name in touched and name in t.program.places]]
 
 
 def is_available() -> str | None:

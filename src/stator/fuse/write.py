@@ -222,12 +222,20 @@ class _ProgramWriter:
             for node in unit.members:
                 if node in self._plan.stored:
                     self._stored(node)
+            self._compute_numbers(unit, launch)
             self.steps.append(launch)
         elif (gemm := _as_gemm(unit.node)) is not None:
             self._stored(unit.node)
             self.steps.append(gemm)
         elif unit.node not in self._in_tensors:  # a part of a call's result came with it
             self._call(unit.node)
+
+    def _compute_numbers(self, unit: Group, launch: Launch) -> None:
+        """Floats that are computed from sizes come before the kernel that reads them."""
+        for node in unit.members:
+            for operand in node.all_input_nodes:
+                if operand.name in launch.buffers and _is_float(operand):
+                    self._operand(operand)
 
     def _stored(self, node: fx.Node) -> None:
         """A kernel or a GEMM makes it: in the arena, or as a result."""
@@ -328,6 +336,10 @@ def _is_dense(place: Place) -> bool:
             return False
         expected = expected * size
     return True
+
+
+def _is_float(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), (float, torch.SymFloat))
 
 
 def _is_symbol(node: fx.Node) -> bool:
