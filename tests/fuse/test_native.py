@@ -146,7 +146,8 @@ def test_inputs_that_begin_elsewhere() -> None:
 
 def test_floats_that_are_computed_from_sizes() -> None:
     def fn(x: Tensor, y: Tensor) -> Tensor:
-        return torch.tanh(x * y.shape[0] ** 0.5) + x / (x.shape[0] ** 0.25)
+        filled = torch.full_like(x, y.shape[0] ** 0.75)
+        return torch.tanh(x * y.shape[0] ** 0.5) + x / (x.shape[0] ** 0.25) * filled
 
     def make(seed: int) -> Sequence[Tensor]:
         return [rand(seed, 4 + seed, 3), rand(seed, 5 + seed, grad=False)]

@@ -189,6 +189,7 @@ class _ProgramWriter:
 
     def __init__(self, graph: fx.Graph, plan: Scheduler) -> None:
         self._graph, self._plan = graph, plan
+        self._floats = {node.name: node for node in graph.nodes if _is_float(node)}
         self.steps: list[Step] = []
         self.places: dict[str, Place] = {}
         self.tensors: set[str] = set()
@@ -222,7 +223,7 @@ class _ProgramWriter:
             for node in unit.members:
                 if node in self._plan.stored:
                     self._stored(node)
-            self._compute_numbers(unit, launch)
+            self._compute_numbers(launch)
             self.steps.append(launch)
         elif (gemm := _as_gemm(unit.node)) is not None:
             self._stored(unit.node)
@@ -230,12 +231,11 @@ class _ProgramWriter:
         elif unit.node not in self._in_tensors:  # a part of a call's result came with it
             self._call(unit.node)
 
-    def _compute_numbers(self, unit: Group, launch: Launch) -> None:
+    def _compute_numbers(self, launch: Launch) -> None:
         """Floats that are computed from sizes come before the kernel that reads them."""
-        for node in unit.members:
-            for operand in node.all_input_nodes:
-                if operand.name in launch.buffers and _is_float(operand):
-                    self._operand(operand)
+        for name in launch.buffers:
+            if name in self._floats:
+                self._operand(self._floats[name])
 
     def _stored(self, node: fx.Node) -> None:
         """A kernel or a GEMM makes it: in the arena, or as a result."""
