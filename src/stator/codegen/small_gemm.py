@@ -105,7 +105,7 @@ def _unit_by_columns(f: Function, shape: Shape, unit: str) -> list[str]:
     _, sums = f.loop(at, "%k", f.lanes, lambda i, s: step(i, s, _tail(f, i, "%k")), carried)
     reduce = f"llvm.vector.reduce.fadd.v{f.lanes}f32"
     for number, value in enumerate(sums):
-        column, row = divmod(number, shape.rows)
+        column, row = number // shape.rows, number % shape.rows
         total = f.call(reduce, "float", ("float", "-0.0"), (zero[0], value), attributes="reassoc ")
         place = f.arithmetic("add", f.arithmetic("add", first, str(column)), f.arithmetic("mul", str(row), "%ldc"))
         f.do(f"store float {total}, ptr {f.emit(f'getelementptr float, ptr %c, i64 {place}')}, align 4")
@@ -135,7 +135,7 @@ def _unit_by_rows(f: Function, shape: Shape, unit: str) -> list[str]:
     _, sums = f.loop("0", "%k", 1, step, [(kind, "zeroinitializer")] * (shape.rows * shape.columns))
     f.declare(f"declare void @llvm.masked.store.v{w}f32.p0({kind}, ptr, {bits})")
     for number, value in enumerate(sums):
-        row, column = divmod(number, shape.columns)
+        row, column = number // shape.columns, number % shape.columns
         place = f.arithmetic("add", starts[column], f.arithmetic("mul", str(row), "%ldc"))
         address = f.emit(f"getelementptr float, ptr %c, i64 {place}")
         f.do(f"call void @llvm.masked.store.v{w}f32.p0({kind} {value}, ptr align 4 {address}, {bits} {masks[column]})")

@@ -204,9 +204,8 @@ def _whole(file: int, size: int) -> bytes:
 def _write_all(file: int, data: bytes) -> None:
     """All of it, and the file closed."""
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(file, rest) :]
+        while data:
+            data = data[os.write(file, data) :]
     finally:
         os.close(file)
 

@@ -121,7 +121,7 @@ def known_by_name(func: Any, name: str) -> Known:
     if name in ITEMS:
         return Known(simple=True, fails=True)  # `needs_data` knows about masks
     name = _OPERATORS.get(name, name)
-    overloads = [o for o in aten.overloads_of(name) if torch.Tag.out not in o.tags]
+    overloads = [o for o in aten.overloads_of(name) if not any(a.is_out for a in o._schema.arguments)]
     if not overloads:
         return _UNKNOWN
     facts = [aten.facts_of(overload) for overload in overloads]
@@ -155,6 +155,10 @@ class Observation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fails = False
         self.random = False
         self.count = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # True would import and call TorchDynamo around every operator
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
