@@ -23,6 +23,10 @@ def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Cal
     return lambda seed: [rand(100 * seed + i, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
 
 
+def progression(x: Tensor, start: float, stop: float, step: float, dtype: torch.dtype | None = None) -> Tensor:
+    return torch.arange(start, stop, step, dtype=dtype, device=x.device)
+
+
 def mlp(x: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor) -> Tensor:
     return x + F.linear(F.gelu(F.linear(x, w, b)), v, c)
 
@@ -65,7 +69,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Sequence[Any]]]] =
     "integers": (lambda i: (i * 3 + 1, i // 4, (i > 2).sum()), lambda s: [torch.arange(-20, 20) + s]),
     "shifted": (lambda x: (h := torch.tanh(x) * 2) * 3 + F.pad(h, (0, 0, 1, -1)), tensors((3, 6, 4))),
     "progression": (
-        lambda x: (x * torch.arange(0, 8, 2.0, dtype=torch.int64).float() + torch.arange(0, 2, 0.5)) * torch.arange(4),
+        lambda x: (
+            (x * progression(x, 0, 8, 2.0, torch.int64).float() + progression(x, 0, 2, 0.5)) * progression(x, 0, 4, 1)
+        ),
         tensors((3, 4)),
     ),
     "conv": (
