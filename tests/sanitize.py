@@ -4,6 +4,7 @@
              UndefinedBehaviorSanitizer
     plain    the other tests that need no torch, without looking for leaks, which takes long
     torch    tests of guards, dispatch and segments that use torch, in the same way
+    kernels  tests of host functions and machine code, in the same way
     devmode  many tests with PYTHONDEVMODE=1: CPython's own checks of memory and of objects
 
 A leak counts if the C core is among those who asked for the memory.
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +34,7 @@ TORCH += ("e2e/test_containers.py", "e2e/test_shared_recordings.py", "e2e/breaks
 TORCH += tuple(
     f"e2e/dynamic/test_dynamic_{name}.py" for name in ("native", "numbers", "containers", "breaks", "reports")
 )
+KERNELS = ("fuse/test_native.py", "fuse/test_host_inputs.py", "fuse/test_in_place.py", "codegen/test_small_gemm.py")
 DEVMODE = ("e2e", "replay", "watch")
 
 
@@ -101,17 +104,17 @@ def plain() -> None:
         run("plain", [sys.executable, WATCH / "run_plain.py", *PLAIN], **environment, ASAN_OPTIONS="detect_leaks=0")
 
 
-def torch() -> None:
+def with_torch(title: str, tests: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         environment = sanitized(Path(name))
         environment["ASAN_OPTIONS"] = "detect_leaks=0"
-        paths = [f"tests/{path}" for path in TORCH]
+        paths = [f"tests/{path}" for path in tests]
         options = ["-q", "-p", "no:cacheprovider", "-o", "pythonpath="]
-        where = run("torch", [sys.executable, "-c", "import stator._native as n; print(n.__file__)"], **environment)
+        where = run(title, [sys.executable, "-c", "import stator._native as n; print(n.__file__)"], **environment)
         assert where.startswith(name), where
         # What is freed is kept for a while, to notice uses of it: memory grows.
         options += ["--deselect", "tests/e2e/test_dispatch.py::test_recording_again_does_not_grow"]
-        run("torch", [sys.executable, "-m", "pytest", *options, *paths], **environment)
+        run(title, [sys.executable, "-m", "pytest", *options, *paths], **environment)
 
 
 def devmode() -> None:
@@ -120,7 +123,13 @@ def devmode() -> None:
     run("devmode", [*command, "--deselect", "tests/watch/test_other_pythons.py"], PYTHONDEVMODE="1")
 
 
-STEPS = {"leaks": leaks, "plain": plain, "torch": torch, "devmode": devmode}
+STEPS: dict[str, Callable[[], None]] = {
+    "leaks": leaks,
+    "plain": plain,
+    "torch": lambda: with_torch("torch", TORCH),
+    "kernels": lambda: with_torch("kernels", KERNELS),
+    "devmode": devmode,
+}
 
 if __name__ == "__main__":
     if building.COMPILER is None:
