@@ -12,6 +12,7 @@ from native_check import compare
 from torch import Tensor, nn
 
 import stator
+from stator.fuse.loops import Launch
 
 
 def rand(seed: int, *shape: int, grad: bool = True, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -120,6 +121,21 @@ def test_a_block_is_few_kernels() -> None:
     shapes = ((9, 16), (40, 16), (40,), (16, 40), (16,), (16,))
     seen = compare(block, lambda s: [t.detach() for t in tensors(*shapes)(s)])
     assert (seen.kernels, seen.gemms, seen.calls) == (2, 2, [])
+
+
+def test_the_gradient_of_a_loss_stays_with_its_rows() -> None:
+    """The gradient of cross entropy is one kernel along rows, also with a reshape behind it."""
+
+    def loss(x: Tensor, w: Tensor, b: Tensor, t: Tensor) -> Tensor:
+        return F.cross_entropy(F.linear(x, w, b).view(-1, 30), t)
+
+    def make(seed: int) -> list[Tensor]:
+        return [*tensors((2, 6, 8), (30, 8), (30,))(seed), torch.arange(12) % 30]
+
+    seen = compare(loss, make)
+    kernels = [step.kernel for step in seen.programs[1].steps if isinstance(step, Launch)]
+    along = [k.extents[k.inner[0]] for k in kernels if any(name.startswith("exp") for name in k.origins)]
+    assert along == [30]
 
 
 def test_index_errors_are_eagers() -> None:

@@ -565,6 +565,10 @@ run_steps(Run *r)
         if (step(r, &h->steps[i]) < 0) {
             return NULL;
         }
+        if (r->status && !h->keeps_inputs) { /* too late to begin again */
+            PyErr_SetString(PyExc_IndexError, "index out of range in self");
+            return NULL;
+        }
         if (r->status) {
             Py_RETURN_NONE;
         }

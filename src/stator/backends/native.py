@@ -87,6 +87,9 @@ def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, part: st
     start = time.perf_counter()
     try:
         program = _program(module)
+        if part == "backward":
+            # The forward has checked the same indices. What it keeps is large, and let go of as soon as it was used.
+            program.may_fail = False
         compiled: Callable[..., Any] = _host_function(module, program, plain)
     except (host.NotCompiled, jit.Unavailable, sizes.Unknown, NoMap) as why:
         events.emit(events.NotGenerated(part, str(why)))

@@ -333,7 +333,7 @@ class Program:
     places: dict[str, Place]  # memory that launches and GEMMs use, by name
     tensors: set[str]  # names that must be tensors: inputs, outputs, what calls take and give
     numbers: dict[str, Any] = field(default_factory=dict)  # inputs that are numbers: their symbols
-    may_fail: bool = False  # checks of indices
+    may_fail: bool = False  # checks of indices: inputs are kept until the end, for a run by other means
     written: list[str] = field(default_factory=list)  # inputs that kernels write to, the last ones
 
     def __str__(self) -> str:

@@ -392,9 +392,15 @@ class Scheduler:
         """Whether it is computed from reductions that these loops cannot compute, so it had better be with them."""
         assert group.inner is not None
         sizes, inner = sizes_of(node), set(group.inner)
-        return any(
-            folded == sizes and {a for d in dims for a in at[d].axes} != inner for folded, dims in self._behind(node)
-        )
+        elements, count = product(sizes), product([group.extents[a] for a in inner])
+        for folded, dims in self._behind(node):
+            if folded == sizes:
+                other = {a for d in dims for a in at[d].axes} != inner
+            else:  # seen through a view: as far as numbers of elements tell
+                other = product(folded) == elements and product([folded[d] for d in dims]) != count
+            if other:
+                return True
+        return False
 
     def _behind(self, node: fx.Node, depth: int = 16) -> frozenset[tuple[tuple[Size, ...], tuple[int, ...]]]:
         """Reductions that it is computed from, by pointwise operators in between: sizes and dimensions."""
