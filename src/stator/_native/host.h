@@ -1,0 +1,117 @@
+/* What the parts of the host function share: its data, what is taken from torch, one call's state. See host.c. */
+#ifndef STATOR_HOST_H
+#define STATOR_HOST_H
+
+#include "native.h"
+#include "tensor.h"
+
+enum { STEP_ALLOCATE, STEP_KERNEL, STEP_GEMM, STEP_CALL, STEP_ALIAS, STEP_EXPECT, STEP_FREE };
+
+typedef void (*KernelFunction)(char **buffers, const int64_t *sizes, int64_t lo, int64_t hi, char *scratch, int64_t *status);
+
+typedef struct {
+    int kind;
+    int count;      /* of `items` */
+    int *items;     /* registers, buffers or slots, by kind; owned */
+    int *more;      /* a second list; owned, or NULL */
+    int more_count;
+    int numbers[16];
+    PyObject *object; /* a tape, or what keeps machine code alive. Owned */
+    KernelFunction function;
+} HostStep;
+
+typedef struct {
+    int reg;    /* register of the tensor; -1: in the arena */
+    int offset; /* slot: offset in the arena, in bytes */
+} HostBuffer;
+
+typedef struct {
+    int reg, dtype, rank;
+    int reach;  /* slot: elements that kernels may touch, from the first on; -1: none do */
+    int itemsize;
+    int *sizes; /* slots: sizes, then strides; owned */
+    int written; /* do kernels write to it? */
+} HostInput;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    HostStep *steps;
+    HostInput *checks;
+    HostBuffer *buffers;
+    int64_t *slots;      /* known ones have their values */
+    int *outputs;
+    int *buffer_of;      /* by register: the buffer that is its memory, or -1 */
+    PyObject *constants; /* a tuple: registers behind the inputs */
+    PyObject *compute;   /* a callable (inputs) -> tuple of the unknown slots, or NULL */
+    PyObject *fallback;  /* a callable (inputs) -> results: the same graph by other means */
+    PyObject *restore;   /* a callable (state): undoes what was drawn since */
+    int state;           /* the register of that state, or -1 */
+    int step_count, check_count, buffer_count, slot_count, known, output_count, inputs, registers, arena, keeps_inputs;
+    int writes; /* to inputs */
+    int ready; /* 0: being made, or taken apart by the garbage collector */
+} Host;
+
+typedef void (*GemmFunction)(const char *, const char *, const int *, const int *, const int *, const void *, const void *,
+                             const int *, const void *, const int *, const void *, void *, const int *);
+
+/* What is taken from torch's libraries. */
+typedef struct {
+    void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
+    int (*max_threads)(void), (*thread)(void), (*threads)(void), (*in_parallel)(void);
+    GemmFunction sgemm, dgemm;
+    int32_t (*empty)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
+    int32_t (*alias)(void *, int64_t, const int64_t *, const int64_t *, int64_t, void **);
+    int32_t (*destroy)(void *);
+    int32_t (*data)(void *, void **), (*storage_size)(void *, int64_t *), (*storage_offset)(void *, int64_t *), (*device)(void *, int32_t *);
+    PyObject *(*wrap)(const void *);
+    uint64_t keys, needed_keys; /* dispatch keys that a tensor which is plain memory may have, and must have */
+} TorchFunctions;
+
+extern TorchFunctions torch_c;
+
+typedef struct {
+    char *memory;
+    size_t size;
+    int taken;
+} Block;
+
+/* One call. */
+typedef struct {
+    Host *h;
+    const int64_t *slots;
+    PyObject **registers; /* owned */
+    char **data;          /* by buffer */
+    char *arena;
+    int64_t status;
+} Run;
+
+static inline void *
+handle_of(PyObject *tensor)
+{
+    return tensor_impl(tensor) == NULL ? NULL : (char *)tensor + tensor_places.impl;
+}
+
+/* host_torch.c */
+PyObject *host_learn(PyObject *module, PyObject *args);
+int arena_setup(void);
+char *arena_take(size_t size, Block **from); /* NULL: there is no memory. No exception is set */
+void arena_give(char *memory, Block *from);
+
+/* host_check.c */
+int input_holds(const HostInput *in, PyObject *value, const int64_t *slots);
+int inputs_hold(const Host *h, PyObject *list, const int64_t *slots);
+int written_alone(const Host *h, PyObject *list, const int64_t *slots);
+int too_small(void);
+
+/* host_steps.c */
+int set_register(Run *r, int reg, PyObject *value); /* takes the reference */
+int host_step(Run *r, const HostStep *s);
+
+/* host_make.c */
+PyObject *host_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
+
+/* host.c */
+PyObject *host_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames);
+
+#endif

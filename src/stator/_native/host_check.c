@@ -1,0 +1,104 @@
+/* Is what a call was given what its graph was compiled for? Nothing is touched before this says so, in this very call. */
+#include "host.h"
+
+/* 1: it is what the graph was compiled for; 0: it is not; -1: its storage is too small for it, which is an error whoever computes.
+ * Runs no Python code. Tensors with other dispatch keys than plain memory has (negated and conjugated views, zeros without memory,
+ * sparse ones, those inside of transforms) are not. */
+int
+input_holds(const HostInput *in, PyObject *value, const int64_t *slots)
+{
+    void *handle = handle_of(value);
+    int64_t rank, bytes, offset, end;
+    int32_t dtype, device;
+    const int64_t *sizes, *strides;
+    if (handle == NULL) {
+        return 0;
+    }
+    uint64_t keys = TENSOR_AT(tensor_impl(value), tensor_places.keys, uint64_t);
+    if ((keys & ~torch_c.keys) != 0 || (keys & torch_c.needed_keys) != torch_c.needed_keys || tensor_places.get_dim(handle, &rank) ||
+        rank != in->rank || tensor_places.get_dtype(handle, &dtype) || dtype != in->dtype || torch_c.device(handle, &device) ||
+        device != 0 || tensor_places.get_sizes(handle, &sizes) || tensor_places.get_strides(handle, &strides)) {
+        return 0;
+    }
+    for (int64_t i = 0; i < rank; i++) {
+        if (sizes[i] != slots[in->sizes[i]] || (strides[i] != slots[in->sizes[rank + i]] && sizes[i] > 1)) {
+            return 0;
+        }
+    }
+    if (in->reach < 0 || slots[in->reach] == 0) {
+        return 1;
+    }
+    void *data;
+    if (torch_c.storage_size(handle, &bytes) || torch_c.storage_offset(handle, &offset) || torch_c.data(handle, &data)) {
+        return 0;
+    }
+    if (data == NULL || offset < 0 || slots[in->reach] < 0 || __builtin_add_overflow(offset, slots[in->reach], &end) ||
+        __builtin_mul_overflow(end, (int64_t)in->itemsize, &end) || end > bytes) {
+        return -1;
+    }
+    return (uintptr_t)data % (uintptr_t)in->itemsize == 0;
+}
+
+int
+too_small(void)
+{
+    PyErr_SetString(PyExc_RuntimeError, "the storage of a tensor is smaller than the tensor");
+    return -1;
+}
+
+/* What a check is about: an input, or a constant. Borrowed. */
+static PyObject *
+checked_value(const Host *h, PyObject *list, const HostInput *in)
+{
+    return in->reg < h->inputs ? PyList_GET_ITEM(list, in->reg) : PyTuple_GET_ITEM(h->constants, in->reg - h->inputs);
+}
+
+/* 1: no input that kernels write to shares memory with another one that they touch. */
+int
+written_alone(const Host *h, PyObject *list, const int64_t *slots)
+{
+    for (int i = 0; i < h->check_count; i++) {
+        const HostInput *in = &h->checks[i];
+        void *data, *other;
+        if (!in->written || in->reach < 0) {
+            continue;
+        }
+        if (torch_c.data(handle_of(checked_value(h, list, in)), &data)) {
+            return 0;
+        }
+        uintptr_t low = (uintptr_t)data, high = low + (uintptr_t)(slots[in->reach] * in->itemsize);
+        for (int j = 0; j < h->check_count; j++) {
+            const HostInput *with = &h->checks[j];
+            if (j == i || with->reach < 0) {
+                continue;
+            }
+            if (torch_c.data(handle_of(checked_value(h, list, with)), &other)) {
+                return 0;
+            }
+            uintptr_t begin = (uintptr_t)other, end = begin + (uintptr_t)(slots[with->reach] * with->itemsize);
+            if (begin < high && low < end) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* 1: every input and constant is what the graph was compiled for; 0: one is not; -1: an exception is set. */
+int
+inputs_hold(const Host *h, PyObject *list, const int64_t *slots)
+{
+    for (int i = 0; i < h->check_count; i++) {
+        int holds = input_holds(&h->checks[i], checked_value(h, list, &h->checks[i]), slots);
+        if (holds <= 0) {
+            return holds < 0 ? too_small() : 0;
+        }
+    }
+    for (int i = 0; i < h->inputs; i++) { /* kernels read the others as they are */
+        PyObject *value = PyList_GET_ITEM(list, i);
+        if (h->buffer_of[i] >= 0 && handle_of(value) == NULL && !PyFloat_Check(value)) {
+            return 0;
+        }
+    }
+    return 1;
+}
