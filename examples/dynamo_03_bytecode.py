@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, fx
 
 import stator
-from stator.watch.instrument import instrument
+from stator.watch.bytecode.instrument import instrument
 
 
 def mse(x: Tensor, y: Tensor) -> Tensor:

@@ -16,26 +16,20 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "stator"
 
 # Plain data that every room may use.
-GROUND = {"options", "errors", "events", "recording", "facts", "relations", "scripts", "sources"}
-GROUND |= {"numbers_in_graphs", "leaves_in_graphs", "background"}
+GROUND = {"options", "errors", "events", "recording", "source_lines", "support"}
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
-BELOW_BUILD = GROUND | STAGES | {"_native", "announce", "verify"}
-BELOW_PIPELINE = BELOW_BUILD | {"build", "calling", "later"}
+BELOW_BUILD = GROUND | STAGES | {"_native", "reporting", "verify"}
+BELOW_PIPELINE = BELOW_BUILD | {"build", "calling", "async_compile"}
 BELOW_API = BELOW_PIPELINE | {"pipeline", "dispatch", "modules", "report"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     # ground: no room at all, and each other only downward
     "options": set(),
-    "background": set(),
-    "sources": set(),
-    "errors": {"sources"},
+    "source_lines": set(),
+    "errors": {"source_lines"},
     "events": {"errors"},
     "recording": {"errors", "_native"},  # origins are made in C
-    "facts": {"recording"},
-    "numbers_in_graphs": set(),
-    "leaves_in_graphs": set(),
-    "relations": {"recording", "facts"},
-    "scripts": set(),
+    "support": {"recording", "support"},
     # stages: their own room and the ground; C is mechanism for all of them
     "watch": GROUND | {"watch", "_native"},
     "replay": GROUND | {"replay", "_native"},
@@ -46,15 +40,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     # beside them: what compares their results with eager's
     "verify": GROUND | {"verify"},
     # who puts them together
-    "announce": GROUND | STAGES | {"_native"},
+    "reporting": GROUND | STAGES | {"_native"},
     "calling": set(),
     "build": BELOW_BUILD,
-    "later": GROUND | {"replay"},
+    "async_compile": GROUND | {"replay"},
     "pipeline": BELOW_PIPELINE,
     "dispatch": BELOW_PIPELINE | {"pipeline"},
     "modules": BELOW_PIPELINE | {"pipeline", "dispatch"},
     "api": BELOW_API,
-    "report": {"options", "errors", "events", "sources", "report"},
+    "report": {"options", "errors", "events", "source_lines", "report"},
     "__init__": BELOW_API | {"api"},
     "cli": BELOW_API | {"api", "__init__", "cli"},
     "__main__": {"cli"},

@@ -263,7 +263,7 @@ class Mode:
     def __init__(self, recorder: Any, /) -> None: ...
 
 class Tracer:
-    """The tensors and nodes of one segment; watch/tensors.py says what it is for."""
+    """The tensors and nodes of one segment; watch/tensors/tensor_mode.py says what it is for."""
 
     shapes: Callable[[Any, Any], object]
     """Called with every operation's node and result."""
@@ -311,7 +311,7 @@ class Tracer:
         """A new node, named after the variable that its result goes to."""
 
 class Ledger:
-    """The table of known outside objects of one recording; watch/ledger.py says what it is for."""
+    """The table of known outside objects of one recording; watch/objects/ledger.py says what it is for."""
 
     place: Instruction | None
     generalise: Callable[[Any, Any], bool]
@@ -336,10 +336,10 @@ class Ledger:
         """Every object that was ever known, which keeps its address its own."""
     @property
     def plans(self) -> dict[type, dict[str, int]]:
-        """What a class says of a name; written by watch/attributes.py."""
+        """What a class says of a name; written by watch/objects/attributes.py."""
     @property
     def callable_modules(self) -> dict[type, bool]:
-        """Do calls of such modules come to `forward`, unless there are hooks? Written by watch/module_calls.py."""
+        """Do calls of such modules come to `forward`, unless there are hooks? `module_calls.py` writes it."""
     def find(self, value: object, /) -> Origin | None: ...
     def local(self, index: int, name: str, value: object, /) -> Origin: ...
     def constant(self, value: object, /) -> Origin:

@@ -23,14 +23,14 @@ from .options import options as global_options
 from .pipeline import Program
 from .replay.cache import Cache, cache_for
 from .report import dump, progress  # noqa: F401  they read events
-from .report.chronicle import Chronicle
+from .report.event_log import Chronicle
 from .report.explain import Explanation
 from .report.logs import set_logs
-from .scripts import number
-from .watch import other_compiler, steering
-from .watch.marked import allow_in_graph, assume_constant_result
-from .watch.policy import is_compiling
-from .watch.steering import graph_break, mark_dynamic, mark_static
+from .support.python_source import number
+from .watch.models import other_compiler, user_hints
+from .watch.models.user_hints import graph_break, mark_dynamic, mark_static
+from .watch.observe.marked_functions import allow_in_graph, assume_constant_result
+from .watch.observe.policy import is_compiling
 
 MODES = ("default", "reduce-overhead", "max-autotune")
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile")
@@ -189,7 +189,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str = "") -> Any:
     too, but for functions that are compiled themselves; with `recursive` or without."""
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
-    return steering.disabled(fn, reason)
+    return user_hints.disabled(fn, reason)
 
 
 def reset() -> None:

@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-from . import announce, events
+from . import events, reporting
 from .backends.registry import Backend, is_ours
 from .errors import BackendError, SpecializationError
-from .facts import draws_numbers
 from .options import View
 from .recording import Recording
-from .relations import symbols_in_words
 from .replay.cache import Entry
-from .replay.checks import checking
 from .replay.emit import emit, wanted_origins
 from .replay.engine import compile_guards
 from .replay.graph import restoring
 from .replay.guards import Guards
+from .replay.runtime_asserts import checking
+from .support.guard_readers import draws_numbers
+from .support.symbolic_exprs import symbols_in_words
 from .verify import Subject, reference, verifying
 
 
@@ -69,9 +69,9 @@ def _compile(
     recording: Recording, name: str, backend: tuple[str, Backend], settings: View, number: int
 ) -> Callable[..., Any]:
     assert recording.graph is not None
-    recording.graph.meta["label"] = announce.label(name, number)
+    recording.graph.meta["label"] = reporting.label(name, number)
     if events.listening(events.GraphCaptured):
-        events.emit(announce.captured(name, number, recording))
+        events.emit(reporting.captured(name, number, recording))
     start = time.perf_counter()
     depth = sys.getrecursionlimit()
     try:
@@ -83,10 +83,10 @@ def _compile(
             raise TypeError(f"the backend gave back {compiled!r}, which is not callable")
     except Exception as error:
         text = f"{recording.graph.print_readable(print_output=False)}\n{type(error).__name__}: {error}\n"
-        raise BackendError(backend[0], error, announce.save(text, "graph", settings.debug_dir)) from error
+        raise BackendError(backend[0], error, reporting.save(text, "graph", settings.debug_dir)) from error
     finally:
         if sys.getrecursionlimit() != depth:  # it is the program's, and some programs read it
             sys.setrecursionlimit(depth)
     spent = time.perf_counter() - start
-    events.emit(announce.compiled(name, backend[0], spent, number, recording.graph, compiled))
+    events.emit(reporting.compiled(name, backend[0], spent, number, recording.graph, compiled))
     return compiled

@@ -15,7 +15,7 @@ from typing import Any
 from . import _native
 from .calling import Given
 from .pipeline import Program, Slots, slot_names
-from .watch.policy import recording
+from .watch.observe.policy import recording
 
 _FILE = "<stator dispatch>"
 

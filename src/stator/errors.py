@@ -15,7 +15,7 @@ from itertools import islice
 from traceback import FrameSummary
 from types import CodeType
 
-from . import sources
+from . import source_lines
 
 # ----------------------------------------------------------------------------------- the catalogue of reasons
 
@@ -283,7 +283,7 @@ def break_reason(
     known = REASONS[id]
     filename, function = (code.co_filename, code.co_qualname) if code is not None else ("<built-in>", what)
     lineno, columns = _position(code, offset) if code is not None else (0, None)
-    text = sources.line(filename, lineno)
+    text = source_lines.line(filename, lineno)
     return BreakReason(
         id=id,
         reason=_fill(known.reason, what),

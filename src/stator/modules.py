@@ -16,7 +16,7 @@ import torch
 
 from .dispatch import Handle, in_front
 from .pipeline import Program
-from .watch.policy import recording
+from .watch.observe.policy import recording
 
 
 def _same(module: torch.nn.Module) -> torch.nn.Module:

@@ -24,7 +24,7 @@ import torch
 from torch import fx
 from torch.autograd import forward_ad
 
-from . import _native, announce, background, events, later
+from . import _native, async_compile, events, reporting
 from .backends.registry import Backend
 from .build import build
 from .calling import Given, hand_over
@@ -40,16 +40,18 @@ from .errors import (
     break_reason,
     is_unwritten,
 )
-from .numbers_in_graphs import Failed, Unexpected
 from .options import View, options
 from .recording import Recording, Way, is_module_call
 from .replay.cache import Cache, Entry, Pending
 from .replay.graph import may_have_run
+from .replay.guard_text import Miss, first_read, first_read_in_forward
 from .replay.guards import Guards
-from .replay.words import Miss, first_read, first_read_in_forward
-from .watch import other_compiler, policy, steering
-from .watch.recorder import Experience, Recorder, Segment
-from .watch.symbols import Changing
+from .support import background
+from .support.graph_numbers import Failed, Unexpected
+from .watch.models import other_compiler, user_hints
+from .watch.observe import policy
+from .watch.observe.recorder import Experience, Recorder, Segment
+from .watch.symbols.symbolic_numbers import Changing
 
 Slots = tuple[Any, ...]
 _MOST_UNEXPECTED = 4  # recordings of a function that may turn out to go by numbers that change
@@ -505,7 +507,7 @@ class Program:
         start = time.perf_counter()
         recorder: Recorder | None = None
         try:
-            steering.adopt_marks([*slots])
+            user_hints.adopt_marks([*slots])
             recorder = Recorder(self.name, self.start, self.settings, self._ask, self._experience(False))
             recorder.prepare(function, self.names, slots, self.way, frozenset(self.cache.changing))
         except Exception as error:
@@ -517,7 +519,7 @@ class Program:
         misled = displaced = False
         try:
             recorder.on_stop = gc.enable if gc.isenabled() else recorder.on_stop  # the program may wait for it
-            with _collector_paused(), announce.watching(self.name, recorder):
+            with _collector_paused(), reporting.watching(self.name, recorder):
                 result = recorder.run()
                 displaced = recorder.watcher.displaced
                 misled = recorder.watcher.misled or recorder.exhausted or displaced
@@ -571,7 +573,7 @@ class Program:
         if isinstance(error, BackendError) and self.settings.suppress_errors:
             self._transient = _TRANSIENT_LIMIT
             self.tally.plain += 1
-            announce.warn(f"{error}; {self.name} runs as plain Python")
+            reporting.warn(f"{error}; {self.name} runs as plain Python")
         elif isinstance(error, _FOR_THE_USER) or not isinstance(error, Exception):
             try:
                 raise error
@@ -642,12 +644,12 @@ class Program:
             program = self if segment.way is None else self.start.continuation(segment.way)
             if program._is_lasting(segment):
                 make = functools.partial(program._make_entry, segment.recording, start, recorder.frames)
-                part = later.part(program.cache, segment.recording, make) if in_background else None
+                part = async_compile.part(program.cache, segment.recording, make) if in_background else None
                 if part is None:
                     make(program._store)
                 else:
                     parts.append((program, part))
-        if parts and not later.Compilation([part for _, part in parts], self._failed_later).submit():
+        if parts and not async_compile.Compilation([part for _, part in parts], self._failed_later).submit():
             for program, part in parts:
                 part.make(program._store)
         if any(not segment.transient and not segment.again for segment in segments):
@@ -685,7 +687,7 @@ class Program:
                 self.tally.graphs.append(entry.graph)
             if events.listening(events.Recorded):
                 shown = frames if self.way is None else []
-                events.emit(announce.recorded(self.name, entry, recording, shown, self.names))
+                events.emit(reporting.recorded(self.name, entry, recording, shown, self.names))
         recording.example_inputs = []
 
     def _store(self, entry: Entry) -> bool:
@@ -755,7 +757,7 @@ class Program:
         )
         if not self._warned:
             self._warned = True
-            announce.warn(text)
+            reporting.warn(text)
         return text
 
     def give_up(self, reason_id: str) -> None:
@@ -769,7 +771,7 @@ class Program:
         fault = error or RuntimeError("no recording")
         warned, self.tally.complained = self.tally.complained, True
         try:
-            announce.failure(self.name, where, fault, self.settings, quiet=warned)
+            reporting.failure(self.name, where, fault, self.settings, quiet=warned)
         except (InternalError, Warning):
             raise
         except Exception:  # not even that can be told

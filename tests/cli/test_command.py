@@ -203,7 +203,7 @@ def test_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bench_of_what_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "raises.py"
+    path = tmp_path / "raising_branches.py"
     path.write_text("def step(): raise KeyError('no')\n")
     assert main(["bench", f"{path}:step", "--backend", "eager"]) == 1
     said = capsys.readouterr().err

@@ -21,8 +21,9 @@ from harness import rand
 from torch import nn
 
 import stator
-from stator import background, events
+from stator import events
 from stator.errors import BackendError, GraphBreakError, RecompileError, SpecializationError
+from stator.support import background
 
 LATER = {"background_compile": True}
 

@@ -12,7 +12,10 @@ from harness import rand
 
 import stator
 from stator.replay import emit, guards
-from stator.watch import attributes, effects, handlers, leaves, ledger, recorder, tensors
+from stator.watch.finish import side_effects
+from stator.watch.objects import attributes, ledger
+from stator.watch.observe import handlers, recorder
+from stator.watch.tensors import leaves, tensor_mode
 
 
 class Scaled(torch.nn.Module):
@@ -38,10 +41,10 @@ FAULTS = {
     "a leaf": (leaves.Leaves, "enter_autocast"),
     "the ledger": (ledger.Ledger, "read"),
     "an attribute": (attributes.Attributes, "read"),
-    "before an operation": (tensors.Tracer, "_input"),
-    "after an operation": (tensors.Tracer, "_register"),
+    "before an operation": (tensor_mode.Tracer, "_input"),
+    "after an operation": (tensor_mode.Tracer, "_register"),
     "preparing": (recorder.Recorder, "prepare"),
-    "the end": (effects, "conclude"),
+    "the end": (side_effects, "conclude"),
     "the recorder": (recorder.Recorder, "finish"),
     "emitting": (emit._Emitter, "make"),
     "guards": (guards.Guards, "__init__"),
@@ -76,7 +79,7 @@ def test_a_fault_in(place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: os.Pa
 
 
 def test_without_suppression_the_fault_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(effects, "conclude", broken)
+    monkeypatch.setattr(side_effects, "conclude", broken)
     compiled = stator.compile(lambda x: x + 1, backend="eager", options={"suppress_errors": False})
     with pytest.raises(stator.errors.InternalError, match="a fault put in on purpose") as caught:
         compiled(rand(1))

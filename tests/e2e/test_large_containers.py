@@ -10,7 +10,7 @@ import torch
 from harness import World, check, rand
 
 import stator
-from stator.watch import containers
+from stator.watch.objects import containers
 
 
 class Thing:

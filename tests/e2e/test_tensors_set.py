@@ -11,7 +11,7 @@ from harness import World, check, rand
 from torch.overrides import TorchFunctionMode
 
 from stator.backends.registry import look_up
-from stator.watch import calls, methods
+from stator.watch.models import calls, methods
 
 BACKENDS = pytest.mark.parametrize("backend", [None, "aot_eager"])
 

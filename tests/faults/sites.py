@@ -20,7 +20,17 @@ from typing import Any, NamedTuple
 
 # The stages, and what they share. Not: the public functions, the options, and reports asked for by the user.
 ROOMS = ("watch.", "replay.", "autograd.", "backends.", "report.logs")
-MODULES = ("pipeline", "build", "dispatch", "modules", "events", "errors", "recording", "relations", "facts")
+MODULES = (
+    "pipeline",
+    "build",
+    "dispatch",
+    "modules",
+    "events",
+    "errors",
+    "recording",
+    "support.symbolic_exprs",
+    "support.guard_readers",
+)
 
 # The way back to the program. Only what stands in a `try` can fail here: the rest is what faults are survived by.
 WAY_BACK = {

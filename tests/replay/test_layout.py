@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from stator import _native
-from stator.facts import tensor_facts
 from stator.replay import layout
+from stator.support.guard_readers import tensor_facts
 
 WAYS = {"layout": layout.places, "abi": layout.stable_interface}
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from stator import _native
-from stator.facts import torch_state
 from stator.replay import state
+from stator.support.guard_readers import torch_state
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def test_tracing():
 PRECISIONS = """
 import torch
 from stator import _native
-from stator.facts import PRECISION_ROWS, torch_state
+from stator.support.guard_readers import PRECISION_ROWS, torch_state
 former = torch_state()
 rows = [(row, p) for row in PRECISION_ROWS for p in ("ieee", "bf16" if row[0] == "mkldnn" else "tf32", "none")]
 for row, precision in rows:

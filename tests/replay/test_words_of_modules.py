@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import stator
-from stator.replay.words import first_read_in_forward
+from stator.replay.guard_text import first_read_in_forward
 
 
 class Repeated(nn.Module):

@@ -11,8 +11,8 @@ import torch
 
 import stator
 from stator import events
-from stator.report.chronicle import Chronicle
-from stator.report.story import timeline
+from stator.report.event_log import Chronicle
+from stator.report.page_data import timeline
 
 
 def test_it_notes_what_happens_inside_of_it_only() -> None:

@@ -15,7 +15,7 @@ import pytest
 from stator import events
 from stator.errors import break_reason
 from stator.options import options
-from stator.replay.words import Miss
+from stator.replay.guard_text import Miss
 from stator.report.logs import LOGS, SPECIALISED, parse, set_logs
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 import stator
 from stator.recording import Fact
-from stator.replay.words import KINDS
+from stator.replay.guard_text import KINDS
 from stator.report.page import embedded, render
 
 needs_browser = pytest.mark.skipif(EXECUTABLE is None, reason=WHY_NOT)

@@ -12,7 +12,7 @@ import pytest
 
 from stator.report import style
 from stator.report.logs import set_logs
-from stator.scripts import broken, readable
+from stator.support.python_source import broken, readable
 
 
 def test_paths_are_told_from_here_or_from_where_packages_are() -> None:

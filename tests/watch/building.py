@@ -10,7 +10,7 @@ from pathlib import Path
 
 COMPILER = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
 PACKAGE = Path(__file__).parents[2] / "src" / "stator"
-MODULES = ["__init__", "opcodes", "instrument", "flow", "assemble", "continuation", "step", "suspend"]
+MODULES = ["__init__", "opcodes", "instrument", "flow", "assemble", "continuation", "break_step", "suspend"]
 
 ASK = "import sysconfig; print(sysconfig.get_path('include')); print(sysconfig.get_config_var('EXT_SUFFIX'))"
 ASK_VERSION = "import sys; print(sys.implementation.name, *sys.version_info[:3])"
@@ -41,11 +41,12 @@ def build(python: str, sources: list[Path], folder: Path, name: str) -> Path:
 
 def assemble(python: Path, folder: Path) -> None:
     """The part of the package that needs no torch, for an interpreter."""
-    watch = folder / "stator" / "watch"
-    watch.mkdir(parents=True)
+    bytecode = folder / "stator" / "watch" / "bytecode"
+    bytecode.mkdir(parents=True)
     (folder / "stator" / "__init__.py").write_text('"""The native layer alone."""\n')
+    shutil.copy(PACKAGE / "watch" / "__init__.py", bytecode.parent)
     for name in MODULES:
-        shutil.copy(PACKAGE / "watch" / f"{name}.py", watch)
+        shutil.copy(PACKAGE / "watch" / "bytecode" / f"{name}.py", bytecode)
     build(str(python), sorted((PACKAGE / "_native").glob("*.c")), folder / "stator", "_native")
 
 

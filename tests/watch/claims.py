@@ -12,9 +12,9 @@ import torch
 from samples import CRASHES, calls_of, copies, operations, others
 from torch.utils import _pytree as pytree
 
-from stator.watch import spelling
 from stator.watch.models import treatments
 from stator.watch.models.torch_functions import Model, Unknown, model_of
+from stator.watch.tensors import op_targets
 
 OPERATIONS = operations()
 CHECKED: set[str] = set()
@@ -27,7 +27,7 @@ def sizes(result: Any) -> Any:
 
 def model_for(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Model | None:
     """What is claimed of this call; None if it raises."""
-    way = spelling.way_of(function)
+    way = op_targets.way_of(function)
     if way.kind is not treatments.Treatment.OPERATION or treatments.needs_data(function, way.name, args, kwargs):
         return None
     model = model_of(function, way.name, way.known, *copies(args, kwargs))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from harness import World, check, rand
 
-from stator.watch.bodies import can_run_again
+from stator.watch.tensors.operator_bodies import can_run_again
 
 LOG: list[int] = []
 COUNT = 0

@@ -16,12 +16,12 @@ from test_instrument import all_code, sources
 from watching import KINDS
 
 from stator import _native as n
-from stator.watch import opcodes
-from stator.watch.continuation import Layout, NotResumable, Slot, original_of, raise_at, resume
-from stator.watch.flow import EXC, LASTI, Flow, flow_of
-from stator.watch.instrument import instrument
-from stator.watch.step import Exit, step
-from stator.watch.suspend import Suspended, handled_around, made_function, rest, suspended
+from stator.watch.bytecode import opcodes
+from stator.watch.bytecode.break_step import Exit, step
+from stator.watch.bytecode.continuation import Layout, NotResumable, Slot, original_of, raise_at, resume
+from stator.watch.bytecode.flow import EXC, LASTI, Flow, flow_of
+from stator.watch.bytecode.instrument import instrument
+from stator.watch.bytecode.suspend import Suspended, handled_around, made_function, rest, suspended
 
 MOST = 2  # times that an instruction is broken off at, in a case
 

@@ -17,10 +17,10 @@ from test_continuation import Breaker, finish, finish_by_step, in_thread, outcom
 from watching import KINDS, Notes, fresh_code
 
 from stator import _native as n
-from stator.watch.continuation import Finish, NotResumable, Slot, raise_at, resume
-from stator.watch.flow import flow_of
-from stator.watch.step import step
-from stator.watch.suspend import suspended
+from stator.watch.bytecode.break_step import step
+from stator.watch.bytecode.continuation import Finish, NotResumable, Slot, raise_at, resume
+from stator.watch.bytecode.flow import flow_of
+from stator.watch.bytecode.suspend import suspended
 
 # ---- inside an instruction ----
 

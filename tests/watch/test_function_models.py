@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from stator.watch import spelling
 from stator.watch.models import aten, treatments
 from stator.watch.models.torch_functions import Known, known_by_name
+from stator.watch.tensors import op_targets
 
 _DATA_DEPENDENT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
@@ -36,7 +36,7 @@ def overloads() -> list[Any]:
 
 def answer(function: Any) -> str:
     """What happens to a call of this function, in words."""
-    way = spelling.way_of(function)
+    way = op_targets.way_of(function)
     if way.kind is treatments.Treatment.BREAK:
         return f"break: {way.reason}"
     if way.kind is not treatments.Treatment.OPERATION:
@@ -70,7 +70,7 @@ def test_what_is_not_known_by_name_is_looked_at_when_it_runs():
 
 def test_a_function_is_a_node_by_name_only_if_all_its_operators_are_simple():
     for name, function in functions():
-        known = spelling.way_of(function).known
+        known = op_targets.way_of(function).known
         short = name.rpartition(".")[2]
         for overload in aten.overloads_of(short) if known.simple and not short.startswith("__") else ():
             found = aten.facts_of(overload)

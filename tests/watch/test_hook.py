@@ -619,7 +619,7 @@ def test_programs_generators_in_a_leaf_are_foreign() -> None:
 
 
 def test_a_failing_instrumenter_is_blindness_for_now() -> None:
-    from stator.watch import opcodes
+    from stator.watch.bytecode import opcodes
 
     def broken(x: int) -> int:
         return x + 1

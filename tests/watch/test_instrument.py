@@ -16,8 +16,8 @@ import programs
 from watching import KINDS, Notes
 
 from stator import _native as n
-from stator.watch import opcodes
-from stator.watch.instrument import instrument
+from stator.watch.bytecode import opcodes
+from stator.watch.bytecode.instrument import instrument
 
 FIRE = ["LOAD_CONST", "UNARY_NEGATIVE", "POP_TOP"]
 

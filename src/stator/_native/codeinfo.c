@@ -9,7 +9,7 @@
 
 PyObject *Unwatchable = NULL;
 static Py_ssize_t extra_index = -1;
-static PyObject *instrumenter = NULL; /* stator.watch.instrument.instrument, imported at first use */
+static PyObject *instrumenter = NULL; /* stator.watch.bytecode.instrument.instrument, imported at first use */
 
 static void
 codeinfo_free(void *p)
@@ -188,7 +188,7 @@ static PyObject *
 make_copy(PyCodeObject *code)
 {
     if (instrumenter == NULL) {
-        PyObject *module = PyImport_ImportModule("stator.watch.instrument");
+        PyObject *module = PyImport_ImportModule("stator.watch.bytecode.instrument");
         if (module == NULL) {
             return NULL;
         }

@@ -6,7 +6,7 @@
  *
  * Behind a break the same holds for each landing: where C code cannot be certain, Python code goes on from there.
  */
-#include "shelf.h"
+#include "entry_table.h"
 
 enum { MAX_SLOTS = 32 };
 

@@ -1,4 +1,4 @@
-/* Guards: what state.c, guard.c, related.c, walk.c, digest.c and shelf.c share. */
+/* Guards: what state.c, guard.c, related.c, walk.c, digest.c and entry_table.c share. */
 #ifndef STATOR_GUARD_H
 #define STATOR_GUARD_H
 

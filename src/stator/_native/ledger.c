@@ -1,4 +1,4 @@
-/* The table of known outside objects: mechanism of watch/ledger.py, which says what it is for.
+/* The table of known outside objects: mechanism of watch/objects/ledger.py, which says what it is for.
  *
  * All that is kept per object is one Origin. Objects are found by address; `alive` holds every one of them, so that
  * an address names one object only as long as the ledger lives. Hashing and comparing keys may run code of the

@@ -1,4 +1,4 @@
-/* The ledger, as the shortcuts see it. What it is for: watch/ledger.py. */
+/* The ledger, as the shortcuts see it. What it is for: watch/objects/ledger.py. */
 #ifndef STATOR_LEDGER_H
 #define STATOR_LEDGER_H
 

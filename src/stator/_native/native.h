@@ -314,7 +314,7 @@ PyObject *frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
 PyObject *frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 extern PyObject *missing; /* module.c */
 
-/* ---- guards and dispatch (tensor.c, watched.c, state.c, guard.c, shelf.c, relay.c, leave.c, dispatch.c) ---- */
+/* ---- guards and dispatch (tensor.c, watched.c, state.c, guard.c, entry_table.c, relay.c, break_step.c, dispatch.c) ---- */
 
 int tensor_setup(PyObject *module);
 int watched_setup(PyObject *module);

@@ -1,4 +1,4 @@
-/* One operation of the tensor mode. See watch/tensors.py.
+/* One operation of the tensor mode. See watch/tensors/tensor_mode.py.
  *
  * An operation that is like most runs through here without a frame of ours: looked up, called, noted. Whatever is
  * out of the ordinary is left to the methods of `watch.tensors.Tracer`, which ask tracer.c for the common parts.
@@ -6,7 +6,7 @@
  */
 #include "tracer.h"
 
-/* As in watch/spelling.py. */
+/* As in watch/tensors/op_targets.py. */
 enum { TREATMENT_OPERATION, TREATMENT_FACT };
 enum { WAY_KIND, WAY_NAME, WAY_LABEL, WAY_WRITES, WAY_METHOD, WAY_SPELLED, WAY_RANDOM, WAY_DATA, WAY_USUAL, WAY_FAILS,
        WAY_SIZES, WAY_COUNT };

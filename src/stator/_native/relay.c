@@ -2,7 +2,7 @@
  * the first of them, and gives back some of the graph's outputs, of the values and of constants. Most segments are like
  * that; all others have a replay written in Python.
  */
-#include "shelf.h"
+#include "entry_table.h"
 
 enum { ON_STACK = 8 }; /* so many inputs are handed on without asking for memory */
 

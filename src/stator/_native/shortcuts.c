@@ -1,12 +1,12 @@
 /* Shortcuts through the ledger: the reads that make up most of a run of modules, noted without calling a handler.
  *
- * Each notes exactly what the handler in watch/attributes.py or watch/module_calls.py would, and answers 1. It answers
+ * Each notes exactly what the handler in watch/objects/attributes.py or watch/observe/module_calls.py would, and answers 1. It answers
  * 0 wherever anything is out of the ordinary: then the handler is asked, and what was noted so far does no harm. What
  * a class says of a name (the plan) and of being called is found out there, too, by the first read.
  */
 #include "ledger.h"
 
-/* What a class with the generic lookup says of a name; as in watch/attributes.py. */
+/* What a class with the generic lookup says of a name; as in watch/objects/attributes.py. */
 enum { PLAN_ABSENT, PLAN_IN_CLASS, PLAN_REGISTERED };
 
 enum { TABLES = 3, HOOKS = 4 };

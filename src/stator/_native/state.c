@@ -70,7 +70,7 @@ static struct {
     int (*precision)(void *, int backend, int op); /* an enumeration, as its arguments are */
     int precisions;                   /* how many of the rows below count */
 } direct;
-/* As in facts.py: PRECISION_ROWS. */
+/* As in support/guard_readers.py: PRECISION_ROWS. */
 enum { FOR_CUDA = 1, FOR_MKLDNN, OF_CONV = 1, OF_MATMUL = 3, ROWS = 3 };
 static const int rows[ROWS][2] = {{FOR_MKLDNN, OF_MATMUL}, {FOR_CUDA, OF_MATMUL}, {FOR_CUDA, OF_CONV}};
 #define KEYS "_ZN3c104impl26raw_local_dispatch_key_setE"

@@ -2,7 +2,7 @@
  *
  * They are instances of static subclasses of `int` and `float` that add no field, so what makes them symbolic can be
  * taken away at any time, wherever they are: `turn_plain` sets their type, and they are the plain numbers that they
- * always were. What they stand for is known to `watch/symbols.py`, by address.
+ * always were. What they stand for is known to `watch/symbols/symbolic_numbers.py`, by address.
  *
  * Number protocol, comparing, hashing and printing ask the watcher of this thread, if it watches just now; else, and
  * where it answers NotImplemented, a symbolic number is its value. C code that reads the value past these is the

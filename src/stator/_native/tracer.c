@@ -1,4 +1,4 @@
-/* The tracer: torch's state, arguments and nodes of the operations of one segment. Mechanism of watch/tensors.py,
+/* The tracer: torch's state, arguments and nodes of the operations of one segment. Mechanism of watch/tensors/tensor_mode.py,
  * which says what it is for; operation.c is who uses it. */
 #include "tracer.h"
 #include <structmember.h>

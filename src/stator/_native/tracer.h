@@ -1,4 +1,4 @@
-/* What the parts of the tensor mode share: known.c, tracer.c and operation.c. What it is for: watch/tensors.py. */
+/* What the parts of the tensor mode share: tracked_tensors.c, tracer.c and operation.c. What it is for: watch/tensors/tensor_mode.py. */
 #ifndef STATOR_TRACER_H
 #define STATOR_TRACER_H
 

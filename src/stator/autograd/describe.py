@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from .. import events
-from ..scripts import backward_script, graph_script, typed_graph_code
+from ..support.python_source import backward_script, graph_script, typed_graph_code
 from .lifetimes import kept_values, operations
 from .partition import explain_saved
 from .trace import Joint

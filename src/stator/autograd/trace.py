@@ -22,7 +22,7 @@ from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ..errors import CannotDerive
-from ..facts import memory_of
+from ..support.guard_readers import memory_of
 from . import meta_kernels
 from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted

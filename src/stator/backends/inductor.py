@@ -15,9 +15,10 @@ import torch
 from torch import fx
 from torch._guards import TracingContext, tracing
 
-from .. import background, events
+from .. import events
 from ..autograd.compile import compile_function
 from ..errors import CannotDerive
+from ..support import background
 from .cuda_graphs import Replayed, is_capturable
 from .floats import take_in_tensors
 

@@ -29,8 +29,8 @@ from ..fuse.script import program_script, program_text
 from ..fuse.split import split_reductions
 from ..fuse.views import NoMap
 from ..fuse.write import write_program
+from .data_scalars import split
 from .registry import look_up
-from .taken import split
 from .tape import tape_of
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import fx
 
 from .. import _native as n
-from ..facts import SIZES
-from ..numbers_in_graphs import wrong_sizes
+from ..support.graph_numbers import wrong_sizes
+from ..support.guard_readers import SIZES
 
 Part = tuple[int, Any]
 _NAMES = ("add", "sub", "mul", "truediv", "matmul", "pow", "floordiv", "mod", "getitem")

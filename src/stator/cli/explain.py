@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import events
 from ..backends.registry import look_up
-from ..report.chronicle import Chronicle
+from ..report.event_log import Chronicle
 from ..report.explain import Explanation, runs
 from ..report.page import write
 from ..report.style import folded, short_path

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..scripts import Values, broken, number, script
+from ..support.python_source import Values, broken, number, script
 from .loops import Alias, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, Size, Value
 from .memory import bytes_moved, plan_memory
 

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from .. import _native as n
-from ..facts import is_open, keeps_class, shared_storages
 from ..recording import Check, Edge, Fact, Origin
-from ..relations import Relation, terms_of
-from ..relations import holds as relation_holds
+from ..support.guard_readers import is_open, keeps_class, shared_storages
+from ..support.symbolic_exprs import Relation, terms_of
+from ..support.symbolic_exprs import holds as relation_holds
 from . import layout, state
 from .guards import same_tensor
 from .reference import fetch, holds, specials_unchanged

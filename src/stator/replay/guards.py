@@ -16,19 +16,13 @@ from typing import Any
 import torch
 
 from .. import _native
-from ..facts import (
-    STATE_NAMES,
-    fits_numbers,
-    keeps_class,
-    shared_storages,
-    torch_state,
-)
 from ..options import options
 from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_places
-from ..relations import Relation, render, term_value, terms_of
-from ..relations import holds as relation_holds
+from ..support.guard_readers import STATE_NAMES, fits_numbers, keeps_class, shared_storages, torch_state
+from ..support.symbolic_exprs import Relation, render, term_value, terms_of
+from ..support.symbolic_exprs import holds as relation_holds
+from .guard_text import KINDS, Miss, Told, absent, assertion, say
 from .reference import FETCH, HOLDS, differences, entry_of, fetch, holds, specials_unchanged, surely_holds
-from .words import KINDS, Miss, Told, absent, assertion, say
 
 # -- checking, quickly
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from .. import _native
-from ..facts import tensor_facts
 from ..recording import TensorFacts
+from ..support.guard_readers import tensor_facts
 
 _LEAST_BYTES, _MOST_BYTES = 176, 256  # of a TensorImpl: it is not smaller in any torch that is supported
 _META_BYTES = 160  # of an AutogradMeta: it holds a name, three tensors or nodes, two lists before its flags

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from .. import _native
-from ..facts import (
+from ..recording import Check, Edge, Fact, Origin
+from ..support.guard_readers import (
     class_dict,
     container_kind,
     fits,
@@ -24,7 +25,6 @@ from ..facts import (
     special_methods,
     tensor_facts,
 )
-from ..recording import Check, Edge, Fact, Origin
 
 MISSING = _native.MISSING
 _BASES: dict[str, Any] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "deque": deque}

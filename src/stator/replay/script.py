@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from ..facts import STATE_NAMES
 from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_place
-from ..relations import render
-from ..scripts import WIDTH, Values, broken, function, importable, number, script
+from ..support.guard_readers import STATE_NAMES
+from ..support.python_source import WIDTH, Values, broken, function, importable, number, script
+from ..support.symbolic_exprs import render
 from . import emit
 from .emit import write_replay
-from .words import assertion
+from .guard_text import assertion
 
 # ------------------------------------------------------------------------------------------------ stand-ins
 

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _native as n
-from ..facts import PRECISION_ROWS, autocast_state, torch_settings, torch_state
+from ..support.guard_readers import PRECISION_ROWS, autocast_state, torch_settings, torch_state
 
 _READERS = (
     (_C.is_grad_enabled, None, n.STATE_NUMBER),

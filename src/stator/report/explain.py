@@ -15,7 +15,7 @@ from typing import Any
 from stator.errors import BreakReason, render
 from stator.events import BackwardDerived, CacheMiss, Kept
 
-from .chronicle import Chronicle
+from .event_log import Chronicle
 from .logs import SPECIALISED
 from .page import write
 from .style import folded, guards_in_short, short_path

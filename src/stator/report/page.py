@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from importlib import metadata, resources
 from typing import Any
 
-from .chronicle import Chronicle
-from .story import Data, tell
+from .event_log import Chronicle
+from .page_data import Data, tell
 
 _PARTS = ("page.html", "page.css", "page.js")
 

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from stator import sources
+from stator import source_lines
 
 WIDTH = 100
 _PLACE = re.compile(r"^(.*):(\d+)$")
@@ -51,7 +51,7 @@ def is_library(path: str) -> bool:
 def source_line(place: str) -> str:
     """The text of the line `file:number`; empty if it cannot be read."""
     found = _PLACE.match(place)
-    return sources.line(found[1], int(found[2])).strip() if found else ""
+    return source_lines.line(found[1], int(found[2])).strip() if found else ""
 
 
 # ------------------------------------------------------------------------------------------------------- guards

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from ..errors import VerificationError
-from ..facts import torch_state
+from ..support.guard_readers import torch_state
 from .compare import After, differences
 from .copies import Copies
 from .reproduce import Subject, save_reproduction

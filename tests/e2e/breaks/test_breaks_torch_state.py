@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import stator
-from stator.facts import torch_state
+from stator.support.guard_readers import torch_state
 
 LOG: list[str] = []
 

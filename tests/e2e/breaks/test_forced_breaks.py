@@ -16,8 +16,8 @@ from harness import World, check, rand
 
 import stator
 from stator import _native
-from stator.watch.breaks import Drop
-from stator.watch.recorder import Recorder
+from stator.watch.graph_break import Drop
+from stator.watch.observe.recorder import Recorder
 
 
 class Forcing(Recorder):

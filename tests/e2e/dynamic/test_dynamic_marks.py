@@ -12,7 +12,7 @@ from harness import rand
 
 import stator
 from stator.errors import SpecializationError
-from stator.watch.steering import has_marks, marks_of
+from stator.watch.models.user_hints import has_marks, marks_of
 
 
 class Compiled:

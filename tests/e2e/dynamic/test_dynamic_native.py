@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from stator import _native
 from stator._native import product, swap_item, symbol, total, turn_plain
-from stator.facts import torch_state
 from stator.recording import Edge
-from stator.relations import Relation, evaluate, holds, render, term_value, terms_of
 from stator.replay.engine import _formulas, _steps
+from stator.support.guard_readers import torch_state
+from stator.support.symbolic_exprs import Relation, evaluate, holds, render, term_value, terms_of
 
 PLAIN = st.one_of(st.integers(), st.integers(-10, 10), st.floats(allow_nan=False))
 

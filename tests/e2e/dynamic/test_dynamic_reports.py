@@ -12,8 +12,8 @@ import torch
 from harness import rand
 
 import stator
-from stator.watch.shapes import Shapes
-from stator.watch.symbols import Symbols
+from stator.watch.symbols.symbolic_numbers import Symbols
+from stator.watch.symbols.symbolic_shapes import Shapes
 
 
 def rounds(x, n):

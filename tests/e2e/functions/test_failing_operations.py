@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from harness import World, check, rand
 
 from stator.backends.registry import look_up
-from stator.watch import failing
+from stator.watch.tensors import failing_ops
 
 ERRORS = (IndexError, RuntimeError, ValueError, AssertionError, torch.linalg.LinAlgError)
 
@@ -243,7 +243,7 @@ def test_an_index_is_looked_at_before_anything_is_written():
 
 def test_large_tensors_are_not_kept(monkeypatch):
     """Where an index cannot be looked at before, the graph ends."""
-    monkeypatch.setattr(failing, "_MOST_BYTES", 15)
+    monkeypatch.setattr(failing_ops, "_MOST_BYTES", 15)
 
     def world() -> World:
         x = torch.tensor([4, 5])

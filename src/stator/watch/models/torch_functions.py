@@ -32,7 +32,7 @@ class Model(NamedTuple):
 SIMPLE = Model("", fails=False, random=False)
 FAILING = Model("", fails=True, random=False)
 OPAQUE = Model("", fails=True, random=True)  # nobody here knows its inside
-BODY = Model("", fails=False, random=True)  # nor of this one, in Python: what it raises is raised on (`failing.py`)
+BODY = Model("", fails=False, random=True)  # nor of this one, in Python: what it raises is raised on (`failing_ops.py`)
 
 # Functions that read data for nothing but a check of theirs: for other data they give the same sizes, or raise. With
 # the places where a tensor would be read for more than that.

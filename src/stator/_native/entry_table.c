@@ -1,0 +1,243 @@
+/* The shelf: the recordings of one code object, most recently used first. Python code puts them there and *arms* those
+ * that C code may use.
+ */
+#include "entry_table.h"
+
+/* ---- counting ---- */
+
+static PyMemberDef count_members[] = {
+    {"value", T_ULONGLONG, offsetof(Count, value), 0, "How often it happened."},
+    {NULL},
+};
+
+PyTypeObject CountType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Count",
+    .tp_doc = "A number that C and Python code count up together.",
+    .tp_basicsize = sizeof(Count),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_members = count_members,
+};
+
+/* ---- the recordings of one code object ---- */
+
+void
+row_clear(Row *row)
+{
+    Py_CLEAR(row->entry);
+    Py_CLEAR(row->guards);
+    Py_CLEAR(row->replay);
+    Py_CLEAR(row->leave);
+    Py_CLEAR(row->hits);
+}
+
+static Py_ssize_t
+shelf_find(Shelf *s, PyObject *entry)
+{
+    for (Py_ssize_t i = 0; i < s->count; i++) {
+        if (s->rows[i].entry == entry) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static void
+shelf_to_front(Shelf *s, Py_ssize_t i)
+{
+    Row row = s->rows[i];
+    memmove(s->rows + 1, s->rows, (size_t)i * sizeof(Row));
+    s->rows[0] = row;
+}
+
+static PyObject *
+shelf_add(Shelf *s, PyObject *entry)
+{
+    Row *rows = PyMem_Realloc(s->rows, (size_t)(s->count + 1) * sizeof(Row));
+    if (rows == NULL) {
+        return PyErr_NoMemory();
+    }
+    s->rows = rows;
+    memmove(rows + 1, rows, (size_t)s->count * sizeof(Row));
+    rows[0] = (Row){.entry = Py_NewRef(entry)};
+    s->count++;
+    s->changes++;
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+shelf_used(Shelf *s, PyObject *entry)
+{
+    Py_ssize_t i = shelf_find(s, entry);
+    if (i > 0) {
+        shelf_to_front(s, i);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+shelf_arm(Shelf *s, PyObject *args)
+{
+    PyObject *entry, *guards, *replay, *leave, *hits;
+    if (!PyArg_ParseTuple(args, "OO!OOO!", &entry, &GuardsType, &guards, &replay, &leave, &CountType, &hits)) {
+        return NULL;
+    }
+    if (leave != Py_None && !Py_IS_TYPE(leave, &LeaveType)) {
+        PyErr_SetString(PyExc_TypeError, "a Leave or None");
+        return NULL;
+    }
+    Py_ssize_t i = shelf_find(s, entry);
+    if (i >= 0) {
+        Row former = s->rows[i];
+        s->rows[i].guards = (Guards *)Py_NewRef(guards);
+        s->rows[i].replay = replay == Py_None ? NULL : Py_NewRef(replay);
+        s->rows[i].leave = leave == Py_None ? NULL : (Leave *)Py_NewRef(leave);
+        s->rows[i].hits = (Count *)Py_NewRef(hits);
+        s->changes++;
+        former.entry = NULL;
+        row_clear(&former);
+    }
+    Py_RETURN_NONE;
+}
+
+static int
+shelf_tp_clear(Shelf *s)
+{
+    Row *rows = s->rows;
+    Py_ssize_t count = s->count;
+    s->rows = NULL;
+    s->count = 0;
+    s->changes++;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        row_clear(&rows[i]);
+    }
+    PyMem_Free(rows);
+    return 0;
+}
+
+static PyObject *
+shelf_clear(Shelf *s, PyObject *Py_UNUSED(none))
+{
+    shelf_tp_clear(s);
+    Py_RETURN_NONE;
+}
+
+static int
+shelf_traverse(Shelf *s, visitproc visit, void *arg)
+{
+    for (Py_ssize_t i = 0; i < s->count; i++) {
+        Py_VISIT(s->rows[i].entry);
+        Py_VISIT(s->rows[i].guards);
+        Py_VISIT(s->rows[i].replay);
+        Py_VISIT(s->rows[i].leave);
+        Py_VISIT(s->rows[i].hits);
+    }
+    return 0;
+}
+
+static void
+shelf_dealloc(Shelf *s)
+{
+    PyObject_GC_UnTrack(s);
+    shelf_tp_clear(s);
+    Py_TYPE(s)->tp_free(s);
+}
+
+static PyObject *
+shelf_entries(Shelf *s, void *Py_UNUSED(closure))
+{
+    for (;;) { /* a new tuple may start a collection, and that may change the shelf */
+        unsigned long long changes = s->changes;
+        PyObject *entries = PyTuple_New(s->count);
+        if (entries == NULL || changes == s->changes) {
+            for (Py_ssize_t i = 0; entries != NULL && i < s->count; i++) {
+                PyTuple_SET_ITEM(entries, i, Py_NewRef(s->rows[i].entry));
+            }
+            return entries;
+        }
+        Py_DECREF(entries);
+    }
+}
+
+static PyMethodDef shelf_methods[] = {
+    {"add", (PyCFunction)shelf_add, METH_O, "Put an entry before all others."},
+    {"used", (PyCFunction)shelf_used, METH_O, "Move an entry to the front."},
+    {"arm", (PyCFunction)shelf_arm, METH_VARARGS,
+     "arm(entry, guards, replay or None, leave or None, hits): C code may use this entry; without a replay, Python code "
+     "goes on when its guards hold. `leave`: what follows the replay."},
+    {"clear", (PyCFunction)shelf_clear, METH_NOARGS, "Forget all entries."},
+    {NULL},
+};
+
+static PyGetSetDef shelf_getset[] = {
+    {"entries", (getter)shelf_entries, NULL, "All entries, most recently used first.", NULL},
+    {NULL},
+};
+
+PyTypeObject ShelfType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Shelf",
+    .tp_doc = "The recordings of one code object, most recently used first.",
+    .tp_basicsize = sizeof(Shelf),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_dealloc = (destructor)shelf_dealloc,
+    .tp_traverse = (traverseproc)shelf_traverse,
+    .tp_clear = (inquiry)shelf_tp_clear,
+    .tp_methods = shelf_methods,
+    .tp_getset = shelf_getset,
+};
+
+/* ---- looking for a recording ---- */
+
+int
+shelf_fitting(Shelf *s, const TorchState *known, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, Row *found,
+              PyObject **values)
+{
+    TorchState state = {.autocast = NULL};
+    int fits = 0;
+    if (s->count == 0 || (known == NULL && state_read(&state) < 0)) {
+        return 0;
+    }
+    const TorchState *now = known == NULL ? &state : known;
+    Py_INCREF(s);
+    unsigned long long changes = s->changes;
+    for (Py_ssize_t i = 0; !fits && changes == s->changes && i < s->count; i++) {
+        Row row = s->rows[i];
+        if (row.guards == NULL) {
+            break;
+        }
+        if (!state_same(now, &row.guards->state)) {
+            continue;
+        }
+        Py_INCREF(row.entry);
+        Py_INCREF(row.guards);
+        Py_XINCREF(row.replay);
+        Py_XINCREF(row.leave);
+        Py_INCREF(row.hits);
+        int outcome = guards_walk(row.guards, slots, count, made, values);
+        if (outcome == HOLDS) {
+            Py_ssize_t at = i < s->count && s->rows[i].entry == row.entry ? i : shelf_find(s, row.entry);
+            if (at > 0) {
+                shelf_to_front(s, at);
+            }
+            *found = row;
+            fits = 1;
+            break;
+        }
+        row_clear(&row);
+        if (outcome == UNSURE) {
+            break;
+        }
+    }
+    Py_DECREF(s);
+    state_clear(&state);
+    return fits;
+}
+
+int
+shelf_setup(PyObject *module)
+{
+    return PyModule_AddType(module, &CountType) < 0 || PyModule_AddType(module, &ShelfType) < 0 ? -1 : 0;
+}

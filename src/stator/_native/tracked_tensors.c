@@ -1,0 +1,447 @@
+/* The tensors of a segment: looked up before an operation, compared and entered after it. See watch/tensors/tensor_mode.py. */
+#include "tracer.h"
+#include <structmember.h>
+
+/* ---- families ---- */
+
+static int
+family_init(PyObject *self, PyObject *args, PyObject *kwds)
+{
+    static char *names[] = {"version", "outside", NULL};
+    PyObject *version;
+    int outside;
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O$p:Family", names, &version, &outside)) {
+        return -1;
+    }
+    Family *f = (Family *)self;
+    Py_XSETREF(f->version, Py_NewRef(version));
+    f->outside = (char)outside;
+    return 0;
+}
+
+static void
+family_dealloc(PyObject *self)
+{
+    Py_XDECREF(((Family *)self)->version);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef family_members[] = {
+    {"version", T_OBJECT, offsetof(Family, version), 0, NULL},
+    {"epoch", T_PYSSIZET, offsetof(Family, epoch), 0, "Number of recorded writes."},
+    {"outside", T_BOOL, offsetof(Family, outside), 0, "Does its memory belong to an input?"},
+    {NULL},
+};
+
+PyTypeObject FamilyType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Family",
+    .tp_basicsize = sizeof(Family),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_doc = "Tensors that share a version counter: a tensor, its views, what was detached from it.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = family_init,
+    .tp_dealloc = family_dealloc,
+    .tp_members = family_members,
+};
+
+static Family *
+new_family(PyObject *version, int outside)
+{
+    Family *f = (Family *)FamilyType.tp_alloc(&FamilyType, 0);
+    if (f != NULL) {
+        f->version = Py_NewRef(version);
+        f->outside = (char)outside;
+    }
+    return f;
+}
+
+/* ---- known tensors ---- */
+
+static void
+known_fill(Known *k, PyObject *node, PyObject *index, Family *family, PyObject *print)
+{
+    Py_XSETREF(k->node, Py_NewRef(node));
+    Py_XSETREF(k->index, Py_NewRef(index));
+    Py_XSETREF(k->family, (Family *)Py_NewRef((PyObject *)family));
+    Py_XSETREF(k->print, Py_NewRef(print));
+    k->epoch = family->epoch;
+}
+
+static int
+is_print(PyObject *print)
+{
+    if (print == NULL || !PyTuple_Check(print) || PyTuple_GET_SIZE(print) != 5) {
+        PyErr_SetString(PyExc_TypeError, "a fingerprint is a tuple of five");
+        return 0;
+    }
+    return 1;
+}
+
+static int
+known_init(PyObject *self, PyObject *args, PyObject *Py_UNUSED(kwds))
+{
+    PyObject *node, *index, *family, *print;
+    if (!PyArg_ParseTuple(args, "OO!O!O:Known", &node, &PyTuple_Type, &index, &FamilyType, &family, &print) ||
+        !is_print(print)) {
+        return -1;
+    }
+    known_fill((Known *)self, node, index, (Family *)family, print);
+    return 0;
+}
+
+static int
+known_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Known *k = (Known *)self;
+    Py_VISIT(k->node);
+    Py_VISIT(k->index);
+    Py_VISIT(k->print);
+    Py_VISIT(k->reference);
+    return 0;
+}
+
+static int
+known_clear(PyObject *self)
+{
+    Known *k = (Known *)self;
+    Py_CLEAR(k->node);
+    Py_CLEAR(k->index);
+    Py_CLEAR(k->family);
+    Py_CLEAR(k->print);
+    Py_CLEAR(k->reference);
+    return 0;
+}
+
+static void
+known_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    (void)known_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef known_members[] = {
+    {"node", T_OBJECT, offsetof(Known, node), 0, NULL},
+    {"index", T_OBJECT, offsetof(Known, index), 0, "Which of the node's results, () if it has one."},
+    {"family", T_OBJECT, offsetof(Known, family), READONLY, NULL},
+    {"epoch", T_PYSSIZET, offsetof(Known, epoch), 0, NULL},
+    {"reference", T_OBJECT, offsetof(Known, reference), 0, NULL},
+    {NULL},
+};
+
+static PyObject *
+get_print(PyObject *self, void *Py_UNUSED(closure))
+{
+    PyObject *print = ((Known *)self)->print;
+    return Py_NewRef(print == NULL ? Py_None : print);
+}
+
+static int
+set_print(PyObject *self, PyObject *print, void *Py_UNUSED(closure))
+{
+    if (!is_print(print)) {
+        return -1;
+    }
+    Py_XSETREF(((Known *)self)->print, Py_NewRef(print));
+    return 0;
+}
+
+static PyGetSetDef known_getters[] = {
+    {"print", get_print, set_print, "The fingerprint.", NULL},
+    {NULL},
+};
+
+PyTypeObject KnownType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Known",
+    .tp_basicsize = sizeof(Known),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "A tensor of this segment: its node, and its fingerprint after the last operation that touched it.",
+    .tp_new = PyType_GenericNew,
+    .tp_init = known_init,
+    .tp_traverse = known_traverse,
+    .tp_clear = known_clear,
+    .tp_dealloc = known_dealloc,
+    .tp_members = known_members,
+    .tp_getset = known_getters,
+};
+
+/* An entry of the table or of the list of operands, whole: somebody may have cleared it. */
+static int
+is_whole(PyObject *value)
+{
+    if (Py_IS_TYPE(value, &KnownType)) {
+        Known *k = (Known *)value;
+        if (k->node != NULL && k->index != NULL && k->print != NULL && k->family != NULL &&
+            k->family->version != NULL) {
+            return 1;
+        }
+    }
+    PyErr_SetString(PyExc_TypeError, "not a known tensor");
+    return 0;
+}
+
+/* The entry of an object, or NULL without an exception unless there is an error. */
+static PyObject *
+find(Tracer *t, PyObject *tensor)
+{
+    PyObject *key = PyLong_FromVoidPtr(tensor);
+    PyObject *found = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(t->known, key));
+    Py_XDECREF(key);
+    if (found != NULL && !is_whole(found)) {
+        Py_CLEAR(found);
+    }
+    return found;
+}
+
+int
+known_has(Tracer *t, PyObject *value)
+{
+    if (!is_tensor(value)) {
+        return 0;
+    }
+    PyObject *found = find(t, value);
+    Py_XDECREF(found);
+    return found != NULL ? 1 : PyErr_Occurred() ? -1 : 0;
+}
+
+/* ---- before an operation ---- */
+
+static int
+same(PyObject *a, PyObject *b)
+{
+    return a == b ? 1 : PyObject_RichCompareBool(a, b, Py_EQ);
+}
+
+/* Do two fingerprints agree in everything but the version? */
+static int
+same_but_version(PyObject *a, PyObject *b)
+{
+    for (int i = 1; i < 5; i++) {
+        int equal = same(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i));
+        if (equal <= 0) {
+            return equal;
+        }
+    }
+    return 1;
+}
+
+/* The tensor as it is now against what is known of it: -1 with `Drop` if it has changed without a node. */
+static int
+compare(Known *k, PyObject *tensor)
+{
+    PyObject *found = fingerprint_of(tensor, tracer_knows.strided);
+    if (found == NULL) {
+        return -1;
+    }
+    int version = same(PyTuple_GET_ITEM(found, 0), k->family->version);
+    int rest = version <= 0 ? -1 : same_but_version(found, k->print);
+    if (version == 0) {
+        tracer_drop("tensor-changed", "version");
+    }
+    else if (rest == 0 && k->epoch == k->family->epoch) {
+        tracer_drop("tensor-changed", "metadata");
+        rest = -1;
+    }
+    if (rest < 0) {
+        Py_DECREF(found);
+        return -1;
+    }
+    Py_SETREF(k->print, found);
+    k->epoch = k->family->epoch;
+    return 0;
+}
+
+PyObject *
+known_lookup(Tracer *t, PyObject *tensor)
+{
+    PyObject *found = find(t, tensor);
+    if (found == NULL) {
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+        static PyObject *name; /* interned once */
+        if (name == NULL && (name = PyUnicode_InternFromString("_input")) == NULL) {
+            return NULL;
+        }
+        found = PyObject_CallMethodOneArg((PyObject *)t, name, tensor);
+        if (found != NULL && !is_whole(found)) {
+            Py_CLEAR(found);
+        }
+        return found;
+    }
+    if (compare((Known *)found, tensor) < 0) {
+        Py_CLEAR(found);
+    }
+    return found;
+}
+
+/* A tensor of which the program gets the sizes. (Items of a tuple result have no node of their own yet.) */
+int
+known_asked(Tracer *t, PyObject *known)
+{
+    if (!is_whole(known)) {
+        return -1;
+    }
+    Known *k = (Known *)known;
+    if (t->asked == NULL || !PyTuple_Check(k->index) || PyTuple_GET_SIZE(k->index) != 0) {
+        return 0;
+    }
+    PyObject *node = Py_NewRef(k->node), *sizes = Py_NewRef(PyTuple_GET_ITEM(k->print, 3));
+    int failed = PyDict_SetItem(t->asked, node, sizes);
+    Py_DECREF(node);
+    Py_DECREF(sizes);
+    return failed;
+}
+
+/* ---- after an operation ---- */
+
+/* An operand: borrowed from the list, which its caller holds. */
+static int
+operand(PyObject *tensors, Py_ssize_t i, PyObject **tensor, Known **known)
+{
+    PyObject *pair = PyList_GET_ITEM(tensors, i);
+    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2 || !is_whole(PyTuple_GET_ITEM(pair, 1))) {
+        PyErr_SetString(PyExc_TypeError, "operands are pairs of a tensor and what is known of it");
+        return -1;
+    }
+    *tensor = PyTuple_GET_ITEM(pair, 0);
+    *known = (Known *)PyTuple_GET_ITEM(pair, 1);
+    return 0;
+}
+
+/* Did the operation write to this operand? Its family moves on.
+ *
+ * Inference tensors have no version: there the operation's name has to do, and any input may have been written. */
+static int
+refresh_one(Tracer *t, PyObject *tensor, Family *f, int in_place)
+{
+    PyObject *version = tensor_version(NULL, tensor);
+    if (version == NULL) {
+        return -1;
+    }
+    if (version == Py_None) {
+        t->mutates |= f->outside;
+    }
+    int wrote = same(version, f->version);
+    wrote = wrote < 0 ? -1 : !wrote;
+    if (wrote == 0 && in_place) {
+        int grad = version == Py_None ? 0 : tensor_requires_grad(tensor);
+        wrote = grad < 0 ? -1 : !grad;
+    }
+    if (wrote > 0) {
+        Py_SETREF(f->version, Py_NewRef(version));
+        f->epoch++;
+        t->mutates |= f->outside;
+    }
+    Py_DECREF(version);
+    return wrote;
+}
+
+/* The node of the operation comes next. */
+static int
+note_writer(Tracer *t)
+{
+    PyObject *place = PyLong_FromSsize_t(PyList_GET_SIZE(t->nodes));
+    int failed = place == NULL || PyList_Append(t->writers, place) < 0;
+    Py_XDECREF(place);
+    return failed ? -1 : 0;
+}
+
+int
+known_refresh(Tracer *t, PyObject *tensors, int in_place)
+{
+    int wrote = 0;
+    PyObject *tensor;
+    Known *known;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); i++) {
+        int this = operand(tensors, i, &tensor, &known) < 0 ? -1 : refresh_one(t, tensor, known->family, in_place);
+        if (this < 0) {
+            return -1;
+        }
+        wrote |= this;
+    }
+    if (wrote && note_writer(t) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; wrote && i < PyList_GET_SIZE(tensors); i++) {
+        if (operand(tensors, i, &tensor, &known) < 0) {
+            return -1;
+        }
+        PyObject *print = fingerprint_of(tensor, tracer_knows.strided);
+        if (print == NULL) {
+            return -1;
+        }
+        Py_SETREF(known->print, print);
+        known->epoch = known->family->epoch;
+    }
+    return wrote;
+}
+
+/* The family of a fresh result: its base's, or that of an operand whose memory and counter it shares. */
+static Family *
+family_of(Tracer *t, PyObject *tensor, PyObject *print, PyObject *tensors)
+{
+    PyObject *base = tensor_view_base(tensor);
+    PyObject *found = base == NULL || base == Py_None ? NULL : find(t, base);
+    Py_XDECREF(base);
+    if (found != NULL) {
+        Family *family = (Family *)Py_NewRef((PyObject *)((Known *)found)->family);
+        Py_DECREF(found);
+        return family;
+    }
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    PyObject *version = PyTuple_GET_ITEM(print, 0), *pointer = PyTuple_GET_ITEM(print, 1), *ignored;
+    int outside = 0, somewhere = PyObject_IsTrue(pointer);
+    Known *known;
+    for (Py_ssize_t i = 0; somewhere > 0 && i < PyList_GET_SIZE(tensors); i++) {
+        int bad = operand(tensors, i, &ignored, &known) < 0;
+        int shares = bad ? -1 : same(PyTuple_GET_ITEM(known->print, 1), pointer);
+        int counter = shares > 0 ? same(known->family->version, version) : shares;
+        if (counter < 0) {
+            return NULL;
+        }
+        if (counter > 0) {
+            return (Family *)Py_NewRef((PyObject *)known->family);
+        }
+        outside |= shares && known->family->outside; /* memory but not the counter, as `.data` does */
+    }
+    return somewhere < 0 ? NULL : new_family(version, outside);
+}
+
+/* It is forgotten when it dies. The reference's callback is called with the reference, which `pop` takes for the
+ * answer if there is nothing to pop. */
+static int
+keep_while_alive(Tracer *t, PyObject *tensor, Known *known)
+{
+    PyObject *key = PyLong_FromVoidPtr(tensor);
+    PyObject *arguments[2] = {t->forget, key};
+    PyObject *callback = key == NULL ? NULL : PyObject_Vectorcall(tracer_knows.partial, arguments, 2, NULL);
+    PyObject *reference = callback == NULL ? NULL : PyWeakref_NewRef(tensor, callback);
+    int failed = reference == NULL || PyDict_SetItem(t->known, key, (PyObject *)known) < 0;
+    if (!failed) {
+        Py_XSETREF(known->reference, Py_NewRef(reference));
+    }
+    Py_XDECREF(reference);
+    Py_XDECREF(callback);
+    Py_XDECREF(key);
+    return failed ? -1 : 0;
+}
+
+int
+known_enter(Tracer *t, PyObject *result, PyObject *node, PyObject *index, PyObject *tensors)
+{
+    PyObject *print = fingerprint_of(result, tracer_knows.strided);
+    Family *family = print == NULL ? NULL : family_of(t, result, print, tensors);
+    Known *known = family == NULL ? NULL : (Known *)KnownType.tp_alloc(&KnownType, 0);
+    int failed = known == NULL;
+    if (!failed) {
+        known_fill(known, node, index, family, print);
+        failed = keep_while_alive(t, result, known) < 0;
+    }
+    Py_XDECREF(known);
+    Py_XDECREF(family);
+    Py_XDECREF(print);
+    return failed ? -1 : 0;
+}

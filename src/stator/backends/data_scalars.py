@@ -1,0 +1,154 @@
+"""Graphs that take numbers from tensors (`step.item()`, in optimizers), for backends that compile tensors alone.
+
+Enters: a torch-level graph. Leaves: two. The first one runs as it was captured: everything up to the last number that
+is taken from a tensor, and all arithmetic with such numbers. The second one is the rest, with these numbers as inputs,
+symbolic for whoever compiles it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import Source
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..support import graph_numbers
+
+_MODES = torch._C._set_grad_enabled
+
+
+@dataclass(frozen=True)
+class Split:
+    first: fx.GraphModule
+    rest: fx.GraphModule
+    examples: list[Any]  # inputs of the rest, without data
+    inputs: int  # of the whole; the rest takes them all, then the numbers
+    outputs: list[tuple[bool, int]]  # by result of the whole: is it one of the rest's, and which
+
+    def join(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Both parts as one, the rest by `compiled`."""
+        count = len(self.examples) - self.inputs
+
+        def run(*inputs: Any) -> Any:
+            made = self.first(*inputs)
+            rest = compiled(*inputs, *made[:count])
+            return tuple([rest[at] if later else made[count + at] for later, at in self.outputs])
+
+        return run
+
+
+def split(gm: fx.GraphModule, inputs: Sequence[Any]) -> Split | None:
+    """The two parts; None if no number is taken, or the parts would share more than inputs and floats."""
+    nodes = list(gm.graph.nodes)
+    last = max((i for i, n in enumerate(nodes) if n.op == "call_method" and n.target == "item"), default=None)
+    if last is None or not all(isinstance(value, torch.Tensor) for value in inputs):
+        return None
+    first = {node for node in nodes[: last + 1] if node.op != "placeholder"}
+    numbers: set[fx.Node] = set()
+    floats: set[fx.Node] = set()  # those that surely are floats
+    for node in nodes:
+        if node.op == "call_method" and node.target == "item":
+            numbers.add(node)
+        elif _is_arithmetic(node) and node.all_input_nodes and numbers.issuperset(node.all_input_nodes):
+            numbers.add(node)
+            if _gives_float(node) or not floats.isdisjoint(node.all_input_nodes):
+                floats.add(node)
+    first |= numbers
+    modes = [node for node in nodes if node.target is _MODES]
+    if not _can_be_split(nodes, first, floats, modes):
+        return None
+    return _parts(gm, inputs, nodes, first, [n for n in nodes if n in floats], modes)
+
+
+def _is_arithmetic(node: fx.Node) -> bool:
+    known = (operator.__name__, "_operator", graph_numbers.__name__)
+    return node.op == "call_function" and getattr(node.target, "__module__", None) in known and not node.kwargs
+
+
+def _gives_float(node: fx.Node) -> bool:
+    return getattr(node.target, "__module__", None) == graph_numbers.__name__ and node.target in _FLOATS
+
+
+_FLOATS = frozenset((graph_numbers.divide, graph_numbers.power, graph_numbers.root))
+
+
+def _can_be_split(nodes: list[fx.Node], first: set[fx.Node], floats: set[fx.Node], modes: list[fx.Node]) -> bool:
+    """What crosses are inputs and floats, and nobody differentiates through it: all of it runs without gradients."""
+    if not modes or modes[0].args != (False,) or modes[-1] in first:
+        return False
+    if nodes.index(modes[0]) != sum(node.op == "placeholder" for node in nodes):
+        return False
+    for node in nodes:
+        if node.op not in ("placeholder", "call_function", "call_method", "output"):
+            return False
+        crossing = [n for n in node.all_input_nodes if n in first] if node not in first else []
+        if node.op != "output" and not floats.issuperset(crossing):
+            return False
+    return True
+
+
+def _parts(
+    gm: fx.GraphModule, inputs: Sequence[Any], nodes: list[fx.Node], first: set[fx.Node], floats: list[fx.Node],
+    modes: list[fx.Node],
+) -> Split:  # fmt: skip
+    wanted: Any = gm.graph.output_node().args[0]
+    crossing = [n for n in floats if any(user not in first and user.op != "output" for user in n.users)]
+    graphs = fx.Graph(), fx.Graph()
+    copies: tuple[dict[fx.Node, fx.Node], dict[fx.Node, fx.Node]] = ({}, {})
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    for graph, copy in zip(graphs, copies, strict=True):
+        for node in placeholders:
+            copy[node] = graph.node_copy(node)
+    for node in crossing:
+        copies[1][node] = graphs[1].placeholder(node.name)
+    left = [m for m in modes if m in first]
+    graphs[1].call_function(_MODES, left[-1].args)
+    for node in nodes:
+        if node.op in ("call_function", "call_method"):
+            part = 0 if node in first else 1
+            copies[part][node] = graphs[part].node_copy(node, copies[part].__getitem__)
+    graphs[0].call_function(_MODES, modes[-1].args)
+    results: tuple[list[Any], list[Any]] = ([], [])
+    outputs = []
+    for value in wanted:
+        part = 0 if isinstance(value, fx.Node) and value in first else 1
+        outputs.append((part == 1, len(results[part])))
+        results[part].append(copies[part][value] if isinstance(value, fx.Node) else value)
+    graphs[0].output((*[copies[0][n] for n in crossing], *results[0]))
+    graphs[1].output(tuple(results[1]))
+    made = [fx.GraphModule(gm, graph) for graph in graphs]
+    made[1].meta.update(gm.meta)
+    return Split(made[0], made[1], _examples(made[1], inputs, len(crossing)), len(inputs), outputs)
+
+
+class _Named(Source):
+    """Where a number comes from, as far as torch asks."""
+
+    def __init__(self, number: int) -> None:
+        object.__setattr__(self, "_text", f"taken_{number}")
+
+    @property
+    def _name_template(self) -> str:
+        return self._text  # type: ignore[attr-defined, no-any-return]
+
+
+def _examples(rest: fx.GraphModule, inputs: Sequence[Any], numbers: int) -> list[Any]:
+    """Inputs of the rest: tensors without data, numbers without values."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv  # a quarter of a second, for few graphs
+
+    env = ShapeEnv()
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
+    examples: list[Any] = [mode.from_tensor(value, static_shapes=True) for value in inputs]
+    for i in range(numbers):
+        source = _Named(i)
+        hint = 0.5 + i / (numbers + 1)
+        symbol = env.create_unspecified_symbol(hint, source, DimDynamic.DYNAMIC)
+        examples.append(env.create_symfloatnode(symbol, hint=hint, source=source))
+    for node, value in zip(rest.graph.find_nodes(op="placeholder"), examples, strict=True):
+        node.meta["example_value"] = value
+    return examples

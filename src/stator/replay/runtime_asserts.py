@@ -1,0 +1,31 @@
+"""Running what a graph relies on before the graph itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..recording import Checks
+from ..support.graph_numbers import Failed, Unexpected
+
+
+def checking(compiled: Callable[..., Any], checks: Checks) -> Callable[..., Any]:
+    """The compiled graph behind its checks: where one comes out otherwise than it did, `Failed` is raised, and nothing
+    has been done. `Unexpected`: the program would go on, by another way."""
+    graph, positions, outcomes, expected = checks
+    compute = graph.forward  # (calling a graph module writes to stderr if it raises)
+
+    def run(*inputs: Any) -> Any:
+        try:
+            with torch.no_grad():
+                found = compute(*[inputs[position] for position in positions])
+        except Exception as error:
+            raise Failed("a check") from error
+        if found != outcomes:
+            changed = any(e and a is not b for a, b, e in zip(found, outcomes, expected, strict=True))
+            raise (Unexpected if changed else Failed)("a tensor is not as true as it was")
+        return compiled(*inputs)
+
+    return run

@@ -1,0 +1,411 @@
+"""The table of C callables: which rule each goes by.
+
+A callable without a rule ends the recording: C code that nobody vouched for may read or change anything. Python
+functions need no rule, their frames are watched.
+"""
+
+from __future__ import annotations
+
+import _abc  # type: ignore[import-not-found]
+import _heapq
+import _operator
+import builtins
+import collections
+import functools
+import itertools
+import math
+import operator
+import os
+import re
+import sys
+import types
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ... import _native
+from ...support.guard_readers import class_dict, is_open
+from ..graph_break import Drop
+from ..observe import locks
+from ..tensors.operators import SCRIPTED
+from . import logging_calls, optimizers, other_compiler, user_hints
+from .methods import change_first, dict_get, method_rule, object_method
+from .rules import (
+    C_DESCRIPTORS,
+    Args,
+    Rule,
+    advance,
+    answer_overrides,
+    ask_for_break,
+    autocast_setting,
+    call_attrgetter,
+    call_compiled,
+    call_first,
+    call_methodcaller,
+    call_partial,
+    calls_back,
+    check_abstract,
+    compare_identity,
+    compile_pattern,
+    context_variable,
+    convert_text,
+    count_modes,
+    delete_attribute,
+    delete_attribute_plainly,
+    exception_info,
+    follow_weak_reference,
+    get_attribute,
+    get_attribute_plainly,
+    get_item,
+    hand_out_mode,
+    hash_of,
+    identity_of,
+    namespace_of,
+    no_mode,
+    nothing,
+    numpy_of_numbers,
+    own_globals,
+    pure,
+    random_state,
+    read_again,
+    read_length,
+    read_type,
+    scripted,
+    set_attribute,
+    set_attribute_plainly,
+    shallow,
+    show,
+    show_plainly,
+    state,
+    takes,
+    type_call,
+)
+from .side_effect_calls import break_for, name_of
+
+if TYPE_CHECKING:
+    from ..observe.handlers import Handlers
+
+
+def _all_of(module: Any) -> list[Any]:
+    return [value for value in vars(module).values() if issubclass(type(value), types.BuiltinFunctionType)]
+
+
+def _named(module: Any, names: str) -> list[Any]:
+    return [getattr(module, name) for name in names.split() if hasattr(module, name)]
+
+
+_CONTEXT_OF_TORCH = (
+    _named(torch._C, "is_grad_enabled is_inference_mode_enabled get_default_dtype _get_tracing_state")
+    + _named(torch._C, "_len_torch_dispatch_stack")
+    + _named(torch._C, "_is_any_autocast_enabled is_any_autocast_enabled")
+    + _named(torch, "is_grad_enabled is_inference_mode_enabled get_default_dtype")
+    + _named(torch._C, "_is_tracing")
+)
+_AUTOCAST_SETTINGS = [
+    f
+    for owner in (torch, torch._C)
+    for f in _named(owner, "is_autocast_enabled is_autocast_cpu_enabled is_autocast_cache_enabled get_autocast_dtype")
+    + _named(owner, "get_autocast_gpu_dtype get_autocast_cpu_dtype")
+]
+_UNSEEN_FUNCTIONS = ("from_numpy", "frombuffer", "_from_functional_tensor", "_from_blob", "range", "nested_tensor")
+_FUNCTIONS_OF_TORCH = [
+    getattr(torch._C._VariableFunctions, name)
+    for name in dir(torch._C._VariableFunctions)
+    if not name.startswith("__") and name not in _UNSEEN_FUNCTIONS
+]
+_FUNCTIONS_OF_TORCH += [
+    f
+    for name in "_nn _linalg _fft _special _sparse _nested".split()
+    for f in _all_of(getattr(torch._C, name))
+    if f.__name__ not in _UNSEEN_FUNCTIONS
+]
+_PURE_OPERATORS = [
+    f for f in _all_of(_operator) if f.__name__[0] != "_" and not f.__name__.startswith(("i", "set", "del"))
+]
+_CLASSES_OF_ITERTOOLS = [cls for cls in vars(itertools).values() if isinstance(cls, type)]
+
+# Rule, callables, and why that rule is right for them. What comes first counts.
+_TABLE: list[tuple[Rule, Iterable[Any], str]] = [
+    (
+        calls_back,
+        _named(builtins, "all any filter frozenset iter map max min set sorted sum"),
+        "compare, add, hash or call what they find in their arguments",
+    ),
+    (shallow, _named(builtins, "list tuple enumerate reversed zip slice"), "hold items without looking into them"),
+    (
+        pure,
+        _named(builtins, "abs complex dict float int pow round chr ord bin hex oct divmod range"),
+        "compute from their arguments alone",
+    ),
+    (convert_text, [bytes, bytearray], "compute from their arguments, and by what codecs there are"),
+    (show, _named(builtins, "str repr format ascii"), "read what they show, all the way down"),
+    (read_type, [isinstance, issubclass, callable], "look at classes only"),
+    (read_length, [len, bool], "a container's length is all they ask for"),
+    (nothing, [super, property, staticmethod, classmethod, object, locals], "keep what they get, and read nothing"),
+    (own_globals, [globals], "hands out the dict that the frame reads its globals from"),
+    (type_call, [type], "with one argument, reads its class"),
+    (get_attribute, [getattr, hasattr], "an attribute lookup like any other"),
+    (set_attribute, [setattr], "an attribute written like any other"),
+    (delete_attribute, [delattr], "an attribute deleted like any other"),
+    (namespace_of, [vars], "hands out an object's dict"),
+    (advance, [next], "moves an iterator on"),
+    (pure, _all_of(math), "computes from numbers"),
+    (compare_identity, [operator.is_, operator.is_not], "which object it is matters, not what is in it"),
+    (get_item, [operator.getitem], "an item read like any other"),
+    (call_first, _named(operator, "call"), "a call like any other"),
+    (pure, _PURE_OPERATORS, "the operators that change nothing"),
+    (pure, [operator.index, operator.inv, operator.invert], "left out above for how their names begin"),
+    (calls_back, [functools.reduce, functools.cmp_to_key], "call their first argument"),
+    (pure, [functools.partial], "made here; calls of it have a rule of their own"),
+    (calls_back, _CLASSES_OF_ITERTOOLS, "call or compare what they find in their arguments"),
+    (change_first, _all_of(_heapq), "compare the items of a list and move them"),
+    (change_first, [collections._count_elements], "counts in the dict that it is given"),  # type: ignore[attr-defined]
+    (hash_of, [hash], "of values, not of identities"),
+    (identity_of, [id], "good as a key within one run"),
+    (compile_pattern, [re._compiler.compile], "computes from texts"),  # type: ignore[attr-defined]
+    (exception_info, [sys.exc_info], "the exception being handled here is a fresh object"),
+    (read_again, [sys.getrecursionlimit], "a setting, which the guards read again"),
+    (
+        read_again,
+        _named(torch._C, "_cuda_getDeviceCount _cuda_isCurrentStreamCapturing"),
+        "the state of devices, which the guards ask again",
+    ),
+    (nothing, [sys.intern], "gives back an equal string"),
+    (pure, [os.fspath], "asks the path for its text, in Python"),
+    (pure, _named(collections, "deque OrderedDict"), "hold what they find in their arguments"),
+    (calls_back, [collections.defaultdict], "keeps a factory to call"),
+    (
+        pure,
+        [types.SimpleNamespace, types.MappingProxyType, types.MethodType, types.GenericAlias, types.UnionType],
+        "hold what they get",
+    ),
+    (pure, [operator.itemgetter, operator.attrgetter, operator.methodcaller], "made here; their calls have rules"),
+    (pure, [torch._C._dynamo.eval_frame.set_eval_frame], "turns torch's own compiler off and on, which is off here"),
+    (check_abstract, [_abc._abc_instancecheck, _abc._abc_subclasscheck], "answers change when a class is registered"),
+    (read_type, [_abc.get_cache_token], "counts registered classes, and `check_abstract` guards that"),
+    (pure, [torch.Size, torch.device, torch.finfo, torch.iinfo], "constants made from constants"),
+    (nothing, [weakref.ref], "following it has a rule of its own"),
+    (
+        answer_overrides,
+        _named(torch._C, "_has_torch_function _has_torch_function_unary _has_torch_function_variadic"),
+        "would report the mode that watches",
+    ),
+    (
+        no_mode,
+        _named(torch._C, "_is_torch_function_mode_enabled"),
+        "would report the mode that watches",
+    ),
+    (hand_out_mode, _named(torch._C, "_get_function_stack_at"), "would hand out the mode that watches"),
+    (count_modes, _named(torch._C, "_len_torch_function_stack"), "would report the mode that watches"),
+    (nothing, _named(torch._C, "_log_api_usage_once _set_grad_enabled"), "the tensor mode sees what matters of them"),
+    (state, _CONTEXT_OF_TORCH, "every recording guards this state as a whole"),
+    (autocast_setting, _AUTOCAST_SETTINGS, "guarded as a whole only while autocast is on"),
+    (nothing, _FUNCTIONS_OF_TORCH, "operations: the tensor mode sees them"),
+    *logging_calls.TABLE,
+    (
+        random_state,
+        _named(torch, "manual_seed seed initial_seed get_rng_state set_rng_state"),
+        "wrapped by torch's own compiler, and broken there otherwise",
+    ),
+    (
+        other_compiler.ask_for_compiler,
+        [torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling],
+        "torch's own functions may take a way that comes to other results if one is at work",
+    ),
+    (
+        optimizers.group_tensors,
+        _named(torch._C, "_group_tensors_by_device_and_dtype"),
+        "hands out the tensors that it is given, in other lists",
+    ),
+    (
+        read_again,
+        _named(torch.autograd, "_profiler_enabled") + _named(torch._C, "_accelerator_getAccelerator"),
+        "settings, which the guards read again",
+    ),
+    (locks.leave_lock, [locks.LOCK.__exit__], "the end of a `with` that has taken a lock"),
+    (ask_for_break, [user_hints.graph_break], "the program asks for a break"),
+]
+RULES: dict[int, Rule] = {}
+_ALIVE: list[Any] = []
+for _rule, _callables, _why in _TABLE:
+    for _callable in _callables:
+        RULES.setdefault(id(_callable), _rule)
+        _ALIVE.append(_callable)
+# torch wraps some of its functions so that its own compiler leaves them alone, once that compiler is loaded.
+_WRAPPER_OF_TORCH: types.CodeType = torch._compile._disable_dynamo(lambda: None).__code__
+# Python functions with a rule: their calls have to be reported, where otherwise the frame that follows is.
+INTERCEPTED: tuple[types.CodeType, ...] = (
+    *(f.__code__ for f in _ALIVE if isinstance(f, types.FunctionType)),
+    _WRAPPER_OF_TORCH,
+)
+
+_STATE_PREFIXES = ("_get_", "_is_", "is_", "get_", "_are_", "_has_", "has_")
+_SAFE_NEW: tuple[type, ...] = (object, list, dict, tuple, set, frozenset, str, int, float, bytes, collections.deque)
+_SAFE_NEW += (collections.OrderedDict, collections.defaultdict, types.SimpleNamespace, torch.device)
+
+
+def constructor_rule(r: Handlers, cls: type, args: Args, kwnames: tuple[str, ...]) -> None:
+    """A class without an entry in the table is called."""
+    meta = type(cls)
+    if is_open(meta):
+        r.classes.note(meta)
+        if isinstance(_native.mro_lookup(meta, "__call__"), types.FunctionType):
+            return  # its own frame is watched
+    _construct(r, cls, args, kwnames)
+
+
+@takes(1)
+def call_class(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`type.__call__`, as a metaclass uses it: the class is called, whatever the metaclass says."""
+    cls = args[0]
+    if not issubclass(type(cls), type):
+        return  # raises TypeError by itself
+    rule = RULES.get(id(cls))
+    if rule is None:
+        _construct(r, cls, args[1:], kwnames)
+    elif rule(r, cls, args[1:], kwnames) is not None:
+        raise Drop("unknown-callable", f"type.__call__ of {cls.__qualname__}")
+
+
+def _construct(r: Handlers, cls: type, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`__new__` and `__init__` of a class are called."""
+    if issubclass(cls, BaseException) and not is_open(cls):
+        return
+    new = r.classes.entry(cls, "__new__")
+    if issubclass(type(new), types.BuiltinFunctionType):
+        base = new.__self__
+        if not (base in _SAFE_NEW or (isinstance(base, type) and issubclass(base, BaseException))):
+            raise Drop(break_for(cls), name_of(cls))
+        if base is not object:
+            pure(r, cls, args, kwnames)
+    r.classes.note(cls)
+    if r.classes.entry(cls, "__del__") is not _native.MISSING:  # when it runs depends on who else holds the object
+        raise Drop("finalizer", f"{cls.__qualname__}.__del__")
+    for name in ("__new__", "__init__"):
+        function = r.classes.entry(cls, name)
+        function = function.__func__ if issubclass(type(function), staticmethod) else function
+        if issubclass(type(function), types.FunctionType):
+            r.note_arguments(function, len(args) - len(kwnames) + 1, kwnames)
+    init = r.classes.entry(cls, "__init__")
+    if issubclass(type(init), types.WrapperDescriptorType) and init.__objclass__ is not object:
+        pure(r, cls, args, kwnames)
+
+
+def torch_state_reader(func: Any) -> bool:
+    """A C function of torch that only reports a setting."""
+    if not issubclass(type(func), types.BuiltinFunctionType) or not func.__name__.startswith(_STATE_PREFIXES):
+        return False
+    return (func.__module__ or "").split(".")[0] == "torch"
+
+
+RULES[id(class_dict(type)["__call__"])] = call_class
+
+
+_BY_TYPE: dict[type, Rule] = {
+    functools._lru_cache_wrapper: logging_calls.call_cached,
+    weakref.ReferenceType: follow_weak_reference,
+    functools.partial: call_partial,
+    _native.Compiled: call_compiled,
+    operator.itemgetter: pure,
+    operator.attrgetter: call_attrgetter,
+    operator.methodcaller: call_methodcaller,
+    **dict.fromkeys(SCRIPTED, scripted),
+    **({sys.modules["numpy"].ufunc: numpy_of_numbers} if "numpy" in sys.modules else {}),
+}
+
+
+_WITHOUT_RULE = frozenset({types.FunctionType, types.MethodType, types.MethodWrapperType})
+
+
+# Rules that must be asked at every call, since what they note depends on more than which arguments are outside objects.
+_ASKED_ALWAYS = frozenset(
+    {
+        calls_back,
+        change_first,
+        get_item,
+        own_globals,
+        get_attribute,
+        get_attribute_plainly,
+        set_attribute,
+        set_attribute_plainly,
+        delete_attribute,
+        delete_attribute_plainly,
+        namespace_of,
+        read_again,
+        compile_pattern,
+        logging_calls.call_cached,
+        show,
+        show_plainly,
+    }
+    | {
+        context_variable,
+        follow_weak_reference,
+        answer_overrides,
+        autocast_setting,
+        call_class,
+        convert_text,
+        call_first,
+        call_partial,
+        call_compiled,
+        call_attrgetter,
+        call_methodcaller,
+        object_method,
+        other_compiler.ask_for_compiler,
+        optimizers.group_tensors,
+        locks.leave_lock,
+        scripted,
+        numpy_of_numbers,
+    }
+)
+
+
+def may_be_approved(func: Any, rule: Rule) -> bool:
+    """Can the C side skip calls of this callable whose arguments are all fresh?"""
+    return rule not in _ASKED_ALWAYS and (id(func) in RULES or issubclass(type(func), C_DESCRIPTORS))
+
+
+def reads_arguments_only(func: Any) -> bool:
+    """May C code call this C function on arguments that were exposed all the way down?"""
+    rule = RULES.get(id(func))
+    if rule is None and issubclass(type(func), C_DESCRIPTORS):
+        rule = method_rule(func)
+    return rule in (pure, shallow, show, read_type, read_length, nothing, state, dict_get)
+
+
+def rule_for(func: Any) -> Rule | None:
+    """The rule of a callable; None for a Python function that is to be watched, and for what nothing is known of."""
+    rule = RULES.get(id(func))
+    if rule is not None:
+        return rule
+    if issubclass(type(func), types.FunctionType):
+        return RULES.get(id(func.__wrapped__)) if func.__code__ is _WRAPPER_OF_TORCH else None
+    if issubclass(type(func), C_DESCRIPTORS):
+        return method_rule(func)
+    if type(func) in _WITHOUT_RULE:
+        return None
+    if issubclass(type(func), types.BuiltinFunctionType) and func.__name__ == "__new__" and func.__self__ in _SAFE_NEW:
+        return pure
+    if torch_state_reader(func):
+        return read_again
+    if issubclass(type(func), types.BuiltinFunctionType) and (func.__module__ or "").startswith("torch._ops."):
+        return nothing  # an operator by its name in `torch.ops`: the tensor mode sees it
+    return _BY_TYPE.get(type(func))
+
+
+def bound_parts(func: Any) -> tuple[Any, Any] | None:
+    """A bound C method as (unbound descriptor, self)."""
+    if not issubclass(type(func), (types.BuiltinFunctionType, types.MethodWrapperType)):
+        return None
+    owner = func.__self__
+    if owner is None or issubclass(type(owner), types.ModuleType) or type(owner).__module__ == "pybind11_builtins":
+        return None
+    if type(func) is types.MethodWrapperType:
+        return class_dict(func.__objclass__)[func.__name__], owner
+    classes = type(owner).__mro__ + (owner.__mro__ if issubclass(type(owner), type) else ())
+    for cls in classes:  # the first C descriptor of that name: what stands before it in the MRO was passed by `super`
+        found = class_dict(cls).get(func.__name__)
+        if issubclass(type(found), C_DESCRIPTORS):
+            return found, owner
+    return None

@@ -1,0 +1,317 @@
+"""Rules for methods of builtin types: which of them read a container, and which change it, and how."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import copyreg
+import functools
+import itertools
+import re
+import types
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...support.guard_readers import container_kind, is_open
+from ..graph_break import Drop
+from ..objects.constants import is_constant
+from ..objects.containers import append, change_all, change_key, items_at, read_key
+from .rules import (
+    Args,
+    Rule,
+    advance,
+    context_variable,
+    convert_text,
+    delete_attribute_plainly,
+    format_text,
+    get_attribute,
+    get_attribute_plainly,
+    get_item,
+    makes_texts,
+    nothing,
+    pure,
+    pure_of_class,
+    read_length,
+    read_type,
+    set_attribute_plainly,
+    shallow,
+    show_plainly,
+    takes,
+)
+
+if TYPE_CHECKING:
+    from ..observe.handlers import Handlers
+
+
+@takes(1)
+def change_first(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Changes its first argument, a list or a dict, by what it finds in it and in the others."""
+    pure(r, func, args, ())
+    _change(r, func, args, kwnames)
+
+
+@takes(1)
+def _add_to(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    origin = r.ledger.find(args[0])
+    if origin is not None:
+        append(r.ledger, origin, args[0])
+
+
+@takes(1)
+def _extend(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    shallow(r, func, args[1:], ())
+    _add_to(r, func, args, kwnames)
+
+
+@takes(1)
+def _change(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    shallow(r, func, args[1:], ())
+    origin = r.ledger.find(args[0])
+    if origin is not None:
+        change_all(r.ledger, origin, args[0], _gone(func.__name__, args))
+
+
+# Methods of lists, sets and deques that let go of no item; and those that let go of what is at one place.
+_KEEP_ALL = frozenset("insert reverse rotate append appendleft extend extendleft add update __ior__ __iadd__".split())
+_PLACES = {"pop": -1, "popleft": 0, "__setitem__": None, "__delitem__": None}
+
+
+def _gone(method: str, args: Args) -> Iterable[Any] | None:
+    """The items that a method lets go of; None: any."""
+    bounded = issubclass(type(args[0]), collections.deque) and collections.deque.maxlen.__get__(args[0]) is not None
+    if method in _KEEP_ALL and not bounded and not issubclass(type(args[0]), dict):
+        return ()
+    if method in _PLACES:
+        return items_at(args[0], args[1] if len(args) > 1 else _PLACES[method])
+    return None
+
+
+@takes(2)
+def dict_get(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    r.hashed(args[1])
+    origin = r.ledger.find(args[0])
+    if origin is not None:
+        read_key(r.ledger, origin, args[0], args[1])
+
+
+@takes(2)
+def _dict_contains(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    r.contains(args[1], args[0])
+
+
+@takes(2)
+def _dict_set(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    r.hashed(args[1])
+    origin = r.ledger.find(args[0])
+    if origin is not None:
+        change_key(r.ledger, origin, args[0], args[1])
+
+
+@takes(2)
+def _dict_take(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`pop`, `setdefault`, `__delitem__`: look, then change one key."""
+    if container_kind(type(args[0])) != "dict":
+        _change(r, func, args, kwnames)
+        return
+    dict_get(r, func, args, kwnames)
+    origin = r.ledger.find(args[0])
+    if origin is not None:
+        change_key(r.ledger, origin, args[0], args[1], remove=func.__name__ != "setdefault")
+
+
+@takes(1)
+def _dict_update(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    pure(r, func, args[1:], ())
+    origin = r.ledger.find(args[0])
+    if origin is None:
+        return
+    positional = args[1 : len(args) - len(kwnames)]
+    if all(issubclass(type(arg), dict) for arg in positional):
+        for key in itertools.chain(*positional, kwnames):
+            change_key(r.ledger, origin, args[0], key)
+    else:
+        change_all(r.ledger, origin, args[0])
+
+
+@takes(1)
+def _remove(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    r.consult_deep(args[0])
+    _change(r, func, args, kwnames)
+
+
+@takes(1)
+def _pop_of_set(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    if r.ledger.find(args[0]) is not None:
+        raise Drop("unguardable", "set.pop goes by where the last one stopped")
+
+
+@takes(1)
+def _sort(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    for arg in args[1:]:
+        r.consult_callable(arg)
+    r.consult_deep(args[0])
+    if makes_texts(args):
+        r.show(args[0], "__repr__")
+    _change(r, func, args, kwnames)
+
+
+_METHODS: dict[str, dict[Rule, str]] = {
+    "list": {
+        _sort: "sort",
+        _add_to: "append",
+        _extend: "extend __iadd__",
+        _remove: "remove",
+        _change: "insert pop clear reverse __setitem__ __delitem__ __imul__ __init__",
+    },
+    "dict": {
+        dict_get: "get",
+        get_item: "__getitem__",
+        _dict_contains: "__contains__",
+        _dict_set: "__setitem__",
+        _dict_take: "pop setdefault __delitem__",
+        _dict_update: "update __ior__",
+        _change: "clear popitem move_to_end __init__ __missing__",
+        read_length: "__len__",
+    },
+    "set": {
+        _pop_of_set: "pop",
+        _change: "add discard remove clear update difference_update intersection_update "
+        "symmetric_difference_update __ior__ __iand__ __isub__ __ixor__ __init__",
+    },
+    "deque": {
+        _change: "append appendleft extend extendleft insert pop popleft remove clear rotate reverse "
+        "__setitem__ __delitem__ __iadd__ __init__",
+    },
+    "tuple": {},
+}
+_BY_METHOD: dict[tuple[str, str], Rule] = {
+    (kind, name): rule for kind, rules in _METHODS.items() for rule, names in rules.items() for name in names.split()
+}
+_IMMUTABLE_TYPES = (str, bytes, int, float, complex, bool, tuple, frozenset, range, slice, type(None), torch.Size)
+_ITERABLES: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), "", b"", range(0), collections.deque())
+ITERATOR_TYPES = tuple(
+    {type(iter(iterable)) for iterable in _ITERABLES}
+    | {type(reversed([])), type(reversed({})), enumerate, zip, map, filter, reversed}
+    | {cls for cls in vars(itertools).values() if isinstance(cls, type)}
+    | {types.GeneratorType, type({}.keys()), type({}.values()), type({}.items())}
+    | {type(collections.OrderedDict().keys()), type(collections.OrderedDict().items())}
+    | {type(collections.OrderedDict().values()), type(iter(collections.OrderedDict()))}
+)
+
+
+@takes(1)
+def object_method(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Special methods of `object` and of builtin exceptions."""
+    name = func.__name__
+    if name in ("__eq__", "__ne__", "__hash__"):
+        for arg in args:
+            r.ledger.use_identity(arg)
+            r.touch(arg)
+    elif name == "__reduce_ex__":
+        _reduce(r, args)
+    elif name in ("__reduce__", "__getstate__", "__sizeof__", "__dir__"):
+        raise Drop("unknown-callable", f"object.{name}")
+    elif name in _EXCEPTION_CHANGES and args and r.ledger.find(args[0]) is not None:
+        if issubclass(type(args[0]), BaseException):
+            raise Drop("unguardable", f"{name} of an outside exception")
+    else:
+        pure_of_class(r, args)
+
+
+# What these change is kept by C code, or is written past the attributes of the exception.
+_EXCEPTION_CHANGES = frozenset({"__init__", "__setstate__", "add_note", "with_traceback"})
+
+
+def _reduce(r: Handlers, args: Args) -> None:
+    """`object.__reduce_ex__`, as `copy` uses it: hands out the instance dict and `copyreg.__newobj__`."""
+    value = args[0]
+    if is_constant(value):
+        return
+    if type(value) in (set, frozenset, collections.deque):
+        r.consult_deep(value)  # its items, in a list
+        return
+    reduce = r.classes.entry(type(value), "__reduce__")
+    if not is_open(type(value)) or reduce is not object.__reduce__ or args[1:] != (4,):
+        raise Drop("unknown-callable", f"{type(value).__qualname__}.__reduce_ex__")
+    if copyreg._slotnames(type(value)):  # type: ignore[attr-defined]
+        raise Drop("unknown-callable", f"{type(value).__qualname__}.__reduce_ex__ with slots")
+    r.classes.note(type(value))
+    origin = r.ledger.find(value)
+    if origin is not None:
+        r.attributes.instance_dict(origin, value)
+    read_key(r.ledger, r.ledger.constant(vars(copyreg)), vars(copyreg), "__newobj__")
+
+
+@takes(2)
+def _pass_descriptor(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`property.__get__` and its kin."""
+    r.attributes.pass_descriptor(args[0], args[1])
+
+
+def unseen_by_the_mode(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """A method of tensors that the tensor mode is not told of."""
+    raise Drop("tensor-data-ptr", func.__name__)
+
+
+def reaches_the_mode(name: str) -> bool:
+    """Is the tensor mode told of calls of this method of tensors? An operation's name does not vouch for that."""
+    if name in _HIDDEN_TENSOR_METHODS:
+        return False
+    return name in _NOT_OPERATIONS or name.startswith("__") or hasattr(torch.ops.aten, name)
+
+
+@functools.cache  # of descriptors of C types, which live as long as the process
+def method_rule(func: Any) -> Rule | None:
+    """The rule of a method of a builtin type (an unbound C descriptor)."""
+    cls, name = func.__objclass__, func.__name__
+    if issubclass(cls, torch._C.TensorBase):
+        return nothing if reaches_the_mode(name) else unseen_by_the_mode
+    if name == "__getattribute__":
+        return get_attribute if cls is type else get_attribute_plainly if cls is object else None
+    if cls is object and name in ("__setattr__", "__delattr__"):
+        return set_attribute_plainly if name == "__setattr__" else delete_attribute_plainly
+    if cls is str and name in ("format", "format_map"):
+        return format_text
+    if cls in (str, bytes, bytearray) and name in ("encode", "decode"):
+        return convert_text
+    shows = name in ("__repr__", "__str__", "__format__")
+    if shows and (cls is object or issubclass(cls, BaseException) or container_kind(cls) is not None):
+        return show_plainly
+    if cls in _IMMUTABLE_TYPES or cls is bytearray:  # an outside bytearray ends the recording when consulted
+        return pure
+    if cls is re.Pattern and name in ("split", "findall"):  # others give a match, which nobody can make again
+        return pure
+    kind = container_kind(cls)
+    if kind is not None and cls.__module__ in ("builtins", "collections", "_collections"):
+        default: Rule = shallow if name in _SHALLOW_METHODS else pure
+        return _BY_METHOD.get((kind, name), default)
+    if cls is object or issubclass(cls, BaseException):
+        return object_method
+    if cls is type and name in ("__instancecheck__", "__subclasscheck__", "mro", "__repr__", "__or__"):
+        return read_type
+    if cls in ITERATOR_TYPES:
+        return advance if name in ("__next__", "send", "throw", "close") else pure
+    if cls is contextvars.ContextVar and name == "get":
+        return context_variable
+    if cls in (types.FunctionType, types.MethodType) and name == "__get__":
+        return nothing
+    if cls in (property, staticmethod, classmethod) and name == "__get__":
+        return _pass_descriptor
+    if cls in (types.MappingProxyType, types.GenericAlias, types.UnionType):
+        return pure
+    return None
+
+
+_SHALLOW_METHODS = frozenset("keys values items copy __iter__ __len__ __getitem__ __reversed__ __add__ __mul__".split())
+# A test walks all methods of tensors and finds these; `torch.overrides` claims that it is told of some of them.
+_HIDDEN_TENSOR_METHODS = frozenset(
+    "__new__ __delitem__ __setstate__ set_ as_subclass _make_subclass _make_wrapper_subclass _dtensor__new__ "
+    "_use_count _fix_weakref _view_func _view_func_unsafe _rev_view_func_unsafe".split()
+)
+# Those that it is told of although they are no operations: for all others, an operation of the same name is asked for.
+_NOT_OPERATIONS = frozenset(
+    "_is_view apply_ bfloat16 byte char mtia xpu ipu const_data_ptr data_ptr double cdouble float cfloat bool half "
+    "int long map_ map2_ ndimension nelement new new_tensor numpy short untyped_storage tolist type".split()
+)

@@ -1,0 +1,537 @@
+"""What a C callable may read and change: one function per kind of callable, called just before it runs.
+
+A rule gets the handlers, the callable and its arguments, and notes what the call is going to read or change. It may
+give back another callable to be called in its place. `watch.calls` says which callable has which rule.
+"""
+
+from __future__ import annotations
+
+import _string  # type: ignore[import-not-found]  # what `str.format` itself parses its fields with
+import codecs
+import functools
+import gc
+import itertools
+import operator
+import re
+import sys
+import types
+from abc import get_cache_token
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.overrides
+
+from ... import _native
+from ...recording import Edge, Fact
+from ...support.guard_readers import autocast_part, container_kind
+from ..graph_break import Drop
+from ..objects.constants import is_constant
+from ..objects.containers import expose, measure
+from ..objects.identity import Identity
+from ..objects.repr_reads import asks_for_repr
+
+if TYPE_CHECKING:
+    from ..observe.handlers import Handlers
+
+_C: Any = torch._C
+C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+Args = tuple[Any, ...]
+Rule = Callable[["Handlers", Any, Args, tuple[str, ...]], Any]
+
+
+def takes(count: int) -> Callable[[Rule], Rule]:
+    """This rule looks at so many arguments. A call with fewer raises before it reads anything."""
+
+    def decorate(rule: Rule) -> Rule:
+        @functools.wraps(rule)
+        def checked(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+            return rule(r, func, args, kwnames) if len(args) >= count else None
+
+        return checked
+
+    return decorate
+
+
+def shallow(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Takes its arguments apart, one level, and looks no further."""
+    for arg in args:
+        r.consult(arg)
+
+
+def pure(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Reads its arguments, all the way down if it likes (formatting, comparing, hashing), and nothing else."""
+    for arg in args:
+        r.consult_deep(arg)
+
+
+def compare_identity(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`operator.is_`, `operator.is_not`."""
+    for arg in args:
+        r.touch_type(arg)
+        r.ledger.use_identity(arg)
+
+
+@takes(2)
+def get_item(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`operator.getitem`, `dict.__getitem__`."""
+    r.item(args[0], args[1])
+
+
+def own_globals(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`globals()`: the dict of the frame that calls it, four frames up from here."""
+    r.ledger.constant(sys._getframe(4).f_globals)
+
+
+def check_abstract(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`isinstance` with an abstract class: its answer changes when somebody registers a class."""
+    read_type(r, func, args, kwnames)
+    r.ledger.read(r.ledger.constant(get_cache_token), Edge.CALL, (), get_cache_token())
+
+
+def calls_back(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Calls some of its arguments with what it finds in the others."""
+    for arg in args:
+        r.consult_callable(arg)
+        r.consult_deep(arg)
+        if makes_texts(args):
+            r.show(arg, "__repr__")
+
+
+def convert_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`str.encode`, `bytes.decode`, `bytes(text, …)`: what is done about errors is looked up by name, among handlers
+    that others may replace; so are codecs that are not built in."""
+    pure(r, func, args, kwnames)
+    split = len(args) - len(kwnames)
+    given = dict(zip(("text", "encoding", "errors"), args[:split], strict=False))
+    given.update(zip(kwnames, args[split:], strict=True))
+    for name, look_up in (("encoding", codecs.lookup), ("errors", codecs.lookup_error)):
+        key = given.get(name)
+        if key is None or (type(key) is str and key.lower() in _BUILT_IN):
+            continue
+        if type(key) is not str:
+            raise Drop("unguardable", f"{name} of a text that is no text")
+        try:
+            found = r.paused(look_up, key)
+        except LookupError:
+            raise Drop("unknown-callable", f"{name}={key!r}") from None
+        origin = r.ledger.read(r.ledger.constant(look_up), Edge.CALL, (key,), found)
+        r.ledger.require(origin, Fact.IS, found)
+
+
+# CPython knows these before it looks anywhere.
+_BUILT_IN = frozenset(
+    "strict utf-8 utf8 utf_8 ascii us-ascii latin-1 latin1 iso-8859-1 iso8859-1 utf-16 utf-32".split()
+)
+
+_TEXTS = {str: "__str__", repr: "__repr__", ascii: "__repr__", format: "__format__"}
+
+
+def makes_texts(args: Args) -> bool:
+    """Is one of these called by C code, with what it finds in the others?"""
+    return any(arg is text for arg in args for text in _TEXTS)
+
+
+def show(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`str`, `repr`, `ascii`, `format`."""
+    if func is str and len(args) > 1:
+        convert_text(r, func, args, kwnames)
+    for arg in args:
+        r.show(arg, _TEXTS[func])
+
+
+@takes(1)
+def show_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`object.__repr__` and its kin, of containers and exceptions too: what the class says is passed by."""
+    value = args[0]
+    if func is object.__repr__ and not is_constant(value):
+        raise Drop("identity", "object.__repr__")
+    parts = value.args if issubclass(type(value), BaseException) else () if func.__objclass__ is object else value
+    for part in (*parts, *(dict.values(value) if issubclass(type(value), dict) else ())):
+        r.show(part, "__repr__")
+    if func.__objclass__ is object:
+        r.show(value, "__repr__" if func.__name__ == "__str__" else "__str__")
+    pure(r, func, args, kwnames)
+
+
+@takes(1)
+def format_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`str.format`: a field may reach into its argument."""
+    pure(r, func, args, kwnames)
+    method = "__repr__" if asks_for_repr(args[0]) else "__format__"
+    if not issubclass(type(args[0]), str) or func.__name__ == "format_map":
+        if any(c in str(args[0]) for c in ".["):
+            raise Drop("unknown-callable", "str.format_map with attributes or items")
+        for value in dict.values(args[1]) if len(args) > 1 and issubclass(type(args[1]), dict) else ():
+            r.show(value, method)
+        return
+    positional = args[1 : len(args) - len(kwnames)]
+    named = dict(zip(kwnames, args[len(args) - len(kwnames) :], strict=True))
+    automatic = itertools.count()
+    for _, field, _, _ in _string.formatter_parser(args[0]):
+        if field:
+            first, path = _string.formatter_field_name_split(field)
+            found = named.get(first) if isinstance(first, str) and first else None
+            if found is None:
+                index = first if isinstance(first, int) else next(automatic)
+                found = positional[index] if index < len(positional) else None
+            r.show(_walk_field(r, found, path), method)
+        elif field is not None:
+            index = next(automatic)
+            r.show(positional[index] if index < len(positional) else None, method)
+
+
+def _walk_field(r: Handlers, value: Any, path: Iterable[tuple[bool, Any]]) -> Any:
+    """What `{0.name[key]}` reads, and comes to."""
+    for is_attribute, key in path:
+        if not is_attribute:
+            if container_kind(type(value)) is None:
+                raise Drop("unknown-callable", "str.format with items of an object")
+            value = value[key]  # exposed already
+            continue
+        r.attributes.read(value, key)
+        if _native.mro_lookup(type(value), key) is not _native.MISSING or not hasattr(value, "__dict__"):
+            raise Drop("unknown-callable", "str.format with attributes of a class")
+        value = value.__dict__.get(key)
+        r.consult_deep(value)
+    return value
+
+
+def nothing(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Keeps its arguments without looking into them, or looks at nothing that matters."""
+
+
+def read_type(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Looks at the types of its arguments only."""
+    for arg in args:
+        r.touch(arg)
+        if issubclass(type(arg), tuple):
+            r.consult_deep(arg)
+
+
+def read_length(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    origin = r.ledger.find(args[0]) if args else None
+    if origin is not None and container_kind(type(args[0])) is not None:
+        measure(r.ledger, origin, args[0])
+        pure_of_class(r, args)
+    else:
+        shallow(r, func, args, kwnames)
+
+
+def pure_of_class(r: Handlers, args: Iterable[Any]) -> None:
+    for arg in args:
+        r.touch(arg)
+
+
+def type_call(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    if len(args) != 1:
+        raise Drop("build-class")
+    r.touch(args[0])
+
+
+def get_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`getattr`, `hasattr`, `type.__getattribute__`."""
+    if len(args) > 1 and issubclass(type(args[1]), str):
+        r.attributes.read(args[0], args[1])
+
+
+def get_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`object.__getattribute__`."""
+    if len(args) > 1 and issubclass(type(args[1]), str):
+        r.attributes.read_plain(args[0], args[1])
+
+
+@takes(3)
+def set_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    r.attributes.write(args[0], args[1])
+
+
+@takes(2)
+def delete_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    r.attributes.write(args[0], args[1], delete=True)
+
+
+@takes(3)
+def set_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`object.__setattr__`."""
+    r.attributes.write_plain(args[0], args[1])
+
+
+@takes(2)
+def delete_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`object.__delattr__`."""
+    r.attributes.write_plain(args[0], args[1], delete=True)
+
+
+def namespace_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`vars(o)`."""
+    if args:
+        r.attributes.read(args[0], "__dict__")
+
+
+@takes(1)
+def advance(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`next`: the iterator moves on."""
+    r.advance(args[0])
+
+
+def state(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """Reads a part of torch's global state that every recording guards as a whole."""
+
+
+def read_again(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """A reader of state that the guards call again: same arguments, same answer."""
+    if kwnames or not all(map(is_constant, args)):
+        raise Drop("unguardable", f"{r.name_of(func)} with arguments that are not constants")
+    value = r.paused(func, *args)
+    r.ledger.read(r.ledger.find(func) or r.ledger.constant(func), Edge.CALL, args, value)
+
+
+@takes(1)
+def context_variable(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    value = r.paused(func, *args)
+    r.ledger.read(r.ledger.constant(func), Edge.CALL, args, value)
+
+
+def cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """A function behind `functools.lru_cache`: on a hit no frame runs, so the guards ask the cache again. They ask for
+    what it holds, and do not make it call the program's function: that might be too early, or once too often."""
+    if kwnames or not all(map(is_constant, args)):
+        raise Drop("cached-function", r.name_of(func))
+    trusted = r.is_trusted_behind_cache(func)
+    if not trusted and r.has_written() and not is_cached(func, args):
+        raise Drop("cached-function", r.name_of(func))
+    was, r.tracer.active = r.tracer.active, False  # what is computed now is computed once, and no part of the graph
+    try:
+        value = r.watcher.paused(func, *args)
+    except Exception as error:  # which no cache holds: called again, the function would do again what it did
+        r.failed_inside(Drop("cached-function", r.name_of(func)))
+        assert error.__traceback__ is not None
+        return _native.raising(error.with_traceback(error.__traceback__.tb_next))
+    finally:
+        r.tracer.active = was
+    if trusted:
+        r.ledger.read(r.ledger.find(func) or r.ledger.constant(func), Edge.CALL, args, value)
+    elif is_cached(func, args):
+        r.ledger.read(r.ledger.constant(cached_result), Edge.CALL, (func, *args), value)
+    else:
+        r.failed_inside(Drop("cached-function", r.name_of(func)))
+        return lambda *given: value
+    return None
+
+
+# A pattern of which `re` may warn: inside of a set there is what could come to mean a set of sets, or a group is asked
+# for by something that is no plain number.
+_SETS = r"\[\^?\]?(?:\\.|[^\]\\])*?(?:\[|--|&&|~~|\|\|)"
+_GROUPS = r"\(\?\((?!(?:[0-9]+|[A-Za-z]\w*)\))"
+_MAY_WARN = re.compile(f"{_SETS}|{_GROUPS}", re.DOTALL)
+
+
+@takes(1)
+def compile_pattern(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """What `re` calls where it does not know a pattern yet. It runs unwatched: the same text gives the same pattern,
+    and watched it would break the graph dozens of times. Not so if it warns, prints or depends on the locale."""
+    pure(r, func, args, kwnames)
+    text, flags = args[0], args[1] if len(args) > 1 else 0
+    plain = type(text) is str or (type(text) is bytes and b"L" not in text)
+    if kwnames or not plain or type(flags) not in (int, re.RegexFlag) or flags & (re.DEBUG | re.LOCALE):
+        raise Drop("unknown-callable", "re.compile")
+    letters = text if type(text) is str else text.decode("ascii", "replace")
+    if _MAY_WARN.search(letters) is not None or (type(text) is bytes and not text.isascii()):
+        raise Drop("call-warn", "re.compile")
+
+
+_NOT_CACHED = object()
+
+
+def cached_result(func: Any, *args: Any) -> Any:
+    """What a cached function gives without calling anything; some object of ours if it would have to."""
+    return func(*args) if is_cached(func, args) else _NOT_CACHED
+
+
+def is_cached(func: Any, args: tuple[Any, ...]) -> bool:
+    """Does the cache of a function, which nothing but the garbage collector is told of, hold a result for these?"""
+    tables = [table for table in gc.get_referents(func) if type(table) is dict and table is not vars(func)]
+    if func.cache_parameters()["typed"]:  # the keys are made as functools makes them
+        key: Any = (*args, *map(type, args))
+    else:
+        key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else args
+    return len(tables) == 1 and key in tables[0]
+
+
+def follow_weak_reference(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    origin = r.ledger.find(func)
+    target = r.paused(func)
+    if target is not None and r.may_be_given_up(target):
+        raise Drop("let-go", type(target).__qualname__)
+    if origin is not None:
+        r.ledger.touch(origin, func)
+        r.ledger.read(origin, Edge.CALL, (), target)
+
+
+@takes(1)
+def call_first(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`operator.call`: calls its first argument with the others."""
+    instead = r.call(None, args[0], args[1:], kwnames)
+    return None if instead is None else _passing_by_the_first(instead)
+
+
+def _passing_by_the_first(instead: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda first, *args, **kwargs: instead(*args, **kwargs)
+
+
+def call_partial(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    origin = r.ledger.find(func)
+    if origin is not None:
+        r.ledger.touch(origin, func)
+        for part in ("func", "args", "keywords"):
+            place = r.ledger.read(origin, Edge.ATTR, part, getattr(func, part))
+            if part != "func" and not is_constant(getattr(func, part)):
+                expose(r.ledger, place, getattr(func, part))
+    names = tuple(func.keywords) + kwnames
+    split = len(args) - len(kwnames)
+    given = func.args + args[:split] + tuple(func.keywords.values()) + args[split:]
+    instead = r.call(None, func.func, given, names)
+    return None if instead is None else functools.partial(instead, *func.args, **func.keywords)
+
+
+def call_compiled(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """A compiled callable: inside a recording it is its Python fallback."""
+    origin = r.ledger.find(func)
+    if origin is not None:
+        r.ledger.touch(origin, func)
+        r.ledger.read(origin, Edge.ATTR, "fallback", func.fallback)
+
+
+@takes(1)
+def call_methodcaller(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    kind, parts = func.__reduce__()
+    if kind is not operator.methodcaller:
+        raise Drop("unknown-callable", "operator.methodcaller with keywords")
+    r.attributes.read(args[0], parts[0])
+    method = _native.mro_lookup(type(args[0]), parts[0])
+    if issubclass(type(method), C_DESCRIPTORS):
+        r.call(None, method, (args[0], *parts[1:]), ())
+
+
+@takes(1)
+def call_attrgetter(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    for path in func.__reduce__()[1]:
+        if "." in path:
+            raise Drop("unknown-callable", "operator.attrgetter with a dotted name")
+        r.attributes.read(args[0], path)
+
+
+def answer_overrides(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`has_torch_function*` say True under any mode; only the wrappers of torch's own operations should hear that."""
+    if r.in_operation_wrapper() or _C._len_torch_function_stack() > 1:  # the program has modes of its own
+        return None
+    read_again(r, _C._is_torch_function_enabled, (), ())
+    return _plain_has_torch_function if _C._is_torch_function_enabled() else _no_mode
+
+
+def _plain_has_torch_function(*args: Any) -> bool:
+    relevant = args[0] if len(args) == 1 and issubclass(type(args[0]), (tuple, list)) else args
+    return any(_overrides(type(arg)) for arg in relevant)
+
+
+def _overrides(cls: type) -> bool:
+    found = _native.mro_lookup(cls, "__torch_function__")
+    plain = (_native.MISSING, torch.Tensor.__dict__["__torch_function__"], torch._C._disabled_torch_function_impl)
+    return not any(found is known for known in plain)
+
+
+def no_mode(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """The program must not see the mode that watches it. (How many others there are is part of torch's state.)"""
+    return None if r.in_operation_wrapper() or _C._len_torch_function_stack() > 1 else _no_mode
+
+
+def _no_mode(*args: Any) -> bool:
+    return False
+
+
+def count_modes(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`_len_torch_function_stack`."""
+    return _count_other_modes
+
+
+def _count_other_modes() -> int:
+    count: int = _C._len_torch_function_stack()
+    return count - 1
+
+
+def hand_out_mode(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`_get_function_stack_at`: the modes are objects that no origin leads to."""
+    raise Drop("unguardable", "a mode of torch")
+
+
+def autocast_setting(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """A setting of autocast, which guards of torch's state include only while autocast is on. What the segment itself
+    has set follows from its nodes."""
+    before = autocast_part(r.tracer.autocast, func.__name__, args) if not kwnames else None
+    if before is None or before is r.paused(func, *args):
+        read_again(r, func, args, kwnames)
+
+
+def identity_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`id`: answered with a number that ends the recording if it is used for more than a key."""
+    if len(args) != 1 or kwnames:
+        return None
+    if not r.in_library():  # a program may show it, or hand it out
+        raise Drop("identity", "id")
+    r.hashed(args[0])
+    return functools.partial(Identity, recorder=r)
+
+
+@takes(1)
+def hash_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    if _native.mro_lookup(type(args[0]), "__hash__") in (object.__hash__, torch.Tensor.__hash__):
+        raise Drop("identity", "hash")
+    pure(r, func, args, kwnames)
+
+
+def exception_info(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`sys.exc_info()`: an exception handled inside is fresh; that none was being handled outside is guarded."""
+    if r.handled_outside:
+        raise Drop("unguardable", "the exception that the caller handles")
+    r.ledger.read(r.ledger.constant(func), Edge.CALL, (), (None, None, None))
+
+
+def numpy_of_numbers(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """`np.sqrt(8)`: a function of numpy's that is given numbers computes a number. Arrays are no business of ours."""
+    numpy = sys.modules["numpy"]
+    if kwnames or not all(issubclass(type(arg), (int, float, numpy.generic)) for arg in args):
+        raise Drop("numpy", f"numpy.{func.__name__}")
+
+    def compute(*args: Any) -> Any:
+        try:
+            with numpy.errstate(all="raise"):
+                return func(*args)
+        except FloatingPointError:  # a warning, or whatever the program has asked numpy to do
+            r.failed_inside(Drop("numpy", f"numpy.{func.__name__}"))
+            return func(*args)
+
+    pure(r, func, args, kwnames)
+    return compute
+
+
+def scripted(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    """A function compiled by TorchScript: the tensor mode does not see it, unless it is shown to it."""
+    origin = r.ledger.find(func)
+    if origin is not None:
+        r.ledger.check(origin, Fact.IS, func)
+    return functools.partial(_shown_to_the_mode, func)
+
+
+def _shown_to_the_mode(func: Any, *args: Any, **kwargs: Any) -> Any:
+    return torch.overrides.handle_torch_function(func, (), *args, **kwargs)
+
+
+def ask_for_break(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`stator.graph_break(reason)`."""
+    raise Drop("user-graph-break", str(args[0]) if args else "")
+
+
+def random_state(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`torch.manual_seed` and its kin: the generator's state is no tensor's."""
+    raise Drop("rng-state", f"torch.{func.__name__}")

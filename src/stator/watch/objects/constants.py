@@ -1,0 +1,98 @@
+"""Which values are constants, and how a guard compares them.
+
+A constant has no identity of its own that a program could rely on (numbers, strings, dtypes) or is nothing but its
+identity (classes, modules, C functions). All other values are objects: they get an origin and are guarded by what is
+read of them.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import sys
+import types
+from typing import Any
+
+import torch
+
+from ...recording import Fact
+
+EQUAL_TYPES: frozenset[type] = frozenset(
+    {
+        int,
+        float,
+        complex,
+        bool,
+        str,
+        bytes,
+        type(None),
+        type(...),
+        type(NotImplemented),
+        range,
+        torch.device,
+        re.Pattern,
+    }
+)
+IDENTITY_TYPES: frozenset[type] = frozenset(
+    {
+        torch.dtype,
+        torch.layout,
+        torch.memory_format,
+        torch.qscheme,
+        types.CodeType,
+        types.GenericAlias,  # nothing says what is in it, but it never changes
+        types.UnionType,
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+        types.GetSetDescriptorType,
+        types.MemberDescriptorType,
+        types.ClassMethodDescriptorType,
+        torch._ops.OpOverload,
+        torch._ops.OpOverloadPacket,
+    }
+)
+# Numbers and texts of numpy's own, which torch loads. Others are objects: `numpy.void` is a view of memory that may
+# change, an instance of a subclass has attributes.
+_NUMPY_SCALARS: frozenset[type] = frozenset(
+    cls
+    for cls in (vars(sys.modules["numpy"]).values() if "numpy" in sys.modules else ())
+    if isinstance(cls, type)
+    and issubclass(cls, sys.modules["numpy"].generic)
+    and not issubclass(cls, (sys.modules["numpy"].void, sys.modules["numpy"].object_))
+)
+_BY_VALUE = (tuple, torch.Size, slice, types.BuiltinFunctionType)
+_OBJECT_TYPES = (dict, list, set, types.FunctionType, types.MethodType, types.CellType)
+_FIXED_TYPES: dict[type, Fact | None] = {
+    **dict.fromkeys(EQUAL_TYPES, Fact.EQUAL),
+    **dict.fromkeys(IDENTITY_TYPES, Fact.IS),
+    **dict.fromkeys(_OBJECT_TYPES, None),
+}
+# The same for the ledger, which asks `constant_fact` for types that are not in here: about every value of some types.
+KINDS: dict[type, Any] = {**_FIXED_TYPES, **dict.fromkeys(_BY_VALUE, NotImplemented)}
+
+
+def constant_fact(value: Any) -> Fact | None:
+    """How a constant is guarded; None for an object."""
+    cls = type(value)
+    if cls in _FIXED_TYPES:
+        return _FIXED_TYPES[cls]
+    if cls in _BY_VALUE:
+        return _fact_by_value(value)
+    if issubclass(type(value), (type, types.ModuleType, enum.Enum)):
+        return Fact.IS
+    return Fact.EQUAL if cls in _NUMPY_SCALARS else None
+
+
+def _fact_by_value(value: Any) -> Fact | None:
+    """Tuples and slices of constants are constants; so are C functions that are not bound to an object."""
+    if issubclass(type(value), types.BuiltinFunctionType):
+        owner = value.__self__
+        if owner is None or issubclass(type(owner), (types.ModuleType, type)):
+            return Fact.IS
+        return Fact.IS if type(owner).__module__ == "pybind11_builtins" else None
+    parts = value if issubclass(type(value), tuple) else (value.start, value.stop, value.step)
+    return Fact.EQUAL if all(constant_fact(part) is not None for part in parts) else None
+
+
+def is_constant(value: Any) -> bool:
+    return constant_fact(value) is not None

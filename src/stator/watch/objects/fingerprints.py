@@ -1,0 +1,67 @@
+"""The fingerprints of outside tensors, taken when the program first reaches them.
+
+C code that the tensor mode does not see may change a tensor before its first operation, or one that is no operand at
+all. Enters: every tensor that the ledger gets to know. Leaves: `Drop`, if one is not as it was and no node changed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+import torch
+
+from ... import _native
+from ..._native import Family
+from ..graph_break import Drop
+
+Fingerprint = tuple[int | None, int, Any, tuple[int, ...], bool]
+
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_STRIDED = torch.strided
+
+
+def fingerprint(tensor: Any) -> Fingerprint:
+    """(version, address, dtype, shape, requires_grad). Read with no torch function mode on."""
+    return _native.fingerprint(tensor, _STRIDED)
+
+
+class Fingerprints:
+    def __init__(self) -> None:
+        self._noted: dict[int, tuple[Any, Fingerprint]] = {}  # by identity; the ledger keeps the tensors alive
+
+    def note(self, tensor: Any) -> None:
+        """Called by the ledger: the program has reached an outside tensor. (Others than plain ones take no part in a
+        graph, and may run Python code when asked.)"""
+        if type(tensor) in PLAIN_TENSORS and id(tensor) not in self._noted:
+            with torch._C.DisableTorchFunction():
+                if not tensor.is_nested:  # has no shape, and takes no part either
+                    self._noted[id(tensor)] = (tensor, fingerprint(tensor))
+
+    def compare(self, tensor: Any, found: Fingerprint, families: Iterable[tuple[Any, Family]]) -> Family | None:
+        """An outside tensor has its first operation. Has it changed since it was reached? The family that it turns out
+        to belong to, if nodes have written to its memory in between. `families`: the inputs so far, with theirs."""
+        _, noted = self._noted.get(id(tensor), (tensor, found))
+        if found[1:] != noted[1:]:
+            raise Drop("tensor-changed", "metadata")
+        if found[0] == noted[0]:
+            return None
+        for other, family in families:
+            if family.epoch and family.version == found[0] and _share_memory(other, tensor):
+                return family
+        raise Drop("tensor-changed", "version")
+
+    def verify(self, known: Container[int], families: Iterable[tuple[Any, Family]]) -> None:
+        """The segment ends. Those that had no operation must be as they were."""
+        for key, (tensor, _) in self._noted.items():
+            if key not in known:
+                self.compare(tensor, fingerprint(tensor), families)
+
+    def forget(self) -> None:
+        self._noted.clear()
+
+
+def _share_memory(one: Any, other: Any) -> bool:
+    if one.layout is not _STRIDED or other.layout is not _STRIDED:
+        return False
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)

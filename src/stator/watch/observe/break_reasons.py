@@ -1,0 +1,56 @@
+"""What is told of a break: the reason in words, and the line of the program that it is due to."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import replace
+from traceback import FrameSummary
+
+from ... import _native, source_lines
+from ...errors import REASONS, BreakReason, break_reason
+from ..graph_break import Drop
+from . import policy
+
+
+def reason_of(drop: Drop, probe: _native.Probe | None) -> BreakReason:
+    """The break at the instruction of `probe`, or, inside a library, at the line that called it."""
+    stack = _user_stack()
+    reason = break_reason(
+        drop.reason,
+        probe.code if probe is not None else None,
+        probe.offset if probe is not None else None,
+        what=drop.detail,
+        user_stack=stack[:-1],
+    )
+    if stack and policy.is_trusted(reason.filename):  # inside a library: show who called it
+        caller = stack[-1]
+        reason = replace(
+            reason,
+            filename=caller.filename,
+            lineno=caller.lineno or 0,
+            line=source_lines.line(caller.filename, caller.lineno).strip(),
+            function=caller.name,
+            user_stack=stack,
+            columns=None,
+        )
+    return reason
+
+
+def words(why: Drop | RecursionError) -> str:
+    """Why the program cannot go on compiled behind a break."""
+    if isinstance(why, Drop):
+        return REASONS[why.reason].reason.replace("{what}", why.detail)
+    return "the values at hand are nested too deep"
+
+
+def _user_stack() -> tuple[FrameSummary, ...]:
+    """The program's own frames, outermost first."""
+    frames: list[FrameSummary] = []
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and len(frames) < 50:
+        code = frame.f_code
+        if not policy.is_trusted(code.co_filename):
+            frames.append(FrameSummary(code.co_filename, frame.f_lineno, code.co_qualname, lookup_line=False))
+        frame = frame.f_back
+    return tuple(reversed(frames))

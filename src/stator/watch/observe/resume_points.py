@@ -1,0 +1,163 @@
+"""Where a segment ends at a break, and where the program can go on from there.
+
+Enters: the frames of a watched run, just before the instruction at which it breaks. Leaves: a `Break`: what the frames
+live on with, the native step over the instruction, and the ways that lead on from it. When the live run has made that
+step by itself, `arrive` says which of the ways it took, and with what.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import (
+    BuiltinMethodType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
+from typing import Any, NamedTuple
+
+from ... import _native
+from ...recording import Continuation, Way
+from ..bytecode.break_step import Exit, moves, step
+from ..bytecode.continuation import Layout, raise_at, resume
+from ..bytecode.flow import NotResumable
+from ..bytecode.suspend import Choose, Suspended, handled_around, made_function, suspended
+from ..objects.finalizers import is_noticed, may_be_noticed
+
+
+class Break(NamedTuple):
+    """The state of all frames before a break, and the ways on from it."""
+
+    frames: list[Suspended]  # outermost first
+    states: list[dict[str, Any]]  # of each frame, by the names under which continuations take it
+    step: Continuation
+    ways: list[Way]
+    exits: list[Exit]  # of the step
+    moves: tuple[int, ...] | None  # of a step that only calls a method, which lies before its object at the end
+
+    def emptied(self, keeps: Callable[[Any], bool]) -> Break:
+        """What `arrive` needs, and of the values those alone: the program may let go of the others meanwhile."""
+        states = [{name: value for name, value in state.items() if keeps(value)} for state in self.states]
+        return self._replace(frames=[frame._replace(values=()) for frame in self.frames], states=states)
+
+
+class Arrival(NamedTuple):
+    """Where the run went on, and the call that would go on there."""
+
+    way: Way
+    functions: list[FunctionType]  # the continuations of all frames, outermost first
+    originals: list[FunctionType]  # the functions that the frames belong to
+    slots: tuple[Any, ...]  # what the outermost takes
+    places: list[tuple[int, int]]  # of each slot: how many calls away from the innermost frame, and where in that
+    names: list[str]  # of each slot
+
+
+def break_here(watcher: _native.Watcher, *, inside: bool) -> Break:
+    """The break before the instruction that the run is about to execute, or which is at work (`inside`)."""
+    frames = suspended(watcher, _holds)
+    last = frames[-1]
+    if inside:
+        _check_untouched(watcher)
+    handled = handled_around(frames)
+    held = [name for name, value in zip(last.bound, last.values, strict=False) if may_be_noticed(value)]
+    code, exits = step(last.code, last.offset, last.bound, last.stack, handled=handled is not None, held=held)
+    values = last.values if handled is None else (*last.values, handled)
+    state = dict(zip(code.co_varnames, values, strict=False))
+    outer = [dict(zip(_argument_names(frame), frame.values, strict=False)) for frame in frames[:-1]]
+    ways = [_way(frames, exit) for exit in exits]
+    moved = None if handled is not None else moves(last.code, last.offset, last.bound, last.stack, exits)
+    return Break(frames, [*outer, state], Continuation(code, last.function.__globals__), ways, exits, moved)
+
+
+# C code which is given one of these may have moved or changed it before it came to what breaks the graph.
+_CHANGEABLE = (list, dict, set, deque, bytearray)
+_METHODS = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
+
+
+def _check_untouched(watcher: _native.Watcher) -> None:
+    """The instruction at work will be executed once more, from the state before it: it must not have changed any."""
+    entries, _ = watcher.frames()
+    probe: _native.Probe = entries[-1][-1]
+    error = None
+    if probe is not watcher.last_probe:
+        error = NotResumable("other code has run inside the instruction")
+    elif probe.kind == _native.NEXT or not _untouched(watcher.stack(0, probe.depth)[probe.depth - probe.span :]):
+        error = NotResumable("the instruction may have changed what it works on already")
+    if error is not None:
+        error.probe = probe
+        raise error
+
+
+def _untouched(operands: list[Any]) -> bool:
+    for operand in operands:
+        owner = operand.__self__ if issubclass(type(operand), BuiltinMethodType) else None
+        changes = issubclass(operand.__objclass__, _CHANGEABLE) if issubclass(type(operand), _METHODS) else False
+        if (
+            changes
+            or issubclass(type(owner), _CHANGEABLE)
+            or any(hasattr(type(x), "__next__") for x in (operand, owner))
+        ):
+            return False
+    return True
+
+
+def _argument_names(frame: Suspended) -> tuple[str, ...]:
+    return resume(frame.code, frame.offset, frame.bound, frame.stack, 0, frame.finish).co_varnames
+
+
+def _way(frames: list[Suspended], exit: Exit | Suspended) -> Way:
+    """The continuations of all frames, when the innermost stands at `exit`."""
+    raises = isinstance(exit, Exit) and exit.raises
+    go_on = raise_at if raises else resume
+    code = go_on(frames[-1].code, exit.offset, exit.bound, exit.stack)
+    found = [Continuation(code, frames[-1].function.__globals__)]
+    for frame in reversed(frames[:-1]):
+        code = resume(frame.code, frame.offset, frame.bound, frame.stack, code.co_argcount, frame.finish)
+        found.append(Continuation(code, frame.function.__globals__))
+    return Way(tuple(reversed(found)), raises)
+
+
+def _holds(value: Any, times: int) -> bool:
+    """Is a value not to die before the frame whose variable has it? Its death may be noticed; or, if it is in other
+    places of the frames too, come to be noticed there."""
+    return is_noticed(value) or (times > 1 and may_be_noticed(value))
+
+
+def _chosen_by(broken: Break | None) -> Choose:
+    """The variables that frames go on with behind a break: what the step gives back, and what the callers had."""
+
+    def choose(number: int, offset: int, stack: Layout, bound: frozenset[str]) -> tuple[str, ...] | None:
+        if broken is None:
+            return None
+        if number < len(broken.frames) - 1:
+            return broken.frames[number].bound
+        here = [exit.bound for exit in broken.exits if exit[:1] + exit[2:] == (offset, stack, False)]
+        return max((names for names in here if bound.issuperset(names)), key=len, default=None)
+
+    return choose
+
+
+def arrive(watcher: _native.Watcher, broken: Break | None) -> Arrival | None:
+    """Where the live run stands now that the step is made; None if that is none of the ways that lead on from it."""
+    frames = suspended(watcher, _holds, _chosen_by(broken))
+    way = _way(frames, frames[-1])
+    if broken is not None and way.key not in {known.key for known in broken.ways}:
+        return None
+    functions = [made_function(c.code, frame.function) for frame, c in zip(frames, way.frames, strict=True)]
+    slots: list[Any] = []
+    places: list[tuple[int, int]] = []
+    names: list[str] = []
+    for calls, function, frame in zip(reversed(range(len(frames))), functions, frames, strict=True):
+        if function is not functions[0]:
+            slots.append(function)
+            places.append((calls, -1))
+            names.append(function.__name__)
+        slots += frame.values
+        places += [(calls, place) for place in frame.places]
+        names += frame.labels
+    return Arrival(way, functions, [frame.function for frame in frames], tuple(slots), places, names)
+
+
+__all__ = ["Arrival", "Break", "NotResumable", "arrive", "break_here"]

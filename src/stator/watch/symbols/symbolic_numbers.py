@@ -1,0 +1,676 @@
+"""Symbolic numbers: ints and floats of a watched run which stand for other numbers, too.
+
+Enters: what has been seen to change between calls (`Changing`), by origin. Such a number is put in its place as an
+instance of a subclass of `int` or `float` (`_native/symbol.c`), which the program takes for the number that it is.
+Arithmetic with it gives symbolic numbers again; a comparison leaves a relation to be guarded; whatever needs the number
+itself *specialises* it: its value is guarded and it is a plain number from there on. Leaves: nodes of the graph for the
+numbers that the graph needs, and the relations. When the segment ends all of them turn into plain numbers, wherever
+they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx
+
+from ... import _native
+from ...recording import Edge, Fact, Origin, Place, Specialised, describe, path_of, render_place
+from ...support.graph_numbers import COMPARISONS
+from ...support.guard_readers import class_dict, has_own_hash
+from ...support.symbolic_exprs import MOST_BITS, Relation, terms_of
+from ..graph_break import Drop
+from ..models.user_hints import marks_of, wishes_of
+from .data_scalars import ARITHMETIC, DIVISIONS, Taken, plain_number
+
+if TYPE_CHECKING:
+    from ..observe.recorder import Recorder
+
+Sizes = tuple[int | None, ...]
+NUMBER = None  # what of an origin's value changes: the number that it is, or
+Dim = int | None  # one of its sizes; a stride by the complement
+ANY_SIZE = (0, 2**62)
+_MOST_NUMBERS = 1_000  # that are symbols; where more than these change, it is data, which a graph would not take anyway
+
+_READ_TOO_LATE = ("__defaults__", "__kwdefaults__")  # a frame that starts has its arguments already
+_FACTS_OF_SIZES = frozenset(
+    "shape size stride numel nelement nbytes __len__ is_contiguous is_same_size dim_order".split()
+)
+
+
+@dataclass(slots=True)
+class Changing:
+    """What changes between the calls of a program, so far as known: sizes and numbers, by the path to them."""
+
+    seen: dict[tuple[Any, ...], set[Dim]] = field(default_factory=dict)
+    every_size: bool = False  # all sizes of the arguments are symbols from the first call on
+
+    def __bool__(self) -> bool:
+        return bool(self.seen) or self.every_size
+
+
+@dataclass(eq=False, slots=True)
+class Symbol:
+    """One symbolic number of a recording."""
+
+    number: Any  # the instance of a subclass that the program has
+    algebra: Any  # a torch.SymInt; None of a float
+    make: Callable[[], fx.Node]  # its node, made when the graph needs it
+    sources: frozenset[Symbol]  # numbers that the program was given, from which a float was computed
+    term: Any = None  # of a float: what it is computed from, as an expression
+    origin: Origin | None = None  # it is a number that the program was given
+    node: fx.Node | None = None
+    data: bool = False  # it depends on the contents of a tensor: only the graph knows it
+
+
+class Marked(NamedTuple):
+    """A dimension that the user wants to be a symbol."""
+
+    name: str
+    term: Any
+    size: Any
+
+
+class Symbols(Taken):
+    """The symbolic numbers of one segment."""
+
+    def __init__(self, recorder: Recorder, changing: Changing | None) -> None:
+        """`changing`: None if sizes and numbers from outside are constants, and only numbers that the graph takes from
+        tensors are symbols."""
+        self._recorder = recorder
+        self._changing = Changing() if changing is None else changing
+        self._table: dict[int, Symbol] = {}
+        self._by_expression: dict[Any, Symbol] = {}
+        self._comparisons: list[Relation] = []
+        self._marked: list[Marked] = []
+        self._stand_ins: list[Any] = []
+        self._opened: list[Any] = []  # tuples that the ledger is about to know
+        self._put: list[tuple[Callable[[], Any], Callable[[Any], Any], Any, Any]] = []  # symbols in places outside
+        self.inputs: list[tuple[Origin, fx.Node]] = []  # numbers that are inputs of the graph
+        self.specialised: list[Specialised] = []
+        self._closed = False
+        self.abandoned: str | None = None  # why all numbers are plain again
+        self.failing, self.numbers = [], set()
+        self.shapes: Any = None
+        if changing is None:
+            self.abandoned = "nothing but numbers from tensors can change"
+        else:
+            from .symbolic_shapes import Shapes  # torch's algebra takes seconds to import, and most programs need none
+
+            self.shapes = Shapes(lambda: self._place)
+            recorder.ledger.generalise = self.generalise
+        recorder.watcher.on_symbol = self.operate
+
+    @property
+    def _place(self) -> Place | None:
+        return None if self._closed else self._recorder.watcher.here
+
+    def find(self, value: Any) -> Symbol | None:
+        return self._table.get(id(value)) if self._table and type(value) in _TYPES else None
+
+    def was_symbol(self, value: Any) -> bool:
+        return id(value) in self._table
+
+    # -- numbers that the program is given
+
+    def slot(self, index: int, name: str, value: Any) -> Any:
+        """An argument slot: a symbol if its number is known to change, else None."""
+        if not _may_be_symbol(value) or NUMBER not in self._changing.seen.get(((Edge.LOCAL, index),), ()):
+            return None
+        origin = self._recorder.ledger.local(index, name, None)
+        origin.checks.clear()
+        return self._given(origin, value)
+
+    def generalise(self, origin: Origin, value: Any) -> bool:
+        """A number or a tuple is read from outside. True: it is a symbol now, in its place."""
+        if origin.key in _READ_TOO_LATE or (origin.parent is not None and origin.parent.key in _READ_TOO_LATE):
+            return False
+        if type(value) not in (int, float):
+            self._open(origin, value)
+            return False
+        if NUMBER not in self._changing.seen.get(path_of(origin), ()) or origin.edge is Edge.LOCAL:
+            return False
+        if not _may_be_symbol(value) or len(self._changing.seen) > _MOST_NUMBERS:
+            return False
+        way = self._way_to_put(origin)
+        if way is None:
+            return False
+        number = self._given(origin, value)
+        way[1](number)
+        self._put.append((*way, number, value))
+        return True
+
+    def _open(self, origin: Origin, value: tuple[Any, ...]) -> None:
+        """A tuple of constants is a constant, unless one of its numbers is known to change."""
+        path = path_of(origin)
+        self._opened.append(value)
+        for index, item in enumerate(value):
+            step = (*path, (Edge.ITEM, index))
+            if type(item) in (int, float, tuple) and any(seen[: len(step)] == step for seen in self._changing.seen):
+                self._recorder.ledger.read(origin, Edge.ITEM, index, item)
+        self._opened.pop()
+
+    def _given(self, origin: Origin, value: Any) -> Any:
+        self._recorder.ledger.check(origin, Fact.TYPE, type(value))
+        term = ("number" if type(value) is int else "real", origin.index)
+        algebra = self.shapes.number(value, term)
+
+        def make() -> fx.Node:
+            node = self._recorder.tracer.number_input(origin, type(algebra))
+            node.meta["value"] = value
+            self.inputs.append((origin, node))
+            self.shapes.set(node, algebra)
+            return node
+
+        symbol = self._enter(value, algebra if type(value) is int else None, make)
+        symbol.origin, symbol.sources, symbol.term = origin, frozenset({symbol}), term
+        return symbol.number
+
+    def _way_to_put(self, origin: Origin) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+        """How a number is read where it was read from, and put there."""
+        assert origin.parent is not None
+        try:
+            key, parent = origin.key, self._value_of(origin.parent)
+        except (LookupError, AttributeError, ValueError):
+            return None  # by now that way leads nowhere
+        known = self._recorder.ledger.find(parent) is origin.parent or any(parent is opened for opened in self._opened)
+        if not known:
+            return None  # by now that way leads to another object
+        if any(self._may_have_changed(parent, key, slots) for slots in (False, True)):
+            return None  # what was read is what lay there when the segment began
+        if origin.edge is Edge.ITEM and type(parent) is list:
+            return lambda: parent[key], lambda number: operator.setitem(parent, key, number)
+        if origin.edge is Edge.ITEM and isinstance(parent, dict):
+            return lambda: dict.__getitem__(parent, key), lambda number: dict.__setitem__(parent, key, number)
+        if origin.edge is Edge.ITEM and isinstance(parent, tuple):
+            return lambda: tuple.__getitem__(parent, key), lambda number: _native.swap_item(parent, key, number)
+        if origin.edge is Edge.ATTR and key == "cell_contents":
+            return lambda: parent.cell_contents, lambda number: setattr(parent, key, number)
+        if origin.edge is Edge.SLOT and "__slots__" in class_dict(
+            key.__objclass__
+        ):  # else of a C class: perhaps read-only
+            return lambda: key.__get__(parent), lambda number: key.__set__(parent, number)
+        return None
+
+    def _may_have_changed(self, container: Any, key: Any, slots: bool) -> bool:
+        """Has the segment written to this place?"""
+        change = self._recorder.ledger.changed(container, slots=slots)
+        if change is None:
+            return False
+        return change.kind == "cell" or change.whole or key in change.written or key in change.removed
+
+    def _value_of(self, origin: Origin) -> Any:
+        """The object at an origin; MISSING where that is not easy to tell."""
+        if origin.edge is Edge.LOCAL:
+            index = origin.key[0]
+            return self._recorder.slot_values[index]
+        if origin.edge is Edge.CONST:
+            return origin.key
+        parent = self._value_of(origin.parent) if origin.parent is not None else _native.MISSING
+        if parent is _native.MISSING:
+            return parent
+        if origin.edge is Edge.ATTR:
+            plainly = object.__getattribute__ if origin.key == "__dict__" else getattr
+            return plainly(parent, origin.key)
+        if origin.edge is Edge.ITEM:
+            base: Any = next((base for base in (dict, list, tuple) if isinstance(parent, base)), None)
+            return _native.MISSING if base is None else base.__getitem__(parent, origin.key)
+        if origin.edge is Edge.SLOT:
+            return origin.key.__get__(parent)
+        if origin.edge is Edge.CALL and type(parent) is weakref.ReferenceType:
+            found = parent()
+            return _native.MISSING if found is None else found
+        if origin.edge is Edge.KEYED:
+            key = self._value_of(origin.key)
+            if isinstance(parent, dict) and has_own_hash(key):
+                return dict.get(parent, key, _native.MISSING)
+        return _native.MISSING
+
+    # -- sizes of tensors
+
+    def dims_of(self, origin: Origin, tensor: torch.Tensor) -> dict[int, tuple[int, int]]:
+        """The dimensions of an input that are symbols, with their bounds."""
+        if isinstance(tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+            return {}
+        marks, static = marks_of(tensor)
+        dims: dict[int, tuple[int, int]] = {}
+        if self._changing.every_size:
+            dims = dict.fromkeys(range(tensor.dim()), ANY_SIZE)
+        seen = self._changing.seen.get(path_of(origin), ()) if self._changing.seen else ()
+        dims |= {dim: ANY_SIZE for dim in seen if dim is not None and -tensor.dim() <= dim < tensor.dim()}
+        dims |= dict.fromkeys(wishes_of(tensor), ANY_SIZE) | marks
+        for dim in static:
+            dims.pop(dim, None)
+        return {dim: bounds for dim, bounds in dims.items() if dim < 0 or tensor.shape[dim] > 1}
+
+    def enter_input(self, node: fx.Node, tensor: torch.Tensor, origin: Origin) -> tuple[Sizes, Sizes]:
+        """An input tensor of the graph: its sizes and strides, None where they are symbols."""
+        if self.abandoned is not None:
+            return tensor.shape, tensor.stride() if tensor.layout is torch.strided else ()
+        self.shapes.tensor(node, tensor, origin.index, self.dims_of(origin, tensor))
+        fake = self.shapes.exactly(node)
+        marks, _ = marks_of(tensor)
+        self._marked += [self._mark(origin, dim, fake.shape[dim]) for dim in marks]
+        if tensor.layout is not torch.strided:
+            return tensor.shape, ()
+        return tuple(map(_fixed, fake.shape)), tuple(map(_fixed, fake.stride()))
+
+    @staticmethod
+    def _mark(origin: Origin, dim: int, size: Any) -> Marked:
+        return Marked(f"dimension {dim} of {describe(origin)}", ("size", origin.index, dim), size)
+
+    def run(self, node: fx.Node, result: Any) -> None:
+        """An operation of the graph: what sizes its result has. Where torch cannot tell, all numbers are plain."""
+        if self.abandoned is None:
+            try:
+                self.shapes.run(node, result)
+            except Exception as error:
+                self.abandon(f"{node.name}: {type(error).__name__}: {error}")
+
+    def run_aside(self, node: fx.Node) -> None:
+        """An operation that is no part of the graph: what it did is what it does with these numbers."""
+        if self.abandoned is not None:
+            return
+        try:
+            if node.target in ("contiguous", "to"):
+                with self.shapes.noting():
+                    self.shapes.run_exactly(node)
+            self._pin(self.shapes.known(operand) for operand in node.all_input_nodes)
+        except NotImplementedError as error:
+            self.abandon(str(error))
+
+    def _pin(self, values: Iterable[Any]) -> None:
+        with self.shapes.noting():
+            for value in values:
+                if isinstance(value, (torch.SymInt, torch.SymFloat)):
+                    bool(value == value.node.hint)
+
+    def may_fail(self, node: fx.Node) -> bool:
+        """Can this operation raise for other numbers, whatever the relations? An index may be out of range; an integer
+        may be too large, or a divisor of integers zero."""
+        if self.shapes is None or self.abandoned is not None:
+            return False
+        if node.target in (operator.getitem, operator.setitem):
+            index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
+            return any(isinstance(part, fx.Node) and self._is_number(part) for part in index)
+        kinds = [getattr(self.shapes.known(operand), "dtype", None) for operand in node.all_input_nodes]
+        whole = any(kind is not None and not (kind.is_floating_point or kind.is_complex) for kind in kinds)
+        return whole and any(map(self._is_number, node.all_input_nodes))
+
+    def _is_number(self, node: fx.Node) -> bool:
+        return isinstance(self.shapes.known(node), (torch.SymInt, torch.SymFloat))
+
+    def abandon(self, why: str) -> None:
+        """From here on nothing but the numbers at hand is possible."""
+        if self.abandoned is not None:
+            return
+        if any(symbol.data for symbol in self._table.values()):
+            raise Drop("tensor-item", "tensor.item()")
+        self.abandoned = why
+        for symbol in list(self._table.values()):
+            _native.turn_plain(symbol.number)
+        self.shapes.pin()
+        self.specialised.append(Specialised((), why, self._place))
+
+    def answer(self, name: str, nodes: list[fx.Node], args: tuple[Any, ...], result: Any) -> Any:
+        """What the program gets to know of a tensor's sizes: `x.shape`, `x.size(0)`. `args`: behind the tensor."""
+        if self.abandoned is not None or name not in _FACTS_OF_SIZES:
+            return result
+        node, sizes = nodes[0], self.shapes.sizes(nodes[0])
+        if name in ("numel", "nelement"):
+            return self._wrap(math.prod(sizes), result, lambda: self._node("call_method", "numel", (node,)))
+        if name == "nbytes":
+            bytes_each = self.shapes.known(node).dtype.itemsize
+            return self._wrap(
+                math.prod(sizes) * bytes_each,
+                result,
+                lambda: self._node("call_function", getattr, (node, "nbytes")),
+            )
+        if name in ("shape", "size", "stride"):
+            kind = "stride" if name == "stride" else "size"
+            found = self.shapes.exactly(node).stride() if kind == "stride" else sizes
+            if isinstance(result, tuple):
+                items = [self._part(node, kind, dim, found[dim], value) for dim, value in enumerate(result)]
+                return torch.Size(items) if isinstance(result, torch.Size) else tuple(items)
+            dim = plain_number(args[0]) % len(found)
+            return self._part(node, kind, dim, found[dim], result)
+        self._judge(name, nodes, args)
+        return result
+
+    def _judge(self, name: str, nodes: list[fx.Node], args: tuple[Any, ...]) -> None:
+        """An answer that is no symbol holds for all sizes and strides that give the same."""
+        sizes = [self.shapes.sizes(node) for node in nodes]
+        with self.shapes.noting(), torch._C.DisableTorchFunction():
+            if name == "is_contiguous":
+                layout = args[0] if args else torch.contiguous_format
+                bool(self.shapes.exactly(nodes[0]).is_contiguous(memory_format=layout))
+                return
+            if name == "is_same_size":
+                if len(sizes[0]) == len(sizes[1]):
+                    all(bool(a == b) for a, b in zip(*sizes, strict=True))
+                return
+        self._pin(sizes[0])
+        if name == "dim_order":
+            self._pin(self.shapes.exactly(nodes[0]).stride())
+
+    def length(self, tensor: torch.Tensor) -> Any:
+        """`len(tensor)`."""
+        with torch._C.DisableTorchFunction():
+            try:
+                return self._recorder.tracer.size_of(tensor, 0)
+            except Exception as error:  # the program has called us: it must not see that
+                self._recorder.failed_inside(error)
+            return len(tensor)
+
+    @staticmethod
+    def itself(number: Any) -> Any:
+        """`int(n)`."""
+        return number
+
+    @staticmethod
+    def plain_type(number: Any) -> type:
+        """`type(n)`."""
+        return int if type(number) is _native.Int else float
+
+    def _part(self, node: fx.Node, kind: str, dim: int, algebra: Any, value: int) -> Any:
+        return self._wrap(algebra, value, lambda: self._node("call_method", kind, (node, dim)))
+
+    def _wrap(self, algebra: Any, value: int, make: Callable[[], fx.Node]) -> Any:
+        """The number that a size is for the program: a symbol, unless nothing but this value is possible."""
+        if not isinstance(algebra, torch.SymInt):
+            return value
+        if algebra.node.hint != value:  # torch is wrong about what its own operation gives
+            self.abandon(f"a size that is {value} and not {algebra.node.hint}")
+            return value
+        return value if self.shapes.constant(algebra) is not None else self._enter(value, algebra, make).number
+
+    # -- symbols
+
+    def _enter(self, value: Any, algebra: Any, make: Callable[[], fx.Node]) -> Symbol:
+        """A number of its own, as the program's would be: `is` tells. Equal expressions share the first one's node."""
+        first = self._by_expression.get(algebra.node.expr) if algebra is not None else None
+        number = _native.symbol(value)
+        symbol = Symbol(number, algebra, make if first is None else lambda: self.node_of(first), frozenset())
+        self._table[id(number)] = symbol
+        self._recorder.stands_for(number, value)
+        if algebra is not None:
+            self._by_expression.setdefault(algebra.node.expr, symbol)
+        self._recorder.watcher.loosen(number)
+        return symbol
+
+    def node_of(self, symbol: Symbol) -> fx.Node:
+        if symbol.node is None:
+            symbol.node = symbol.make()
+            if symbol.algebra is not None:
+                self.shapes.set(symbol.node, symbol.algebra)
+            elif symbol.data:
+                self.run(symbol.node, symbol.number)
+            elif symbol.origin is None:
+                self.shapes.set(symbol.node, self.shapes.number(plain_number(symbol.number), symbol.term))
+        return symbol.node
+
+    def size_of(self, node: fx.Node) -> Any:
+        """The number that a node gives as an expression of the inputs' sizes; None if it is none."""
+        return None if self.abandoned is not None or self.shapes is None else self.shapes.expression_at(node)
+
+    def has_fixed_sizes(self, node: fx.Node) -> bool:
+        """Is this tensor of the same size in every call?"""
+        if self.abandoned is not None or self.shapes is None:
+            return True
+        sizes = getattr(self.shapes.known(node), "sizes", (None,))
+        return all(type(size) is int for size in sizes)
+
+    def _node(self, kind: str, target: Any, args: tuple[Any, ...]) -> fx.Node:
+        name = target if isinstance(target, str) else target.__name__
+        return self._recorder.tracer.number_node(kind, target, args, name)
+
+    # -- what the program does with them
+
+    def operate(self, name: str, *operands: Any) -> Any:
+        """An operation on symbolic numbers is about to be made: its result, or NotImplemented if it is a plain one."""
+        try:
+            return self._operate(name, *operands)
+        except Drop as drop:
+            drop.inside = True  # the instruction has begun
+            raise
+
+    def _operate(self, name: str, *operands: Any) -> Any:
+        for number in self._stand_ins:
+            _native.turn_plain(number)
+        self._stand_ins.clear()
+        found = [self.find(operand) for operand in operands]
+        others = [operand for operand, symbol in zip(operands, found, strict=True) if symbol is None]
+        if all(symbol is None for symbol in found) or any(issubclass(type(o), torch.Tensor) for o in others):
+            return NotImplemented
+        if name in ("==", "!=") and any(other is None or type(other) is str for other in others):
+            return NotImplemented
+        if all(type(other) in (int, float, bool) and _is_manageable(other) for other in others):
+            if name in COMPARISONS:
+                return self._compare(name, *operands)
+            if name == "bool":
+                return self._compare("!=", operands[0], 0)
+            if name in ARITHMETIC:
+                return self._combine(name, operands, found)
+            if name == "pos":
+                return operands[0]
+        return self._specialise_operands(found)
+
+    def _combine(self, name: str, operands: tuple[Any, ...], found: list[Symbol | None]) -> Any:
+        function = ARITHMETIC[name]
+        if any(symbol is not None and symbol.data for symbol in found):
+            return self.compute(name, operands, found)
+        if name in DIVISIONS and found[1] is not None:
+            self._compare("!=", operands[1], 0)
+        if name == "**" and found[0] is not None and type(operands[1]) is float:
+            self._compare(">=", operands[0], 0)  # else the result may be complex
+        plain = [plain_number(operand) for operand in operands]
+        try:
+            value = function(*plain)
+        except (ArithmeticError, ValueError):
+            value = None
+        whole = type(value) is int and all(type(p) in (int, bool) for p in plain)
+        if (
+            type(value) not in (int, float)
+            or not _is_manageable(value)
+            or (name == "**" and (found[1] is not None or plain[1] < 0))
+        ):
+            return self._specialise_operands(found)
+        algebra = term = None
+        if not whole:
+            try:
+                term = (name, *(p if s is None else self._term(s) for s, p in zip(found, plain, strict=True)))
+            except NotImplementedError:
+                return self._specialise_operands(found)
+        else:
+            parts = [int(p) if s is None else s.algebra for s, p in zip(found, plain, strict=True)]
+            with self.shapes.noting():
+                algebra = function(*parts)
+            if not isinstance(algebra, torch.SymInt) or self.shapes.constant(algebra) is not None:
+                return value
+
+        def make() -> fx.Node:
+            args = tuple(p if s is None else self.node_of(s) for s, p in zip(found, plain, strict=True))
+            return self._node("call_function", function, args)
+
+        made = self._enter(value, algebra, make)
+        made.sources = frozenset().union(*(self._sources(s) for s in found if s is not None))
+        made.term = term
+        return made.number
+
+    def _specialise_operands(self, found: Iterable[Symbol | None]) -> Any:
+        for symbol in found:
+            if symbol is not None:
+                self.specialise(symbol)
+        return NotImplemented
+
+    def _term(self, symbol: Symbol) -> Any:
+        """A number as an expression."""
+        return self.shapes.expression(symbol.algebra) if symbol.algebra is not None else symbol.term
+
+    def _sources(self, symbol: Symbol) -> frozenset[Symbol]:
+        """What has to be guarded to pin a float that was computed from this."""
+        return frozenset({symbol}) if symbol.algebra is not None else symbol.sources
+
+    def _compare(self, name: str, a: Any, b: Any) -> Any:
+        compare = COMPARISONS[name]
+        value = compare(plain_number(a), plain_number(b))
+        first, second = self.find(a), self.find(b)
+        if any(symbol is not None and symbol.data for symbol in (first, second)):
+            if not self.in_optimizer or not self._recorder.may_expect():
+                raise Drop("tensor-item", "tensor.item()")
+            self.expect(name, a, b, value)
+            return value
+        plain = [plain_number(x) for x in (a, b)]
+        plain = [int(x) if type(x) is bool else x for x in plain]  # torch's algebra has no bools among numbers
+        parts = [x if s is None else s.algebra for x, s in zip(plain, (first, second), strict=True)]
+        if all(isinstance(part, (int, torch.SymInt)) for part in parts):
+            with self.shapes.noting():
+                assert bool(compare(*parts)) is value
+            return value
+        try:
+            terms = [plain_number(x) if s is None else self._term(s) for x, s in ((a, first), (b, second))]
+        except NotImplementedError:
+            self._specialise_operands((first, second))
+            return value
+        expression = (name, *terms)
+        self._comparisons.append(Relation(expression if value else ("not", expression), self._place))
+        if (name, value) in (("==", False), ("!=", True)):  # a container that asks would have found a NaN by identity
+            self._comparisons += [Relation(("==", term, term), self._place) for term in terms if type(term) is tuple]
+        return value
+
+    def stand_in(self, number: float | bool) -> Any:
+        """A plain float as one that asks its partner, for one operation; of a bool, the int."""
+        self._stand_ins.append(_native.symbol(number if type(number) is float else int(number)))
+        return self._stand_ins[-1]
+
+    # -- specialising
+
+    def specialise(self, symbol: Symbol) -> None:
+        """The number itself is needed: it is guarded, and plain from here on."""
+        number = symbol.number
+        if type(number) not in _TYPES:
+            return
+        if symbol.data:
+            raise Drop("tensor-item", "tensor.item()")
+        value = plain_number(number)
+        if symbol.algebra is not None:
+            with self.shapes.noting():
+                bool(symbol.algebra == value)
+        elif symbol.origin is not None:
+            self._recorder.ledger.check(symbol.origin, Fact.EQUAL, value)
+        else:
+            for source in symbol.sources:
+                self.specialise(source)
+        self.specialised.append(Specialised(self._words(symbol), value, self._place))
+        _native.turn_plain(number)
+
+    def _words(self, symbol: Symbol) -> Any:
+        """What was specialised, to be put into words later."""
+        try:
+            return self._term(symbol)
+        except NotImplementedError:
+            return ()
+
+    def specialise_in(self, value: Any) -> None:
+        """C code is going to read this, all the way down."""
+        for symbol in list(self._symbols_in(value)):
+            self.specialise(symbol)
+
+    def _symbols_in(self, value: Any, depth: int = 20) -> Iterator[Symbol]:
+        symbol = self.find(value)
+        if symbol is not None:
+            yield symbol
+        elif depth == 0:
+            yield from self._table.values()
+        elif isinstance(value, (tuple, list)):
+            for item in list(value):
+                yield from self._symbols_in(item, depth - 1)
+        elif isinstance(value, dict):
+            for key, item in list(value.items()):
+                yield from self._symbols_in(key, depth - 1)
+                yield from self._symbols_in(item, depth - 1)
+        elif isinstance(value, slice):
+            for item in (value.start, value.stop, value.step):
+                yield from self._symbols_in(item, depth - 1)
+
+    def keep(self, value: Any) -> None:
+        """The instruction at hand does nothing with it that we would not hear of."""
+        if self.find(value) is not None:
+            self._recorder.watcher.loosen(value)
+
+    # -- the end
+
+    def relations(self) -> list[Relation]:
+        return [*(self.shapes.relations() if self.shapes is not None else ()), *self._comparisons]
+
+    @property
+    def matter(self) -> bool:
+        """Is there anything symbolic in the recording?"""
+        return self.abandoned is None and self.shapes.symbolic
+
+    def examples(self, inputs: list[fx.Node]) -> list[Any]:
+        """What the graph takes, as torch's backends expect it."""
+        return [self.shapes.exactly(node) for node in inputs]
+
+    def values(self) -> list[Any]:
+        """The numbers among what the graph takes, as they are."""
+        return [node.meta["value"] for _, node in self.inputs]
+
+    def tell(self, nodes: list[fx.Node]) -> None:
+        """Put on nodes what they give, where backends look for that."""
+        for node in nodes:
+            with contextlib.suppress(KeyError, NotImplementedError):  # a node that changes torch's state gives nothing
+                node.meta["example_value"] = self.shapes.exactly(node)
+
+    def names(self) -> list[Any]:
+        """The numbers that are symbols, as expressions."""
+        return self.shapes.free_terms() if self.matter else []
+
+    def violated(self) -> str | None:
+        """A dimension that the user wants to be a symbol, and that is none any more."""
+        for marked in self._marked:
+            size = marked.size
+            value = self.shapes.constant(size) if isinstance(size, torch.SymInt) else size
+            if value is None:
+                continue
+            due = [r for r in self.relations() if marked.term in terms_of(r.expression) and r.expression[0] == "=="]
+            place = next((render_place(r.place) for r in due if r.place is not None), "")
+            return f"{marked.name} can only be {value}" + (f", due to {place}" if place else "")
+        return None
+
+    def close(self) -> None:
+        """The segment is over: every number that was symbolic is plain."""
+        for number in (*(symbol.number for symbol in self._table.values()), *self._stand_ins):
+            _native.turn_plain(number)
+        for get, put, number, value in reversed(self._put):  # `is` tells an equal number from the program's own
+            with contextlib.suppress(LookupError, AttributeError, ValueError):
+                if get() is number:
+                    put(value)
+        self._put.clear()
+        self._closed = True
+        self._table.clear()
+        self._by_expression.clear()
+
+
+_TYPES = (_native.Int, _native.Float)
+
+
+def _is_manageable(number: float) -> bool:
+    """Is it short enough for CPython to write it down? Reports do that."""
+    return type(number) is not int or number.bit_length() <= MOST_BITS
+
+
+def _may_be_symbol(value: Any) -> bool:
+    """Not a NaN, which containers find by its identity."""
+    return type(value) in (int, float) and value == value and _is_manageable(value)
+
+
+def _fixed(size: Any) -> int | None:
+    return size if type(size) is int else None

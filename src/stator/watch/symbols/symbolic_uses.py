@@ -1,0 +1,304 @@
+"""What instructions and C callables do with symbolic numbers: pass them on, or read the number itself.
+
+A symbolic number hears of arithmetic, comparisons, hashing and printing (`_native/symbol.c`), if it is asked: of two
+operands the left one is asked first, and C types, `float` and `bool` among them, answer from the other's value. What
+reads a value past these is found here, before it happens. Whatever is not known to pass numbers on counts as reading
+them.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import itertools
+import math
+import operator
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from ... import _native
+from ...support.guard_readers import VALUE_TYPES, container_kind, is_open
+from ..graph_break import Drop
+from ..models.calls import bound_parts, rule_for
+from ..models.rules import (
+    C_DESCRIPTORS,
+    advance,
+    answer_overrides,
+    calls_back,
+    compare_identity,
+    delete_attribute,
+    delete_attribute_plainly,
+    get_attribute,
+    get_attribute_plainly,
+    no_mode,
+    nothing,
+    read_length,
+    read_type,
+    set_attribute,
+    set_attribute_plainly,
+    shallow,
+    state,
+)
+from ..models.side_effect_calls import name_of
+from ..tensors.tensor_mode import is_tensor
+
+_SYMBOLS = (_native.Int, _native.Float)
+_PASSING_KINDS = frozenset(
+    {
+        *(_native.PACK, _native.INSERT, _native.EXTEND, _native.ITER, _native.NEXT, _native.UNPACK, _native.HASH),
+        *(_native.TRUTH, _native.IS, _native.RETURN, _native.STORE_ATTR, _native.WITH, _native.RAISE),
+        *(_native.MATCH, _native.MATCH_CLASS, _native.EXC_MATCH),
+    }
+)
+_OPERATORS = frozenset({_native.UNARY, _native.BINARY, _native.COMPARE, _native.CONTAINS})
+_ITEM_KINDS = frozenset(
+    {_native.SUBSCR, _native.SLICE, _native.STORE_SUBSCR, _native.STORE_SLICE, _native.DELETE_SUBSCR}
+)
+_STORING_KINDS = frozenset({_native.STORE_SUBSCR, _native.STORE_SLICE})
+_ASKING_KINDS = frozenset({_native.ATTR, _native.SUPER_ATTR, _native.INSERT, _native.DELETE_ATTR})
+_PASSING_RULES = frozenset(
+    {
+        *(advance, answer_overrides, calls_back, compare_identity, get_attribute, get_attribute_plainly, no_mode),
+        *(nothing, read_length, read_type, set_attribute, set_attribute_plainly, shallow, state),
+        *(delete_attribute, delete_attribute_plainly),
+    }
+)
+_PASSING_METHODS = frozenset(
+    "append appendleft extend add update setdefault get popitem items keys values copy clear "
+    "__iter__ __len__ __contains__ __eq__ __ne__ __add__".split()
+)
+_PASSING_METHODS_OF_DICTS = frozenset({"pop", "__setitem__", "__getitem__", "__init__", "__new__"})
+_NUMBER_PROTOCOL = "add sub mul floordiv mod truediv neg eq ne lt le gt ge".split()
+_OPERATOR_IDS = frozenset(id(getattr(operator, name)) for name in _NUMBER_PROTOCOL)
+_PASSING: tuple[Any, ...] = (
+    *(tuple, list, dict, set, frozenset, slice, zip, reversed, map, filter, super, torch.Size),
+    *(collections.OrderedDict, collections.defaultdict, functools.partial),
+    *(types.SimpleNamespace, _native.total, _native.product, str.join),
+)
+_PASSING_IDS = frozenset(map(id, _PASSING))
+_COMPARING_IDS = frozenset(map(id, (min, max, sorted)))
+_READING_IDS = frozenset(map(id, (sum, math.prod)))  # they add to a float what they find in an int
+_WITH_A_NUMBER_BEHIND = frozenset(map(id, (enumerate, collections.deque)))
+_HEARD_IDS = frozenset(map(id, (int, float, str, repr, bool, abs, hash)))  # the number itself is asked
+_LAZY_IDS = frozenset(map(id, (map, filter, *(c for c in vars(itertools).values() if isinstance(c, type)))))
+_LOOK_AT_INTS = (float, bool)  # what is no subclass of theirs is not asked first
+_PLAIN = (int, float, bool, str, type(None), range, *_SYMBOLS)  # a range compares one by one what is no plain int
+_SEARCHED = (tuple, list, dict, set, frozenset)
+_TEXTS = (str, bytes, bytearray)
+_CONVERSIONS = frozenset(
+    "__len__ __index__ __int__ __float__ __complex__ __bool__ __hash__ __length_hint__ __trunc__ __sizeof__".split()
+)
+_DEEPEST = 20
+
+
+def reads(watcher: _native.Watcher, probe: Any, operands: list[Any], value: Any) -> bool:
+    """Does the instruction at `probe` read the number that `value` is, or the numbers in it?"""
+    kind = probe.kind
+    if kind == _native.ESCAPE:
+        return _is_read_outside(watcher, probe.code)
+    if kind in _PASSING_KINDS:
+        return False
+    if kind == _native.CONTAINS and type(operands[1]) is dict and value is operands[1]:
+        return False  # its keys are hashed already, and its values are not asked
+    if kind in _OPERATORS:
+        texts = kind == _native.BINARY and any(issubclass(type(operand), _TEXTS) for operand in operands)
+        return texts or not _ask_each_other([operand for operand in operands if type(operand) not in _LOOK_AT_INTS])
+    if kind in _ITEM_KINDS:
+        stores = kind in _STORING_KINDS
+        container = operands[1 if stores else 0]
+        if is_tensor(container):
+            return False
+        held = (container, operands[0]) if stores and _keeps_objects(container) else (container,)
+        return not any(value is part for part in held)
+    if kind == _native.ATTR:
+        return type(value) in _SYMBOLS
+    if kind in (_native.CALL, _native.CALL_EX):
+        return not passes(*_call_of(probe, operands))
+    return True
+
+
+def _is_read_outside(watcher: _native.Watcher, code: types.CodeType) -> bool:
+    """A frame of `code` gives something away to C code: does that, or who has called it, read numbers?"""
+    entries, _ = watcher.frames()
+    *_, intact, held, held_at, probe = entries[-2] if len(entries) > 1 else (False, None, -1, None)
+    if probe is None or not intact or code.co_name in _CONVERSIONS:
+        return True
+    operands = watcher.stack(1, probe.depth)[probe.depth - probe.span :]
+    if held_at >= 0:  # while the call is at work another object lies there
+        operands[held_at] = held
+    if probe.kind in (_native.CALL, _native.CALL_EX):
+        func, args = _call_of(probe, operands)
+        if func is functools.reduce:
+            return not isinstance(args[0], types.FunctionType)
+        return id(func) in _COMPARING_IDS or not passes(func, args)
+    return not (probe.kind in _PASSING_KINDS or probe.kind in _ASKING_KINDS or probe.kind in _OPERATORS | _ITEM_KINDS)
+
+
+def _call_of(probe: Any, operands: list[Any]) -> tuple[Any, tuple[Any, ...]]:
+    """The callable, and its arguments in a row."""
+    bare = operands[0] is _native.MISSING
+    func, args = operands[1 if bare else 0], operands[2 if bare else 1 :]
+    if probe.kind == _native.CALL_EX:
+        func, args = operands[1], operands[2:]
+        positional = args[0] if isinstance(args[0], (tuple, list)) else (args[0],)
+        named = args[1].values() if len(args) > 1 and isinstance(args[1], dict) else ()
+        return func, (*positional, *named)
+    return func, tuple(args)
+
+
+def left_looks_at_right(probe: Any, operands: list[Any]) -> bool:
+    """Would a float or a bool look into the number at its right, rather than leave the operation to it?"""
+    asked = probe.kind in (_native.BINARY, _native.COMPARE) and type(operands[0]) in _LOOK_AT_INTS
+    return asked and type(operands[1]) is _native.Int
+
+
+def _ask_each_other(operands: Iterable[Any]) -> bool:
+    """Does each of them, and of what is in them, ask its partner in an operation rather than look at its value?"""
+    kinds = {cls for operand in operands for cls in _kinds_in(operand, _DEEPEST)}
+    if _native.Int in kinds and not kinds.isdisjoint(_LOOK_AT_INTS):
+        return False
+    return all(cls in _PLAIN or issubclass(cls, torch.Tensor) or _is_python(cls) for cls in kinds)
+
+
+def _is_python(cls: type) -> bool:
+    """Are all its operators functions of Python's?"""
+    return all(base is object or is_open(base) for base in cls.__mro__)
+
+
+def _kinds_in(value: Any, depth: int) -> Iterator[type]:
+    cls = type(value)
+    if is_open(cls) or not issubclass(cls, _SEARCHED) or depth == 0:
+        yield cls
+        return
+    for part in (*value, *value.values()) if issubclass(cls, dict) else value:
+        yield from _kinds_in(part, depth - 1)
+
+
+def _keeps_objects(container: Any) -> bool:
+    return container_kind(type(container)) is not None or is_open(type(container))
+
+
+def passes(func: Any, args: tuple[Any, ...] = ()) -> bool:
+    """Does a callable do nothing with a number among its arguments that the number would not hear of?"""
+    if id(func) in _READING_IDS or (id(func) in _WITH_A_NUMBER_BEHIND and len(args) > 1):
+        return False
+    if func is functools.reduce and args and isinstance(args[0], types.FunctionType):
+        return True
+    if id(func) in _OPERATOR_IDS or id(func) in _COMPARING_IDS or func is functools.reduce:
+        return _callables_pass(args) and _ask_each_other([arg for arg in args if not _is_called(arg)])
+    if id(func) in _PASSING_IDS or id(func) in _WITH_A_NUMBER_BEHIND:
+        return _callables_pass(args)
+    cls = type(func)
+    if issubclass(cls, types.MethodType):
+        return passes(func.__func__)
+    if issubclass(cls, types.FunctionType):
+        return True  # its frame is watched, or it is an operation
+    if issubclass(cls, type):
+        return is_open(func) and not issubclass(func, VALUE_TYPES) and _is_constructed_in_python(func)
+    if issubclass(cls, types.BuiltinFunctionType) and func.__name__ == "__new__":
+        return _keeps_arguments(func)
+    if issubclass(cls, functools.partial):
+        return passes(func.func, (*func.args, *args, *func.keywords.values()))
+    parts = bound_parts(func)
+    method = func if parts is None else parts[0]
+    if issubclass(type(method), C_DESCRIPTORS):
+        owner = method.__objclass__
+        if issubclass(owner, VALUE_TYPES):
+            return id(method) in _PASSING_IDS
+        if container_kind(owner) is not None:
+            known = method.__name__ in _PASSING_METHODS
+            return known or (issubclass(owner, dict) and method.__name__ in _PASSING_METHODS_OF_DICTS)
+    rule = rule_for(method)
+    if rule is None:
+        return isinstance(_native.mro_lookup(cls, "__call__"), types.FunctionType)
+    if rule in (get_attribute, get_attribute_plainly) and args and type(args[0]) in _SYMBOLS:
+        return False
+    return rule in _PASSING_RULES and (rule is not calls_back or _callables_pass(args))
+
+
+def _callables_pass(args: tuple[Any, ...]) -> bool:
+    """C code may call what it is given with what it is given."""
+    return all(_may_be_called(arg) for arg in args if _is_called(arg))
+
+
+def _may_be_called(arg: Any) -> bool:
+    return id(arg) in _HEARD_IDS or (id(arg) not in _COMPARING_IDS and passes(arg))
+
+
+def _is_called(arg: Any) -> bool:
+    return callable(arg) and not is_tensor(arg)
+
+
+def _is_constructed_in_python(cls: type) -> bool:
+    """Is everything that C code does with the arguments to keep them?"""
+    return all(_keeps_arguments(_native.mro_lookup(cls, name)) for name in ("__new__", "__init__"))
+
+
+def _keeps_arguments(method: Any) -> bool:
+    if isinstance(method, (types.FunctionType, staticmethod)):
+        return True
+    owner = getattr(method, "__objclass__", None) or getattr(method, "__self__", None)
+    if not isinstance(owner, type):
+        return False
+    plain_exception = issubclass(owner, BaseException) and owner.__basicsize__ == BaseException.__basicsize__
+    return owner is object or owner in _SEARCHED or plain_exception
+
+
+def hidden_numbers(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
+    """Symbolic numbers in what holds them for C code alone: iterators, views of dicts, bound methods of C's. (What
+    generators give away is looked at when they do.)"""
+    if type(value) in _SYMBOLS:
+        yield value
+    elif depth and (_hides(value) or (depth < _DEEPEST and isinstance(value, _SEARCHED))):
+        for part in gc.get_referents(value):
+            yield from hidden_numbers(part, depth - 1)
+
+
+def _hides(value: Any) -> bool:
+    cls = type(value)
+    if is_open(cls) or cls is types.GeneratorType or is_tensor(value):
+        return False
+    if issubclass(cls, types.BuiltinFunctionType):
+        return not isinstance(value.__self__, types.ModuleType)
+    return hasattr(cls, "__next__") or issubclass(cls, _HOLDERS)
+
+
+_VIEWS: dict[Any, Any] = {}
+_HOLDERS: tuple[type, ...] = (
+    *(collections.deque, functools.partial, types.MappingProxyType, types.MethodWrapperType),
+    *(type(_VIEWS.keys()), type(_VIEWS.values()), type(_VIEWS.items())),
+)
+
+
+def refuse_unheard_calls(func: Any, args: tuple[Any, ...]) -> None:
+    """C code which calls C code later on, with numbers that nobody has seen, cannot be recorded."""
+    if rule_for(func) is not calls_back or _callables_pass(args):
+        return
+    if id(func) in _LAZY_IDS or not all(_is_called(arg) or isinstance(arg, (*_PLAIN, *_SEARCHED)) for arg in args):
+        unheard = next(arg for arg in args if _is_called(arg) and not _may_be_called(arg))
+        raise Drop("unknown-callable", f"{name_of(unheard)}, called by C code with numbers that may be others")
+
+
+def replacement(func: Any, args: tuple[Any, ...]) -> Any:
+    """What to call instead of a callable that would lose what a number stands for; None: the callable itself."""
+    if func is sum and len(args) <= 2 and not any(issubclass(type(arg), _TEXTS) for arg in args[1:]):
+        return _native.total
+    if func in (min, max) and len(args) == 2 and any(type(arg) is _native.Float for arg in args):
+        return "smaller" if func is min else "larger"
+    if len(args) != 1:
+        return None
+    if func is math.sqrt and type(args[0]) is _native.Float:
+        return "root"
+    if func is math.prod or func is torch.Size.numel:
+        return _native.product
+    if func is len and is_tensor(args[0]) and args[0].dim():
+        return "length"
+    if func is type and type(args[0]) in _SYMBOLS:
+        return "plain_type"
+    if (func is int and type(args[0]) is _native.Int) or (func is float and type(args[0]) is _native.Float):
+        return "itself"
+    return None

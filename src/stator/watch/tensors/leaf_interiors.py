@@ -1,0 +1,320 @@
+"""Leaves whose inside is watched: transforms of functions (`torch.func`) and `torch.autograd.Function`.
+
+Torch's own code in them runs unwatched; the program's code in them is watched as anywhere, so that what it reads is
+guarded. Tensors inside are no tensors of the graph outside (a transform wraps them): while the program's code runs, an
+`Inner` tracer stands in the place of the recording's. What becomes of it, docs/design/leaves.md says.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from ..._native import Family, Known
+from ...recording import Edge, Fact
+from ...support.graph_leaves import TENSOR, Applied, CustomFunction, Structure, Transform
+from ..graph_break import Drop
+from ..models.treatments import Treatment, name_of
+from ..objects.constants import is_constant
+from ..objects.fingerprints import fingerprint
+from .nodes import Nodes
+from .tensor_mode import Step, Tracer, is_tensor
+
+if TYPE_CHECKING:
+    from ..observe.recorder import Recorder
+
+
+class _Body(Nodes):
+    """A graph whose inputs have names of their own."""
+
+    def _name_of(self, origin: Any) -> str:
+        return str(origin)
+
+
+class Inner(Tracer):
+    """The tensors and nodes inside of a leaf. Tensors from outside of it are captured: inputs of its graph."""
+
+    def __init__(self, recorder: Recorder, outer: Tracer) -> None:
+        super().__init__(recorder, outer.state, _Body())
+        self.outer = outer
+        self.captured: list[fx.Node] = []  # in the graph outside
+        self._alive: list[Any] = []
+
+    def take(self, tensor: Any) -> None:
+        """A tensor that the program's function is given."""
+        self._enter(tensor, f"given_{len(self._alive)}", outside=False)
+
+    def _enter(self, tensor: Any, name: Any, *, outside: bool) -> Known:
+        found = fingerprint(tensor)
+        known = Known(self._nodes.input(name), (), Family(found[0], outside=outside), found)
+        self.known[id(tensor)] = known
+        self._alive.append(tensor)
+        return known
+
+    def _input(self, tensor: Any) -> Known:
+        self.captured.append(self.outer.node_of(self.outer.lookup(tensor)))
+        return self._enter(tensor, f"captured_{len(self.captured)}", outside=True)
+
+    def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+        name = name_of(func)
+        if name == "_backward_hooks" and args[1:] == (None,) and args[0]._backward_hooks is None:
+            # Torch itself, of a tensor that a function has written to.
+            return Step(Treatment.FACT, name, [], False, ("call_function", func, args, kwargs, name))
+        return super()._before(func, args, kwargs)
+
+    def _uncommon(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
+        if self._recorder.symbols is not None:
+            self._recorder.symbols.specialise_in(value)  # its graph takes no numbers
+        return super()._uncommon(value, tensors)
+
+    def abandon(self) -> Tracer:
+        self.active = False
+        return self.outer.abandon()
+
+    def body(self, result: Any) -> tuple[fx.GraphModule, Structure]:
+        """The graph, and the structure of what the program's function gave back."""
+        flat, spec = pytree.tree_flatten(result)
+        leaves: list[Any] = []
+        for leaf in flat:
+            if is_tensor(leaf):
+                self.outputs.append(self.node_of(self.lookup(leaf)))
+                leaves.append(TENSOR)
+            elif is_constant(leaf):
+                leaves.append(leaf)
+            else:
+                raise Drop("functorch", f"a function that gives a {type(leaf).__qualname__}")
+        if self.mutates:
+            raise Drop("functorch", "a function that writes to a tensor which it was not given")
+        graph = self.module("Body")
+        assert graph is not None
+        return graph, Structure(spec, tuple(leaves))
+
+
+class Interiors:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def call(self, payload: str, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
+        return getattr(self, payload)(function, slots)
+
+    def _attempt(self, step: Callable[..., Any], *args: Any) -> Any:
+        """A part of recording; None if it failed, and with it the recording."""
+        try:
+            with torch._C.DisableTorchFunction():
+                return step(*args)
+        except Exception as error:
+            self._recorder.failed_inside(error)
+            return None
+
+    # -- transforms
+
+    def transform(self, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
+        recorder, watcher = self._recorder, self._recorder.watcher
+        outer = recorder.tracer
+        in_closure = "func" in function.__code__.co_freevars
+        applied = Applied(function, in_closure)
+        func = _variable(function, "func") if in_closure else slots[0]
+        given = slots if in_closure else slots[1:]
+        ready = self._attempt(self._take, function, given) if outer.active else None
+        if ready is None:
+            return applied.call(func, given, watcher.call_leaf)
+        quiet = recorder.tracer = Inner(recorder, outer)  # what torch's own code does inside is no part of any graph
+        call = _Call(recorder, quiet, func)
+        try:
+            result = applied.call(call, given, watcher.call_leaf)
+        finally:
+            if recorder.tracer is quiet:
+                recorder.tracer = outer
+        if outer.active and recorder.tracer is outer and call.body is not None:
+            self._attempt(self._record, applied, ready, call, result)
+        return result
+
+    def _take(self, function: types.FunctionType, given: tuple[Any, ...]) -> tuple[Structure, list[tuple[Any, Known]]]:
+        """What a transform is given: constants, and tensors, in containers."""
+        recorder = self._recorder
+        recorder.enter(function)
+        self._read_closure(function)
+        recorder.fix_sizes("a function transform")
+        for value in given:
+            recorder.consult_deep(value)
+        flat, spec = pytree.tree_flatten(given)
+        operands: list[tuple[Any, Known]] = []
+        leaves: list[Any] = []
+        for leaf in flat:
+            if is_tensor(leaf):
+                operands.append((leaf, recorder.tracer.lookup(leaf)))
+                leaves.append(TENSOR)
+            elif is_constant(leaf):
+                leaves.append(leaf)
+            else:
+                raise Drop("functorch", f"a transform, given a {type(leaf).__qualname__}")
+        return Structure(spec, tuple(leaves)), operands
+
+    def _read_closure(self, function: types.FunctionType) -> None:
+        ledger = self._recorder.ledger
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            origin = ledger.find(cell)
+            if origin is not None:
+                ledger.read(origin, Edge.ATTR, "cell_contents", cell.cell_contents)
+            if name != "func" and not is_constant(cell.cell_contents):
+                raise Drop("functorch", f"a transform with a {type(cell.cell_contents).__qualname__} as {name}")
+
+    def _record(self, applied: Applied, ready: tuple[Structure, list[Any]], call: _Call, result: Any) -> None:
+        outer: Tracer = self._recorder.tracer
+        given, operands = ready
+        flat = pytree.tree_leaves(result)
+        if not all(is_tensor(leaf) or is_constant(leaf) for leaf in flat):
+            raise Drop("functorch", "a transform that gives more than tensors")
+        assert call.body is not None
+        module = Transform(applied, given, *call.body)
+        inputs = (*(outer.node_of(known) for _, known in operands), *call.captured)
+        outer.refresh(operands, False)
+        node = outer.module_leaf(module, inputs, {}, applied.function.__name__)
+        for place, tensor in enumerate(leaf for leaf in flat if is_tensor(leaf)):
+            if id(tensor) not in outer.known:
+                outer.enter(tensor, node, (place,), operands)
+
+    # -- functions with a backward of their own
+
+    def apply(self, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
+        """`torch.autograd.Function.apply`."""
+        cls, args, kwargs = slots
+        recorder, watcher = self._recorder, self._recorder.watcher
+        outer = recorder.tracer
+        ready = self._attempt(self._take_call, function, cls, args, kwargs) if outer.active else None
+        if ready is None:
+            return watcher.call_leaf(function, (cls, *args), kwargs)
+        inner = Inner(recorder, outer)
+        inner.expected, inner.answers, inner.active = (False, *outer.expected[1:]), None, True
+        recorder.tracer, watcher.interior = inner, True
+        try:
+            with recorder.ledger.seal(cls.__qualname__):
+                result = watcher.call_leaf(function, (cls, *args), kwargs)
+        finally:
+            watcher.interior = False
+            if recorder.tracer is inner:
+                recorder.tracer = outer
+        if outer.active and recorder.tracer is outer:
+            self._attempt(self._record_call, cls, args, ready, result)
+        return result
+
+    def _take_call(
+        self, function: types.FunctionType, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[tuple[Any, Known]]]:
+        recorder = self._recorder
+        if torch._C._are_functorch_transforms_active():
+            raise Drop("autograd-function", f"{cls.__qualname__}, inside of a function transform")
+        self._prepare_for_changes(cls)
+        for name in ("forward", "setup_context"):
+            recorder.attributes.read(cls, name)
+        recorder.enter(function)
+        recorder.fix_sizes("an autograd function")
+        for value in (*args, *kwargs.values()):
+            recorder.consult_deep(value)
+        operands: list[tuple[Any, Known]] = []
+        argument = recorder.tracer.argument
+        for value in kwargs.values():
+            self._refuse_copies(cls, value)
+        positional = tuple([None if self._is_itself(cls, value) else argument(value, operands) for value in args])
+        return positional, {name: argument(value, operands) for name, value in kwargs.items()}, operands
+
+    def _is_itself(self, cls: Any, value: Any) -> bool:
+        """Is it given as the object that it is, from outside?"""
+        origin = self._recorder.ledger.find(value)
+        if origin is not None and not is_tensor(value) and not is_constant(value) and type(value) is not tuple:
+            self._recorder.ledger.require(origin, Fact.IS, value)
+            return True
+        if type(value) is not torch.Size:
+            self._refuse_copies(cls, value)
+        return False
+
+    def _refuse_copies(self, cls: Any, value: Any) -> None:
+        """A graph gives it other objects than the program does. It must not be able to tell them, and it may keep them
+        for its backward."""
+        if type(value) is tuple:
+            for item in value:
+                self._refuse_copies(cls, item)
+        elif is_tensor(value):
+            if vars(value) and self._recorder.ledger.find(value) is None:
+                raise Drop("autograd-function", f"{cls.__qualname__}, given a tensor with attributes of its own")
+        elif not is_constant(value):
+            raise Drop("autograd-function", f"{cls.__qualname__}, given a {type(value).__qualname__}")
+
+    def _prepare_for_changes(self, cls: Any) -> None:
+        """Its forward runs in every call, before the effects: what the segment has changed so far is as it was then, so
+        whoever looks at that must be noticed, and what was noted before is noted once more."""
+        changes = self._recorder.ledger.changes.values()
+        if any(change.kind == "class" for change in changes):
+            raise Drop("autograd-function", f"{cls.__qualname__}, behind changes of classes")
+        if changes:
+            self._recorder.look_anew()
+
+    def _record_call(
+        self, cls: Any, given: Any, ready: tuple[Any, dict[str, Any], list[tuple[Any, Known]]], result: Any
+    ) -> None:
+        outer: Tracer = self._recorder.tracer
+        args, kwargs, operands = ready
+        for part in result if type(result) is tuple else (result,):
+            if not is_tensor(part) and not is_constant(part):
+                raise Drop("autograd-function", f"{cls.__qualname__}, which gives a {type(part).__qualname__}")
+        outer.refresh(operands, False)
+        function = CustomFunction(
+            cls,
+            sizes=frozenset(place for place, value in enumerate(given) if type(value) is torch.Size),
+            objects={place: value for place, value in enumerate(given) if args[place] is None and value is not None},
+        )
+        node = outer.module_leaf(function, args, kwargs, cls.__name__)
+        outer._register(result, node, operands)
+
+
+class _Call:
+    """The program's function as a transform calls it: watched, with a graph of its own."""
+
+    def __init__(self, recorder: Recorder, quiet: Inner, func: Callable[..., Any]) -> None:
+        self._recorder, self._quiet, self._func = recorder, quiet, func
+        self.body: tuple[fx.GraphModule, Structure] | None = None
+        self.captured: list[fx.Node] = []
+        self._calls = 0
+        self.__name__ = getattr(func, "__name__", "function")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        recorder, func = self._recorder, self._func
+        if recorder.tracer is not self._quiet:
+            return func(*args, **kwargs)
+        try:
+            inner = Inner(recorder, self._quiet.outer)
+            self._calls += 1
+            if self._calls > 1:
+                raise Drop("functorch", "a transform that calls its function more than once")
+            with torch._C.DisableTorchFunction():
+                for leaf in pytree.tree_leaves((args, kwargs)):
+                    if is_tensor(leaf):
+                        inner.take(leaf)
+            func = recorder.call(None, func, (*args, *kwargs.values()), tuple(kwargs)) or func
+            inner.begin()
+        except Exception as error:
+            recorder.failed_inside(error)
+            return self._func(*args, **kwargs)
+        recorder.tracer = inner
+        try:
+            result = recorder.watcher.call_watched(func, args, kwargs)
+        finally:
+            if recorder.tracer is inner:
+                recorder.tracer = self._quiet
+        if inner.active:
+            inner.active = False
+            try:
+                with torch._C.DisableTorchFunction():
+                    self.body, self.captured = inner.body(result), inner.captured
+            except Exception as error:
+                recorder.failed_inside(error)
+        return result
+
+
+def _variable(function: types.FunctionType, name: str) -> Any:
+    return (function.__closure__ or ())[function.__code__.co_freevars.index(name)].cell_contents

@@ -1,0 +1,726 @@
+"""The tensor mode: every torch operation of a watched run executes for real and becomes a node of a graph.
+
+Enters: calls of torch functions, as `TorchFunctionMode` hands them over. Leaves: a `torch.fx.Graph` whose inputs are
+outside tensors. Three nets fail closed in between: a tensor that is neither outside nor made by a node, a tensor that
+changed without a node, and global state that changed without a node end the recording.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx
+from torch.autograd import forward_ad
+from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.overrides import TorchFunctionMode
+
+from ... import _native
+from ..._native import Family, Known
+from ...recording import Edge, Fact, Origin, TensorFacts
+from ...support.graph_numbers import expect_truth
+from ...support.guard_readers import (
+    FORWARD_LEVEL,
+    MODE_COUNT,
+    RANDOM,
+    SIZES,
+    autocast_state,
+    container_kind,
+    shared_storages,
+    tensor_facts,
+    torch_state,
+)
+from ..graph_break import Drop
+from ..models.torch_functions import BODY, OPAQUE, SIMPLE, Model, Unknown, model_of, without_own_frames
+from ..models.treatments import Treatment, needs_data, writes_in_place
+from ..objects.constants import is_constant
+from ..objects.containers import expose
+from ..objects.fingerprints import PLAIN_TENSORS, fingerprint
+from ..symbols.data_branches import Truths
+from ..symbols.hoist_asserts import move_early
+from ..symbols.runtime_asserts import Checking
+from . import failing_ops
+from .nodes import NOTHING, OWN_FOLDERS, Nodes, is_reshaped_by
+from .op_targets import Way, spell, way_of
+from .operators import has_python_body, is_collective, require_sizes
+
+if TYPE_CHECKING:
+    from ..observe.recorder import Recorder
+    from ..symbols.symbolic_numbers import Symbols
+
+_TensorBase = torch._C.TensorBase
+_WAYS: dict[Any, Way] = {}
+_KINDS_OF_ARGUMENT = (tuple, list, dict, slice)
+_SIMPLE_ARGUMENTS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+_STRIDED = torch.strided
+_REALS = (torch.float32, torch.float64)
+_C: Any = torch._C
+# The parts of `torch_state` that can be asked for alone and answer with the same object as long as nothing changes.
+_STATE_READERS: tuple[Any, ...] = (
+    _C.is_grad_enabled,
+    _C._get_tracing_state,
+    _C.is_inference_mode_enabled,
+    _C.get_default_dtype,
+    _C._len_torch_function_stack,
+    _C._len_torch_dispatch_stack,
+    _C._functorch.maybe_current_level,
+    functools.partial(_C._autograd._top_saved_tensors_default_hooks, False),
+    _C._is_any_autocast_enabled,
+)
+
+
+_native.tensors_are(torch.Tensor, _TensorBase)
+_native.tracer_learn(
+    Drop,
+    _WAYS,
+    spell,
+    fx.Node,
+    NOTHING,
+    _STRIDED,
+    PLAIN_TENSORS,
+    _SIMPLE_ARGUMENTS,
+    _STATE_READERS,
+    vars(forward_ad),
+    "_current_level",
+    FORWARD_LEVEL,
+    OWN_FOLDERS,
+    functools.partial,
+)
+
+
+def _way_of(func: Any) -> Way:
+    way = _WAYS.get(func)
+    if way is None:
+        way = _WAYS[func] = way_of(func)
+    return way
+
+
+def is_tensor(value: Any) -> bool:
+    return issubclass(type(value), _TensorBase)
+
+
+class Step(NamedTuple):
+    """One torch function between its two halves: found out about, not yet run."""
+
+    kind: Treatment
+    name: str
+    tensors: list[tuple[Any, Known]]
+    in_place: bool
+    node: tuple[str, Any, tuple[Any, ...], dict[str, Any], str]  # the arguments of `Tracer.node`
+    run: Any = None  # called in place of the function, to look on; C code reads it, by position
+    model: Model | Unknown = SIMPLE
+
+
+class TensorMode(_native.Mode, TorchFunctionMode):
+    """Stands on torch's stack of modes while a run is watched, and not at breaks: what is not watched finds the stack
+    as the program left it. Made for a recorder: what torch calls goes to the recorder's tracer."""
+
+    def _place(self) -> int | None:
+        """Where on the stack it is; None where it is not, or where torch has taken it off to call it."""
+        places = range(_C._len_torch_function_stack())
+        return next((place for place in reversed(places) if _C._get_function_stack_at(place) is self), None)
+
+    def put_on(self) -> None:
+        if self._place() is None:
+            _C._push_on_torch_function_stack(self)
+
+    def take_off(self) -> bool:
+        """From under modes of the program, too. False: torch is calling it, and will put it back; or has found it, and
+        is about to call it."""
+        place = self._place()
+        if place is None or _native.interrupted() == _native.SENTINEL:
+            return False
+        above = [_C._pop_torch_function_stack() for _ in range(place, _C._len_torch_function_stack())]
+        for mode in reversed(above[:-1]):
+            _C._push_on_torch_function_stack(mode)
+        return True
+
+    def state_without(self) -> tuple[Any, ...]:
+        """Torch's state as a call would find it at this place."""
+        state = torch_state()
+        return (*state[:MODE_COUNT], state[MODE_COUNT] - (self._place() is not None), *state[MODE_COUNT + 1 :])
+
+
+class Tracer(_native.Tracer):
+    """The usual operations are C code from beginning to end; here is what is done about all others."""
+
+    def __init__(self, recorder: Recorder, state: tuple[Any, ...], nodes: Nodes | None = None) -> None:
+        self._nodes = Nodes() if nodes is None else nodes
+        self._leaves: list[torch.nn.Module] = []
+        make_graph = functools.partial(getattr, self._nodes, "graph")
+        super().__init__(recorder.watcher, recorder.ledger, make_graph, self._nodes.operations, state)
+        self._recorder = recorder
+        self._ledger = recorder.ledger
+        self.regions = self._nodes.regions
+        self._outside_families: dict[int, Family] = {}  # by identity of the base
+        self.inputs: list[tuple[Origin, Any, TensorFacts]] = []
+        self.outputs: list[fx.Node] = []
+        self._output_index: dict[fx.Node, int] = {}
+        self.state = state
+        self.autocast = autocast_state()  # its settings, be it on or off
+        self.in_operator = False  # a body that is not torch's is at work
+        self._symbols = recorder.symbols if nodes is None else None
+        self.checking = Checking(self._nodes, self.writers)
+        self._inside = nodes is not None
+        if self._symbols is not None:
+            self.shapes = self._sized
+
+    @property
+    def hoists(self) -> bool:
+        """Can checks with plain numbers come before the graph?"""
+        return self._symbols is None and not self._inside
+
+    def begin(self) -> None:
+        """The mode has been pushed: from here on the state changes only through nodes."""
+        self.active = True
+        self.expect_state()
+
+    def abandon(self) -> Tracer:
+        """The recording ends: which tracer was there first?"""
+        return self
+
+    @property
+    def truths(self) -> Truths:
+        return Truths(self._recorder, self, self.checking, self._nodes, inside=self._inside)
+
+    # -- one torch function
+
+    def _failed(self, error: Exception) -> None:
+        """Something in stator raised."""
+        self._recorder.failed_inside(error)
+
+    def _raised(self, func: Any, error: Exception) -> None:
+        """The operation itself raised."""
+        self.in_operator = False
+        error.__traceback__ = without_own_frames(error.__traceback__)
+        self._recorder.failed_inside(Drop("operation-raised", f"{_way_of(func).name}: {type(error).__name__}"))
+
+    def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+        """What is about to run, spelled as a node; its tensors are looked up, outside ones become inputs."""
+        way = _way_of(func)
+        kind, name = way.kind, way.name
+        if kind is Treatment.FACT and name == "type" and len(args) + len(kwargs) > 1:
+            kind = Treatment.OPERATION  # asked for another type, it converts
+        if kind is Treatment.BREAK and name == "data" and args[0] is args[-1]:
+            kind = Treatment.FACT  # `t.data = t`, as `Module.to` does where there is nothing to do
+        if kind is Treatment.BREAK and way.reason == "tensor-item" and self._takes_number(args[0]):
+            known = self.lookup(args[0])
+            return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self.node_of(known),), {}, name))
+        if kind is Treatment.BREAK and name in ("__bool__", "is_nonzero") and is_tensor(args[0]):
+            return self._before_truth(func, name, args[0])
+        if kind is Treatment.BREAK and name in ("item", "__format__") and is_tensor(args[0]) and self._settled(*args):
+            return Step(Treatment.FACT, name, [], False, ("call_function", func, args, kwargs, name))
+        if kind is Treatment.GRAD:
+            return self._before_grad(*args)
+        if kind is Treatment.BREAK:
+            raise Drop(way.reason, name.removeprefix("__").removesuffix("__"))
+        tensors: list[tuple[Any, Known]] = []
+        if kind is not Treatment.OPERATION:
+            if kind is Treatment.STATE:
+                self._check_state()
+            for arg in args:
+                if is_tensor(arg):
+                    tensors.append((arg, self.lookup(arg)))
+            if kind is Treatment.FACT:
+                self._require_fact(way, args, kwargs)
+                for _, known in tensors if way.sizes and self._symbols is None else ():
+                    self.ask(known)
+            return Step(kind, name, tensors, False, ("call_function", func, args, kwargs, way.label))
+        self._check_state()
+        if way.data and needs_data(func, name, args, kwargs):
+            first = 1 if args and isinstance(args[0], torch.Tensor) else 0
+            args = (*args[:first], *self.truths.without_constants(args[first:]))
+            if needs_data(func, name, args, kwargs):
+                raise Drop("dynamic-shape-op", name)
+        model = self._model_of(func, way, args, kwargs)
+        run = model.run if isinstance(model, Unknown) else None
+        given = args
+        op, target, label = "call_function", func, way.label
+        if not way.spelled:
+            op, target, args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
+        elif way.method and args and isinstance(args[0], torch.Tensor):
+            op, target = "call_method", name
+        argument = self.argument
+        node_args = tuple([argument(arg, tensors) for arg in args])
+        node_kwargs = {key: argument(arg, tensors) for key, arg in kwargs.items()} if kwargs else kwargs
+        in_place = writes_in_place(name, kwargs) if kwargs and not way.opaque else way.writes
+        if isinstance(model, Model) and model.fails:
+            failing_ops.prepare(self, name, given, tensors, in_place)
+        return Step(kind, name, tensors, in_place, (op, target, node_args, node_kwargs, label), run, model)
+
+    def _model_of(self, func: Any, way: Way, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Model | Unknown:
+        if way.opaque:
+            require_sizes(func, way.name, args, kwargs)
+            if has_python_body(func) or is_collective(func):
+                failing_ops.prepare_body(self._recorder, way.name)
+                self.in_operator = True
+                return BODY
+            self.in_operator = True
+            return OPAQUE
+        model = model_of(func, way.name, way.known, args, kwargs)
+        if isinstance(model, Model) and model.reason:
+            raise Drop(model.reason, way.name)
+        return model
+
+    @staticmethod
+    def _require_fact(way: Way, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A tensor that is given in the place of a number is read."""
+        if way.data and any(map(is_tensor, (*args[1:], *kwargs.values()))):
+            raise Drop("tensor-scalar", "a number")
+        if way.name in ("sparse_dim", "dense_dim") and args[0].layout is not _STRIDED:
+            raise Drop("tensor-scalar", "the number of its sparse dimensions")
+
+    def _after(self, step: Step, result: Any) -> Any:
+        """It has run: the node, and what is known of the tensors now. Gives what the program gets."""
+        opaque, self.in_operator = self.in_operator, False
+        if result is NotImplemented:
+            return result
+        if step.kind is Treatment.FACT:
+            return self._fact(step, result) if self._symbols is not None and step.tensors else result
+        if step.kind is Treatment.SCALAR:
+            return self._truth(step, result) if step.node[1] is expect_truth else self._scalar(step, result)
+        if step.kind is Treatment.GRAD:
+            self.last_effect = self._recorder.watcher.events
+            return result
+        if step.kind is Treatment.ATTRIBUTE:
+            self._attribute(step.name, step.tensors[0][0], result)
+        elif step.kind is Treatment.STATE:
+            self.node(*step.node)
+            self.expected, self.answers = self._read_state_under_mode(), None
+            self.last_effect = self._recorder.watcher.events
+        else:
+            model = self._concluded(step)
+            wrote = self.refresh(step.tensors, step.in_place) or self._switched_grad(step.name, step.tensors)
+            self.operations += 1
+            if model is not step.model:  # else `_before` has seen to it
+                if self.acted and model.fails:
+                    raise Drop("may-fail", step.name)
+                self.risky = self.risky or (self.mutates and model.fails)
+            self.acted = self.acted or model is BODY
+            if wrote or opaque or model.random:
+                self.last_effect = self._recorder.watcher.events
+            if wrote or not self._returns_known(result):
+                node = self.node(*step.node)
+                if model.random:
+                    node.meta[RANDOM] = True
+                if self._symbols is not None:
+                    self._sized(node, result)
+                self._register(result, node, step.tensors)
+            elif self._symbols is not None:
+                self._returned(*step.node[:4])
+        return result
+
+    def _concluded(self, step: Step) -> Model:
+        """The model of a function that has run; of a new one, after it was seen."""
+        if isinstance(step.model, Model):
+            return step.model
+        model = step.model.concluded()
+        if model.reason:
+            changed = any(fingerprint(tensor)[0] != known.print[0] for tensor, known in step.tensors)
+            raise Drop(model.reason, step.name, transient=changed or step.in_place)  # the next one breaks before it
+        return model
+
+    def _returned(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An operation gave back a tensor that it got: it must do so in other calls, too, whatever their sizes."""
+        assert self._symbols is not None
+        node = fx.Node(self._nodes.graph, "aside", kind, target, args, kwargs)
+        self._symbols.run_aside(node)
+        node.args, node.kwargs = (), {}
+
+    def _fact(self, step: Step, result: Any) -> Any:
+        """Sizes are symbols where they may be others in the next call."""
+        assert self._symbols is not None
+        nodes = [self.node_of(known) for _, known in step.tensors]
+        if step.name == "__len__" and self._asks_by_name("__len__"):
+            return self._symbols.answer("size", nodes, (0,), result)
+        return self._symbols.answer(step.name, nodes, (*step.node[2][1:], *step.node[3].values()), result)
+
+    def _asks_by_name(self, method: str) -> bool:
+        """Does the program call this very method? C code that does would make a plain number of what it gets."""
+        watcher = self._recorder.watcher
+        probe = watcher.last_probe
+        if probe is None or probe.kind != _native.CALL:
+            return False
+        return any(getattr(operand, "__name__", None) == method for operand in watcher.stack(0, probe.depth)[-3:])
+
+    def size_of(self, tensor: Any, dim: int) -> Any:
+        assert self._symbols is not None
+        return self._symbols.answer("size", [self.node_of(self.lookup(tensor))], (dim,), tensor.shape[dim])
+
+    def _sized(self, node: fx.Node, result: Any) -> None:
+        """Sizes of results as expressions of the inputs' sizes."""
+        assert self._symbols is not None
+        self._symbols.run(node, result)
+        self.risky = self.risky or (self.mutates and self._symbols.may_fail(node))
+
+    def number_input(self, origin: Origin, kind: type) -> fx.Node:
+        return self._nodes.number(origin, kind)
+
+    def number_node(self, kind: str, target: Any, args: tuple[Any, ...], name: str) -> fx.Node:
+        """Arithmetic of sizes and numbers."""
+        return self._nodes.operation(kind, target, args, {}, name)
+
+    def take_numbers(self, symbols: Symbols) -> Symbols:
+        """From here on numbers that are taken from tensors are symbols."""
+        self._symbols = symbols
+        return symbols
+
+    def _takes_number(self, tensor: Any) -> bool:
+        """Can what `item()` gives be a node? Optimizers compute with the numbers that they keep in tensors."""
+        return self._recorder.captures_scalars() or (self._recorder.in_optimizer() and tensor.dtype in _REALS)
+
+    def _scalar(self, step: Step, number: Any) -> Any:
+        """A number as a node: an object of its own, so that it is known where it is used."""
+        if type(number) not in (int, float):
+            raise Drop("tensor-item", f"a {type(number).__name__}")
+        symbols = self._recorder.numbers() if self._recorder.in_optimizer() else self._symbols
+        self.operations += 1
+        node = self.node(*step.node)
+        symbol = symbols.computed(number, node) if symbols is not None else None
+        if symbol is not None:
+            return symbol
+        own = self._recorder.own_object(number)
+        self.scalars[id(own)] = (own, node)
+        self._recorder.watcher.loosen(own)
+        return own
+
+    def _before_truth(self, func: Any, name: str, tensor: Any) -> Step:
+        """`bool(tensor)`: it may be the same for all data, or the graph may see to it that it comes out as it does
+        now."""
+        truths = self.truths
+        if truths.is_certain(tensor) or truths.insists_on_truth(tensor) or truths.expects_truth(tensor):
+            self.lookup(tensor)
+            return Step(Treatment.FACT, name, [], False, ("call_function", func, (tensor,), {}, name))
+        if not self._recorder.in_optimizer() or not self._recorder.may_expect():
+            raise Drop("tensor-bool", name.strip("_"))
+        node = self.node_of(self.lookup(tensor))
+        return Step(Treatment.SCALAR, name, [], False, ("call_function", expect_truth, (node,), {}, name))
+
+    def _truth(self, step: Step, outcome: bool) -> bool:
+        symbols = self._recorder.numbers()
+        kind, target, args, kwargs, name = step.node
+        self.operations += 1
+        symbols.failing.append(self.node(kind, target, (*args, outcome), kwargs, name))
+        return outcome
+
+    def _settled(self, tensor: Any, *text: Any) -> bool:
+        """May the program go by the number in this tensor, or have its text?"""
+        if text:
+            return self.truths.is_ignored(tensor)
+        truths = self.truths
+        return truths.is_constant(tensor) or truths.insists_on_number(tensor) or truths.expects_number(tensor)
+
+    def _before_grad(self, tensor: Any, value: Any) -> Step:
+        """`t.grad = …`: of an outside tensor, set again at the end."""
+        origin = self._ledger.find(tensor)
+        if origin is None:
+            raise Drop("attribute-set-on-tensor", "grad")
+        if value is not None:
+            self.lookup(value)
+        self._ledger.change("grad", origin, tensor)
+        return Step(Treatment.GRAD, "grad", [], False, ("call_function", setattr, (), {}, "grad"))
+
+    def is_scalar(self, value: Any) -> bool:
+        return id(value) in self.scalars
+
+    def scalar_output(self, value: Any) -> int | None:
+        """The number of the graph output which is this number; None if it is no node of the graph."""
+        found = self.scalars.get(id(value)) if self.scalars else None
+        return None if found is None else self._output_number(found[1])
+
+    def _attribute(self, name: str, tensor: Any, value: Any) -> None:
+        """`t.grad`, `t.grad_fn`, hooks: state of a tensor that is not part of its facts."""
+        origin = self._ledger.find(tensor)
+        if name in ("grad", "_grad") and self._ledger.changed(tensor) is not None:
+            return  # what the segment has set itself
+        if value is not None and name == "grad_fn":
+            raise Drop("backward", "grad_fn")
+        if name == "storage_offset":
+            if origin is None:
+                raise Drop("tensor-data-ptr", name)
+            method = self._ledger.read(origin, Edge.ATTR, name, tensor.storage_offset)
+            self._ledger.read(method, Edge.CALL, (), value)
+        elif origin is not None and name != "grad_fn":
+            self._ledger.read(origin, Edge.ATTR, name, value)
+        elif value is not None and value is not False:
+            raise Drop("backward", name)
+
+    def _switched_grad(self, name: str, tensors: list[tuple[Any, Known]]) -> bool:
+        """`requires_grad_` writes to a tensor without touching its version."""
+        if name != "requires_grad_":
+            return False
+        for tensor, known in tensors:
+            if tensor.requires_grad is known.print[-1]:
+                return False
+            if self._ledger.find(tensor) is not None:
+                raise Drop("attribute-set-on-tensor", "requires_grad")
+            known.print = fingerprint(tensor)
+        return True
+
+    def _returns_known(self, result: Any) -> bool:
+        """Operations like `to` and `contiguous` may give back the very tensor they got: no node is needed then."""
+        return is_tensor(result) and id(result) in self.known
+
+    # -- arguments
+
+    def _uncommon(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
+        """`argument`, for what is no tensor, no number and the like, and no tuple made by this run."""
+        symbol = self._symbols.find(value) if self._symbols is not None else None
+        if symbol is not None:
+            assert self._symbols is not None
+            node = self._symbols.node_of(symbol)
+            if node in self._symbols.numbers and not self._recorder.in_optimizer():
+                raise Drop("tensor-item", "tensor.item()")  # a size might depend on it
+            return node
+        if isinstance(value, _KINDS_OF_ARGUMENT):
+            return self._aggregate(value, tensors)
+        cls = type(value)
+        if isinstance(value, enum.Flag) and value._name_ not in cls._member_map_:  # printed, it would be no expression
+            if isinstance(value, int) and not self.in_operator:
+                return int.__int__(value)
+        elif is_constant(value):
+            return value
+        raise Drop("unsupported-argument", f"{cls.__module__}.{cls.__qualname__}")
+
+    def _aggregate(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
+        origin = self._ledger.find(value)
+        if origin is not None and container_kind(type(value)) is not None:
+            expose(self._ledger, origin, value)
+        if isinstance(value, slice):
+            return slice(*[self.argument(part, tensors) for part in (value.start, value.stop, value.step)])
+        if isinstance(value, dict):
+            return {key: self.argument(item, tensors) for key, item in value.items()}
+        items = [self.argument(item, tensors) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+
+    def _input(self, tensor: Any) -> Known:
+        origin = self._ledger.find(tensor)
+        if origin is None:
+            raise Drop("unknown-tensor")
+        if type(tensor) not in PLAIN_TENSORS:
+            raise Drop("tensor-subclass", type(tensor).__name__)
+        if tensor.is_nested:
+            raise Drop("tensor-subclass", "a nested tensor")
+        if _C._functorch.is_functorch_wrapped_tensor(tensor):  # it has no memory of its own
+            raise Drop("functorch", "a transform of functions")
+        facts = tensor_facts(tensor, _native.tensor_keys(tensor))
+        node = self._nodes.input(origin)
+        self._ledger.check(origin, Fact.TENSOR, self._general(facts, node, origin, tensor))
+        self.inputs.append((origin, tensor, facts))
+        found = fingerprint(tensor)
+        written = self._ledger.fingerprints.compare(tensor, found, self._families())
+        known = Known(node, (), written or self._family_of_input(tensor, found[0]), found)
+        self.known[id(tensor)] = known
+        return known
+
+    def _families(self) -> Iterator[tuple[Any, Family]]:
+        """The inputs so far, but for those that died, each with the tensors that it shares a version counter with."""
+        for _, tensor, _ in self.inputs:
+            known = self.known.get(id(tensor))
+            if known is not None:
+                yield tensor, known.family
+
+    def _general(self, facts: TensorFacts, node: fx.Node, origin: Origin, tensor: Any) -> TensorFacts:
+        """The facts of an input, without the sizes and strides that are symbols."""
+        if self._symbols is None:
+            return facts
+        fixed = self._symbols.enter_input(node, tensor, origin)
+        return facts._replace(size=fixed[0], stride=fixed[1])
+
+    # -- nodes and results
+
+    def node_of(self, known: Known) -> fx.Node:
+        """The node that is this tensor; items of a tuple result get theirs when first used."""
+        for index in known.index:
+            known.node = self._nodes.operation("call_function", operator.getitem, (known.node, index), {}, "getitem")
+        known.index = ()
+        node: fx.Node = known.node
+        return node
+
+    def _register(
+        self, result: Any, node: fx.Node, operands: list[tuple[Any, Known]], path: tuple[int, ...] = ()
+    ) -> None:
+        if is_tensor(result):
+            if id(result) not in self.known:
+                if type(result) not in PLAIN_TENSORS:
+                    raise Drop("tensor-subclass", type(result).__name__)
+                self.enter(result, node, path, operands)
+        elif isinstance(result, (tuple, list)):
+            for index, item in enumerate(result):
+                self._register(item, node, operands, (*path, index))
+        elif result is not None and not path:
+            raise Drop("tensor-scalar", f"result of type {type(result).__name__}")
+
+    def _family_of_input(self, tensor: Any, version: int | None) -> Family:
+        base = tensor._base
+        key = id(tensor if base is None else base)
+        family = self._outside_families.get(key)
+        if family is None:
+            family = self._outside_families[key] = Family(version, outside=True)
+        return family
+
+    # -- state
+
+    def _check_state(self) -> None:
+        found = _native.answers(_STATE_READERS)
+        if found == self.answers and forward_ad._current_level == self.expected[FORWARD_LEVEL]:
+            return
+        if self._read_state_under_mode() != self.expected:
+            raise Drop("state-changed")
+        self.answers = None if found[-1] else found  # autocast has settings of its own
+
+    def _read_state_under_mode(self) -> tuple[Any, ...]:
+        """Inside `__torch_function__` the mode itself is off the stack: count it in."""
+        state = torch_state()
+        return (*state[:MODE_COUNT], state[MODE_COUNT] + 1, *state[MODE_COUNT + 1 :])
+
+    def expect_state(self) -> None:
+        """The state is as it should be: at the beginning, or after a leaf that changed it on purpose."""
+        self.expected, self.answers = torch_state(), None
+
+    def leaf(self, target: Any, args: tuple[Any, ...], name: str) -> fx.Node:
+        """Record a call that is not a torch function (entering autocast, say)."""
+        self.last_effect = self._recorder.watcher.events
+        node: fx.Node = self.node("call_function", target, args, {}, name)
+        return node
+
+    def module_leaf(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
+        """Record a call of a part that is a module of its own. What is in it may fail."""
+        self.risky = self.risky or self.mutates
+        self.last_effect = self._recorder.watcher.events
+        self.operations += 1
+        self._leaves.append(module)
+        return self._nodes.operation("call_module", f"leaf_{len(self._leaves)}", args, kwargs, name.strip("_"))
+
+    # -- the end
+
+    def written_inputs(self) -> list[int]:
+        """The origins of inputs that the graph writes to."""
+        known = self.known
+        return [o.index for o, t, _ in self.inputs if known[id(t)].family.epoch or known[id(t)].family.version is None]
+
+    def written_tensors(self) -> list[Any]:
+        """Those inputs."""
+        written = set(self.written_inputs())
+        return [tensor for origin, tensor, _ in self.inputs if origin.index in written]
+
+    def early_inputs(self) -> list[int]:
+        """What may fail for other numbers comes first: the origins of inputs that are written before it is through."""
+        symbols = self._symbols
+        if symbols is None or not symbols.failing or not self.mutates:
+            return []
+        inputs = [self.known[id(tensor)].node for _, tensor, _ in self.inputs]
+        groups = shared_storages(tensor for _, tensor, _ in self.inputs)
+        aliases = [tuple(inputs[place] for place in group) for group in groups]
+        early = (
+            None if self.regions.any else move_early(self._nodes.operations, symbols.failing, symbols.numbers, aliases)
+        )
+        if early is None:
+            self.risky = True
+            return []
+        written = set(self.written_inputs())
+        return [
+            o.index for (o, _, _), node in zip(self.inputs, inputs, strict=True) if node in early and o.index in written
+        ]
+
+    def example_inputs(self) -> list[Any]:
+        """The inputs as the graph got them: the real ones, unless the run changed what a backend would look at.
+
+        (A tensor that nothing was written to is as it was: `close` has compared what can be changed without that.)
+        Of a symbolic recording: tensors without data, with symbolic sizes.
+        """
+        if self._symbols is not None and self._symbols.matter:
+            return self._symbols.examples(self._nodes.inputs)
+        written = set(self.written_inputs())
+        examples = [_example(t, facts) if origin.index in written else t for origin, t, facts in self.inputs]
+        return examples if self._symbols is None else [*examples, *self._symbols.values()]
+
+    def output(self, tensor: Any) -> int:
+        """The number of the graph output which is this tensor."""
+        with torch._C.DisableTorchFunction():
+            known = self.known.get(id(tensor))
+            if known is None:
+                raise Drop("unknown-tensor")
+            self.lookup(tensor)
+            node = self.node_of(known)
+            if tensor.__dict__:
+                raise Drop("rebuild", "a tensor with attributes of its own")
+        return self._output_number(node)
+
+    def describe_nodes(self) -> None:
+        """What each node gives, where backends look for that. It takes longer than all the rest."""
+        assert self._symbols is not None
+        self._symbols.tell(self._nodes.operations)
+
+    def numbers(self) -> list[Origin]:
+        """The origins of the inputs that are numbers; they come behind the tensors."""
+        return [origin for origin, _ in self._symbols.inputs] if self._symbols is not None else []
+
+    def number_output(self, node: fx.Node) -> int:
+        return self._output_number(node)
+
+    def _output_number(self, node: fx.Node) -> int:
+        if node not in self._output_index:
+            self._output_index[node] = len(self.outputs)
+            self.outputs.append(node)
+        return self._output_index[node]
+
+    def close(self) -> None:
+        """No operand may have changed behind the recorder's back, up to the end."""
+        with torch._C.DisableTorchFunction():
+            for _, tensor, _facts in self.inputs:
+                self.lookup(tensor)
+            self._ledger.fingerprints.verify(self.known, [*self._families()])
+
+    def balance(self) -> bool | None:
+        """Before a break: the graph is to leave torch's state as it found it. Gives the grad mode to be set after it.
+
+        A backend may trace the graph, and would not see that it has changed the mode for what comes after it.
+        """
+        before, now = self.state[0], self.expected[0]
+        if self.expected[1:MODE_COUNT] != self.state[1:MODE_COUNT] or self.expected[-1] != self.state[-1]:
+            raise Drop("state-changed", "a mode of torch is on")
+        if now is before:
+            return None
+        self._nodes.operation("call_function", torch._C._set_grad_enabled, (before,), {}, "_set_grad_enabled")
+        return bool(now)
+
+    def module(self, name: str) -> fx.GraphModule | None:
+        """The graph as a module; None if nothing was computed."""
+        if self.operations == 0 and not self.outputs and not self._nodes.computes:
+            return None
+        if self._symbols is not None and self._symbols.matter:
+            self._symbols.tell(self._nodes.inputs)
+        self._note_sizes()
+        # Lazy: the graph's Python is written when somebody runs or reads it.
+        root = torch.nn.Module()
+        for number, leaf in enumerate(self._leaves, 1):
+            root.add_module(f"leaf_{number}", leaf)
+        return _LazyGraphModule(root, self._nodes.close(self.outputs), class_name=name)
+
+    def _note_sizes(self) -> None:
+        """The sizes that the program has asked for, in the nodes: up to the first write, or all if writes are undone.
+
+        They follow from those of the inputs, or the model of an operation is wrong: so a replay compares them.
+        """
+        operations = self._nodes.operations
+        end = self.writers[0] if self.writers and self.mutates and not self.risky else len(operations)
+        for node in operations[:end] if self.asked and self._symbols is None else ():
+            if node in self.asked and not any(is_reshaped_by(user) for user in node.users):
+                node.meta[SIZES] = tuple(self.asked[node])
+
+    def release(self) -> None:
+        """Weak references in the table know the table."""
+        self.known.clear()
+        self.asked.clear()
+
+
+def _example(tensor: Any, facts: TensorFacts) -> Any:
+    if tensor_facts(tensor) == facts:
+        return tensor
+    example = torch.empty_strided(facts.size, facts.stride, dtype=facts.dtype, device=facts.device)
+    return example.requires_grad_(facts.requires_grad)
