@@ -311,8 +311,42 @@ weakref_get(PyObject *ref)
 #endif
 }
 
+/* Are all keys of a dict plain strings, so that a lookup compares nothing else? */
+static inline int
+dict_is_text(PyObject *dict)
+{
+    return ((PyDictObject *)dict)->ma_keys->dk_kind != DICT_KEYS_GENERAL;
+}
+
+/* The dict of a class, not owned. */
+static inline PyObject *
+class_dict(PyTypeObject *type)
+{
+#if PY312
+    PyObject *dict = PyType_GetDict(type);
+    Py_XDECREF(dict);
+    return dict;
+#else
+    return type->tp_dict;
+#endif
+}
+
+/* Does a lookup in a class and its bases compare plain strings alone? Another key would run code of its own. */
+static inline int
+class_is_text(PyTypeObject *type)
+{
+    PyObject *mro = type->tp_mro;
+    for (Py_ssize_t i = 0, count = mro == NULL ? 0 : PyTuple_GET_SIZE(mro); i < count; i++) {
+        PyObject *base = PyTuple_GET_ITEM(mro, i), *dict = PyType_Check(base) ? class_dict((PyTypeObject *)base) : NULL;
+        if (dict == NULL || !dict_is_text(dict)) {
+            return 0;
+        }
+    }
+    return mro != NULL;
+}
+
 /* The version of a type: another number after every change to it or its bases, no number is given twice. Assigned
- * if need be; 0 if the type cannot have one. */
+ * if need be; 0 if the type cannot have one. Runs no Python code. */
 static inline unsigned int
 type_version_tag(PyTypeObject *type)
 {
@@ -322,7 +356,7 @@ type_version_tag(PyTypeObject *type)
     }
     return PyUnstable_Type_AssignVersionTag(type) ? type->tp_version_tag : 0;
 #else
-    if (!(type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG)) {
+    if (!(type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) && class_is_text(type)) {
         static PyObject *name = NULL;
         if (name == NULL && (name = PyUnicode_InternFromString("__class__")) == NULL) {
             PyErr_Clear();
@@ -370,13 +404,6 @@ dict_version_place(PyObject *dict)
 }
 #endif
 
-/* Are all keys of a dict plain strings, so that a lookup compares nothing else? */
-static inline int
-dict_is_text(PyObject *dict)
-{
-    return ((PyDictObject *)dict)->ma_keys->dk_kind != DICT_KEYS_GENERAL;
-}
-
 /* The instance dict, not owned (its object holds it), made if need be; NULL if the object can have none. */
 static inline PyObject *
 instance_dict(PyObject *object)
@@ -419,19 +446,6 @@ instance_dict_place(PyObject *object)
         place = (char *)object + type->tp_dictoffset;
     }
     return place;
-}
-
-/* The dict of a class, not owned. */
-static inline PyObject *
-class_dict(PyTypeObject *type)
-{
-#if PY312
-    PyObject *dict = PyType_GetDict(type);
-    Py_XDECREF(dict);
-    return dict;
-#else
-    return type->tp_dict;
-#endif
 }
 
 /* ---- exceptions ---- */

@@ -197,9 +197,25 @@ member(PyObject *owner, PyObject *descriptor)
     return value == NULL && d->d_member->type == T_OBJECT ? Py_None : value;
 }
 
+/* The entry of a name in a class or its bases, not owned. A key that only its own code can compare makes the walk unsure. */
 static PyObject *
-entry_behind(PyObject *cls, PyObject *key)
+class_find(Walk *w, PyTypeObject *type, PyObject *name)
 {
+    if (!class_is_text(type)) {
+        w->unsure = 1;
+        return NULL;
+    }
+    return _PyType_Lookup(type, name);
+}
+
+/* The same for the classes behind a given one, as `super()` looks. */
+static PyObject *
+entry_behind(Walk *w, PyObject *cls, PyObject *key)
+{
+    if (!class_is_text((PyTypeObject *)cls)) {
+        w->unsure = 1;
+        return NULL;
+    }
     PyObject *mro = ((PyTypeObject *)cls)->tp_mro, *start = PyTuple_GET_ITEM(key, 0), *name = PyTuple_GET_ITEM(key, 1);
     Py_ssize_t i = 0, count = mro == NULL ? 0 : PyTuple_GET_SIZE(mro);
     while (i < count && PyTuple_GET_ITEM(mro, i) != start) {
@@ -277,12 +293,16 @@ fetch(Walk *w, Node *n, PyObject *parent)
     case EDGE_CELL:
         return PyCell_Check(parent) ? PyCell_GET(parent) : NULL;
     case EDGE_MRO:
-        return PyType_Check(parent) ? _PyType_Lookup((PyTypeObject *)parent, n->key) : NULL;
+        return PyType_Check(parent) ? class_find(w, (PyTypeObject *)parent, n->key) : NULL;
     case EDGE_SUPER:
-        return PyType_Check(parent) ? entry_behind(parent, n->key) : NULL;
+        return PyType_Check(parent) ? entry_behind(w, parent, n->key) : NULL;
     case EDGE_CALL:
         return own(w, PyObject_CallNoArgs(parent));
     case EDGE_GRAD:
+        if (state_has_function_modes()) { /* to them `.grad` is an operation, and they are Python code */
+            w->unsure = 1;
+            return NULL;
+        }
         return own(w, tensor_grad(parent));
     default:
         return NULL;

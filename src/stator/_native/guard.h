@@ -19,6 +19,8 @@ int state_read(TorchState *state);
 int state_from(TorchState *state, PyObject *tuple);
 int state_same(const TorchState *a, const TorchState *b);
 void state_clear(TorchState *state);
+/* Has this thread torch function modes, or can that not be told? */
+int state_has_function_modes(void);
 int state_setup(PyObject *module);
 
 /* ---- guards (guard.c, walk.c) ---- */

@@ -212,6 +212,20 @@ state_read(TorchState *state)
 }
 
 int
+state_has_function_modes(void)
+{
+    intptr_t count = -1;
+    if (is_direct) {
+        count = (intptr_t)direct.functions();
+    }
+    else if (ready && read_slowly(AT_FUNCTIONS, &count) < 0) {
+        PyErr_Clear();
+        return 1;
+    }
+    return count != 0;
+}
+
+int
 state_from(TorchState *state, PyObject *tuple)
 {
     state->autocast = NULL;

@@ -99,7 +99,7 @@ holds(Walk *w, const Check *c, PyObject *value, int stands)
         w->ask |= !PyType_Check(value) || type_version_tag((PyTypeObject *)value) != (size_t)c->number;
         return 1;
     case FACT_NO_ENTRY:
-        return PyType_Check(value) && _PyType_Lookup((PyTypeObject *)value, c->expected) == NULL;
+        return PyType_Check(value) && class_find(w, (PyTypeObject *)value, c->expected) == NULL;
     case FACT_UNSET:
         return PyCell_Check(value) && PyCell_GET(value) == NULL;
     case FACT_NO_SLOT:
@@ -494,14 +494,15 @@ guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made
     w.made = made;
     w.owned = w.in_place;
     w.owned_room = OWNED_IN_PLACE;
-    w.owned_count = w.ask = w.unsure = 0;
+    w.owned_count = w.ask = 0;
     PyObject *asked = NULL;
     int outcome = FAILS;
     *values = NULL;
     g->walks++;
     g->fresh_count = g->moved = 0;
+    w.unsure = tensor_places.way != TENSOR_LAYOUT && state_has_function_modes(); /* the getters would ask them */
     int collects = PyGC_Disable(); /* on 3.11 any new object may start a collection, and that runs Python code */
-    if (all_hold(g, &w, values)) {
+    if (!w.unsure && all_hold(g, &w, values)) {
         int asks = w.ask || g->always_ask;
         asked = asks ? gather(g, g->asked, w.ask ? g->asked_count : g->always_count) : NULL;
         outcome = *values == NULL || (asks && (asked == NULL || g->ask == NULL)) ? UNSURE : HOLDS;
