@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from stator.watch.observe import policy
+
 SOURCE = Path(__file__).parents[1] / "src" / "stator"
 
 # Plain data that every room may use.
@@ -95,6 +97,11 @@ def test_the_order_has_no_cycle_between_rooms() -> None:
     for _ in reach:
         reach = {here: there.union(*(reach.get(next, set()) for next in there)) for here, there in reach.items()}
     assert [here for here, there in reach.items() if here in there] == []
+
+
+def test_the_watched_run_knows_its_own_files() -> None:
+    """Frames of stator's own code are not the program's, whatever room they are in."""
+    assert Path(policy._STATOR) == SOURCE
 
 
 # ---------------------------------------------------------------------------------------------------- the map

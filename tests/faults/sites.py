@@ -48,12 +48,12 @@ WAY_BACK = {
         *("Program._finish", "Program._let_go", "Program._try_to_keep", "Program._not_begun"),
         *("Program._not_found", "Program._internal_failure", "Program._note_raise", "_put_back"),
     ),
-    "watch.recorder": ("Recorder.collapse", "Recorder._stop_tracing", "Recorder.original"),
+    "watch.observe.recorder": ("Recorder.collapse", "Recorder._stop_tracing", "Recorder.original"),
     "errors": ("InternalError", "BackendError"),
     "autograd.runtime": ("_before_writes.marking",),
     # Around the program's function; what they do before and after it stands in `_attempt`.
-    "watch.interiors": ("_Call.__call__", "Interiors._attempt", "Interiors.transform", "Interiors.apply"),
-    "watch.policy": ("recording", "is_compiling"),
+    "watch.tensors.leaf_interiors": ("_Call.__call__", "Interiors._attempt", "Interiors.transform", "Interiors.apply"),
+    "watch.observe.policy": ("recording", "is_compiling"),
     "modules": ("compiled_module.call", "compile_in_place.call"),
     "dispatch": ("_find_default",),  # raises what a wrong call raises
 }
@@ -74,8 +74,8 @@ NO_RETURN = {
 }
 # Run by the program itself, in place of what it calls: they do nothing but return.
 PLAIN = {
-    "watch.checkpoints": ("enter_region", "leave_region"),
-    "watch.symbols": ("Symbols.itself", "Symbols.plain_type"),
+    "watch.models.checkpoints": ("enter_region", "leave_region"),
+    "watch.symbols.symbolic_numbers": ("Symbols.itself", "Symbols.plain_type"),
 }
 # Asked by whoever looks at a compiled callable, not by its calls.
 QUESTIONS = {

@@ -27,7 +27,7 @@ from ..models import checkpoints, other_compiler, side_effect_calls, transforms,
 from . import module_calls
 
 _ABSTRACT = collections.abc.Sized.__subclasshook__.__func__.__code__.co_filename  # type: ignore[attr-defined]
-_STATOR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STATOR = os.path.dirname(os.path.abspath(_native.__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _SITE = os.path.join(_STDLIB, "site-packages") + os.sep
