@@ -209,7 +209,6 @@ def compare(got: Tensor | None, want: Tensor | None, exact: Tensor | None, what:
         return None if torch.equal(got, want) else f"{what}: {_differing(got, want, got != want)}"
     if exact is None or exact.shape != want.shape or not exact.is_floating_point():
         exact = want
-    want = torch.where(want.isnan() & ~exact.isnan() & ~got.isnan(), exact.to(want.dtype), want)  # eager's own mistake
     if not torch.equal(got.isnan(), want.isnan()):
         return f"{what}: NaN where eager has none, or none: {_differing(got, want, got.isnan() != want.isnan())}"
     if not got.numel():
@@ -377,11 +376,22 @@ def check(name: str, op: Any, dtype: torch.dtype, sample: Sample) -> Checked | N
     ):
         for i, (g, a, w) in enumerate(zip(mine, second, eagers, strict=True)):
             e = wide[i] if wide is not None and len(wide) == len(eagers) else None
+            if closely and label == "result":
+                w = _either_answer(op, sample, g, w, i)
             why = compare(g, w, e, f"{label} {i}", closely=closely and label == "result")
             why = why or compare(a, g, g, f"{label} {i}, second call", closely=closely)
             if why:
                 checked.wrong.append(why)
     return checked
+
+
+def _either_answer(op: Any, sample: Sample, got: Tensor, want: Tensor, number: int) -> Tensor:
+    """Eager's result. Some of its functions of vectors give NaN (`fmod` of numbers far apart) where it has a number for
+    elements that do not fill a vector: then that number will do as well."""
+    if got.shape != want.shape or not want.is_floating_point() or not (doubtful := want.isnan() & ~got.isnan()).any():
+        return want
+    one_by_one = run(op.op, *with_gaps((sample.args, sample.kwargs), False))[0][number]
+    return torch.where(doubtful & ~one_by_one.isnan(), one_by_one, want)
 
 
 def _bessel(kind: str, order: int) -> Callable[[float], float]:

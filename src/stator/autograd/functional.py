@@ -10,7 +10,6 @@ What holds: a node's example value has the size, strides and dtype of each tenso
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import getitem
 from typing import Any
 
 import torch
@@ -102,8 +101,7 @@ class Values:
         view = value.view
         if view is None:
             return parent
-        node = self._emit(view.op, view.on(parent), view.kwargs)
-        return node if view.index is None else self._emit(getitem, (node, view.index), {})
+        return self._emit(view.op, view.on(parent), view.kwargs, part=view.index)
 
     def write(self, value: Value, node: fx.Node) -> None:
         """The tensor's contents are now those of `node`; so are the memory's behind it."""

@@ -94,22 +94,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self.numbers.stand_behind(node)
         return node
 
-    def emit(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
-        """A node whose arguments are nodes (or symbolic numbers); it runs on their example values."""
+    def emit(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, part: int | None = None) -> fx.Node:
+        """A node whose arguments are nodes (or symbolic numbers); it runs on their example values. `part`: of an
+        operator with several results, this one."""
         if op in self._decompositions:
-            return self._emit_decomposed(op, args, kwargs)
+            return self._emit_decomposed(op, args, kwargs, part)
         values = tuple([fx.node.map_arg(arg, _example) for arg in args])
         with torch.no_grad():
             result = self.stand_ins.run(op, values, kwargs) if isinstance(op, OpOverload) else op(*values)
         if self.stand_ins.symbolic:
             args = tuple(map(self.numbers.in_place_of, args))
             kwargs = {key: self.numbers.in_place_of(arg) for key, arg in kwargs.items()}
-        return self._node(op, args, kwargs, result)
+        node = self._node(op, args, kwargs, result)
+        return node if part is None else self._node(getitem, (node, part), {}, result[part])
 
-    def _emit_decomposed(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    def _emit_decomposed(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], part: int | None) -> fx.Node:
         with torch.no_grad():
             result = self._decompose(op, tuple([fx.node.map_arg(arg, self._tensor_of) for arg in args]), kwargs)
-        return self.node_of(result)
+        return self.node_of(result if part is None else result[part])
 
     def _tensor_of(self, node: fx.Node) -> Tensor:
         """A tensor that has the node's contents."""
