@@ -31,16 +31,19 @@ def build(recording: Recording, name: str, backend: tuple[str, Backend], setting
     """
     wanted = wanted_origins(recording)
     compiled: Callable[..., Any] | None = None
+    restores = tuple(wanted.index(origin) for origin in recording.restores)
     if not recording.plain and recording.graph is not None:
         captured = reference(recording.graph) if settings.verify else None
         random = draws_numbers(recording.graph.graph)  # asked before a backend changes it
-        compiled = restoring(_compile(recording, name, backend, settings, number), recording.graph, random)
+        compiled = _compile(recording, name, backend, settings, number)
+        if getattr(compiled, "writes_last", False):
+            restores = ()
+        compiled = restoring(compiled, recording.graph, random)
         if captured is not None:
             compiled = verifying(compiled, captured, Subject(name, backend, settings.debug_dir))
         if recording.checks is not None:
             compiled = checking(compiled, recording.checks)
     _take_assumptions(recording)
-    restores = tuple(wanted.index(origin) for origin in recording.restores)
     early = tuple(wanted.index(origin) for origin in recording.early)
     guards = Guards(recording, wanted, compile_guards)
     entry = Entry(recording.name, guards, None, recording.mutates, restores, recording.acts, early)

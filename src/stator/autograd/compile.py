@@ -19,6 +19,8 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.graph import _BoxedCodeGen
 
 from .. import events
+from ..support.graph_numbers import expect_sizes
+from ..support.op_namespaces import has_promised_sizes
 from .describe import derived
 from .joint import PassRun, optimise
 from .partition import PartitionFn, min_cut_partition
@@ -157,6 +159,8 @@ def make_boxed(module: fx.GraphModule) -> Boxed:
 
     It is fx's Python for the graph, with operators as names of its own: `torch.ops.aten.add.Tensor` is four lookups.
     """
+    if any(map(has_promised_sizes, module.graph.nodes)):
+        module = _comparing_sizes(module)
     former = module.graph._codegen
     module.graph.set_codegen(_BoxedCodeGen())
     written = module.graph.python_code("self")
@@ -205,6 +209,17 @@ def _as_copy(module: fx.GraphModule) -> fx.GraphModule:
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     return _LazyGraphModule(module, graph)
+
+
+def _comparing_sizes(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph, which looks at the sizes of which nobody but the program says what they are."""
+    module = _as_copy(module)
+    for node in list(module.graph.nodes):
+        value = node.meta.get("val")
+        if has_promised_sizes(node) and isinstance(value, torch.Tensor) and not any(map(is_symbolic, value.shape)):
+            with module.graph.inserting_after(node):
+                module.graph.call_function(expect_sizes, (node, tuple(value.shape), node.name))
+    return module
 
 
 def _returned(module: fx.GraphModule) -> Sequence[Any]:

@@ -18,6 +18,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch._prims_common import is_contiguous_or_false
 
+from ..support.op_namespaces import has_promised_sizes
 from .operators import EFFECTS, facts
 from .symbols import is_symbolic, surely_equal, symbol_of
 
@@ -83,9 +84,12 @@ def _replace(graph: fx.Graph, node: fx.Node, by: fx.Node) -> None:
 
 
 def _stays(node: fx.Node) -> bool:
-    """Nodes that stay although nobody reads them: random ones, since later numbers depend on them, and sizes that
-    others are computed from, since whoever compiles the graph may want them."""
+    """Nodes that stay although nobody reads them: random ones, since later numbers depend on them, sizes that others
+    are computed from, since whoever compiles the graph may want them, and what the program itself says the sizes of:
+    these are compared with what comes."""
     if node.op in ("placeholder", "output") or symbol_of(node.meta.get("val")) is not None:
+        return True
+    if has_promised_sizes(node):
         return True
     return isinstance(node.target, OpOverload) and (facts(node.target).random or node.target in EFFECTS)
 

@@ -23,6 +23,7 @@ from torch import fx
 from torch.fx.node import Argument, Target
 
 from stator.autograd.symbols import SYMBOLIC
+from stator.support.op_namespaces import TORCHS_OWN, has_promised_sizes
 
 # A reduction that reads more than this for each byte that it makes is kept: few bytes, a long way to them.
 REDUCTION_RATIO = 8
@@ -66,7 +67,6 @@ _NORMALIZING = frozenset(
 # These share memory with their first argument although their schemas do not say so.
 _UNSAFE_VIEWS = frozenset("_unsafe_view unsafe_split unsafe_split_with_sizes unsafe_chunk".split())
 _ZEROS_AND_ONES = frozenset((torch.ops.aten.bernoulli.default, torch.ops.aten.bernoulli.p))
-_OURS = frozenset(("aten", "prims"))  # the namespaces in which the names above mean what they say
 
 
 @functools.cache
@@ -79,7 +79,7 @@ def kind_of(target: Target) -> Kind:
         return Kind.EFFECT
     if torch.Tag.nondeterministic_seeded in target.tags:
         return Kind.RANDOM
-    name = target._opname if target.namespace in _OURS else ""
+    name = target._opname if target.namespace in TORCHS_OWN else ""  # where the names above mean what they say
     if viewed_argument(target) is not None or name in _CREATING or name.startswith("sym_"):
         return Kind.FREE
     if name in _NORMALIZING or torch.Tag.reduction in target.tags:
@@ -195,7 +195,7 @@ def take_apart(graph: fx.Graph, joint_inputs: Any, num_fwd_outputs: int) -> Side
             raise ValueError(f"the forward output {output} depends on a tangent")
 
     # Random numbers are drawn in the forward, dead or alive, so that the stream of numbers stays the program's.
-    effects = [n for n in nodes if n.op == "call_function" and kind_at(n) in (Kind.EFFECT, Kind.RANDOM)]
+    effects = [n for n in nodes if n.op == "call_function" and _stays(n)]
     forward_ends = [*_nodes(outputs), *(node for node in effects if node not in backward)]
     backward_ends = [*_nodes(gradients), *(node for node in effects if node in backward)]
     forward = ancestors(forward_ends)
@@ -217,6 +217,11 @@ def take_apart(graph: fx.Graph, joint_inputs: Any, num_fwd_outputs: int) -> Side
         numbers=set(filter(is_symbol, nodes)),
         alive={p for p, given in zip(primals, _given(joint_inputs, placeholders), strict=False) if _is_held(p, given)},
     )
+
+
+def _stays(node: fx.Node) -> bool:
+    """Whether or not somebody reads it: the program may have read its sizes."""
+    return kind_at(node) in (Kind.EFFECT, Kind.RANDOM) or (not node.users and has_promised_sizes(node))
 
 
 def _flat(returned: Argument) -> list[Argument]:

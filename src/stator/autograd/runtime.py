@@ -93,10 +93,19 @@ def wrap(
         run = _before_writes(run)
     finish = _finisher(joint)
     if plan.inputs != list(range(len(inputs))):
-        return lambda *given: finish(given, run(*[given[index] for index in plan.inputs]))
-    if finish is _nothing_around:
+
+        def whole(*given: Any) -> Sequence[Any]:
+            return finish(given, run(*[given[index] for index in plan.inputs]))
+
+    elif finish is _nothing_around:
         return run
-    return lambda *given: finish(given, run(*given))
+    else:
+
+        def whole(*given: Any) -> Sequence[Any]:
+            return finish(given, run(*given))
+
+    whole.writes_last = True  # type: ignore[attr-defined]  # `finish` does it: whatever fails has not written to inputs
+    return whole
 
 
 # --------------------------------------------------------------------------------------- the node of autograd

@@ -22,14 +22,14 @@ from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ..errors import CannotDerive
-from ..support.guard_readers import memory_of
+from ..support.guard_readers import SIZES, memory_of
 from . import meta_kernels
 from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted
 from .functional import Value, View
 from .record import Decompositions, Recorder
 from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
-from .symbols import is_symbolic, symbolic_form, symbols_in
+from .symbols import is_symbolic, surely_equal, symbolic_form, symbols_in
 
 aten = torch.ops.aten
 Function = Callable[..., Sequence[Any]]
@@ -133,6 +133,8 @@ class _LineByLine(fx.Interpreter):
         self._recorder.at_line(n.meta.get("stack_trace") or "")
         self._recorder.policy, self._recorder.region = self._policies.of(n)
         result = super().run_node(n)
+        if SIZES in n.meta and not surely_equal(result.shape, n.meta[SIZES]):
+            raise CannotDerive(f"{n.name} has the sizes {n.meta[SIZES]}, and not {tuple(result.shape)} as torch says")
         leave = _LEAVE.get(n.target) if n.op == "call_function" else None
         if leave is not None:
             self._entered.append((leave, result))

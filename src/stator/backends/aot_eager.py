@@ -10,6 +10,7 @@ from torch import fx
 from .. import events
 from ..autograd.compile import compile_function, make_boxed
 from ..errors import CannotDerive
+from . import eager
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -17,7 +18,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable
         return compile_function(gm, example_inputs, fw_compiler=_run_as_it_is, with_devices=False)
     except CannotDerive as why:
         events.emit(events.NotDerived(why))
-        return gm.forward
+        return eager.compile_graph(gm, example_inputs)
 
 
 def _run_as_it_is(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -16,9 +16,11 @@ from torch import fx
 from torch._guards import TracingContext, tracing
 
 from .. import events
-from ..autograd.compile import compile_function
+from ..autograd.compile import compile_function, make_boxed
 from ..errors import CannotDerive
 from ..support import background
+from ..support.op_namespaces import has_promised_sizes
+from . import eager
 from .cuda_graphs import Replayed, is_capturable
 from .floats import take_in_tensors
 
@@ -96,7 +98,7 @@ def _compile(
             )
     except CannotDerive as why:
         events.emit(events.NotDerived(why))
-        return gm.forward
+        return eager.compile_graph(gm, example_inputs)
 
 
 def _say_casts(module: fx.GraphModule) -> None:
@@ -122,6 +124,8 @@ def _generate(
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.virtualized import V
 
+    if any(not node.users and has_promised_sizes(node) for node in module.graph.nodes):
+        return make_boxed(module)  # the generator would leave the node out, whose sizes are to be compared
     captures = captures and is_capturable(module, example_inputs)  # asked now: the generator changes the graph
     examples, numbers = take_in_tensors(module, example_inputs)
     _say_casts(module)

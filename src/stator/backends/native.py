@@ -29,6 +29,7 @@ from ..fuse.script import program_script, program_text
 from ..fuse.split import split_reductions
 from ..fuse.views import NoMap
 from ..fuse.write import write_program
+from . import eager
 from .data_scalars import split
 from .registry import look_up
 from .tape import tape_of
@@ -68,7 +69,7 @@ def on_any_device(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable
         return _derive(gm, example_inputs)
     except CannotDerive as why:
         events.emit(events.NotDerived(why))
-        return gm.forward
+        return eager.compile_graph(gm, example_inputs)
 
 
 def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -70,21 +70,22 @@ class _Writer:
         last = [self.registers[used] for used in self._last_of[node] if used.op != "placeholder"]
         self._free += last
         out = -1
-        if node.users:
+        if node.users or SIZES in node.meta:
             if not self._free:
                 self._free.append(self.count)
                 self.count += 1
             out = self.registers[node] = self._free.pop()
         self.steps.append((kind, target, args, tuple(node.kwargs), out, tuple(last)))
-        if SIZES in node.meta and out >= 0:
-            self.steps.append(self._sizes(out, node.name, node.meta[SIZES]))
+        if SIZES in node.meta:
+            self._compare_sizes(node, out)
 
-    @staticmethod
-    def _sizes(register: int, name: str, sizes: tuple[int, ...]) -> tuple[Any, ...]:
+    def _compare_sizes(self, node: fx.Node, register: int) -> None:
         """The program has asked for the sizes of this value: they must be the same."""
-        args = [(n.TAPE_REGISTER, register), (n.TAPE_CONSTANT, sizes)]
-        args.append((n.TAPE_CONSTANT, functools.partial(wrong_sizes, name)))
-        return n.TAPE_CALL, n.expect_sizes, args, (), -1, ()
+        args = [(n.TAPE_REGISTER, register), (n.TAPE_CONSTANT, node.meta[SIZES])]
+        args.append((n.TAPE_CONSTANT, functools.partial(wrong_sizes, node.name)))
+        last = () if node.users else (register,)
+        self._free += last
+        self.steps.append((n.TAPE_CALL, n.expect_sizes, args, (), -1, last))
 
 
 def tape_of(graph: fx.Graph) -> n.Tape | None:

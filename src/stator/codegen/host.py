@@ -8,7 +8,6 @@ that depend on the inputs are computed first in each call, by one function; ever
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +16,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import _native as n
+from ..support.graph_numbers import Unexpected
+from ..support.op_namespaces import is_torchs_own
 from . import jit, small_gemm
 from .kernels import Compiled, compile_kernels, compile_small_gemm, vector_width
 
@@ -166,7 +167,7 @@ def _foreign(program: Any) -> dict[int, list[str]]:
             made.setdefault(name, number)
         if not hasattr(step, "target"):
             last.update((name, number) for name in (*step.reads, *step.writes))
-        elif getattr(step.target, "namespace", None) not in ("aten", "prims") and step.target is not operator.getitem:
+        elif not is_torchs_own(step.target):
             calls.append(number)
     live = [name for name in last if name in program.tensors and name in program.places]
     return {call: [name for name in live if made.get(name, call) < call < last[name]] for call in calls}
@@ -204,7 +205,7 @@ def _expect(t: _Tables, name: str) -> Any:
 def _restrided(tensor: Any, sizes: list[int], strides: list[int], itemsize: int) -> Any:
     """What an operator gave, with the strides that its meta kernel had promised."""
     if list(tensor.shape) != sizes or tensor.element_size() != itemsize:
-        raise RuntimeError(f"an operator gave {tuple(tensor.shape)} of {tensor.dtype}, not {tuple(sizes)}")
+        raise Unexpected(f"an operator gave {tuple(tensor.shape)} of {tensor.dtype}, not {tuple(sizes)}")
     return torch.empty_strided(sizes, strides, dtype=tensor.dtype).copy_(tensor)
 
 
@@ -286,7 +287,8 @@ def _call(t: _Tables, step: Any, tape: Any, touched: set[str]) -> list[Any]:
     if len(step.reads) > MOST or len(step.outs) > MOST:
         raise NotCompiled(f"a call with {len(step.reads)} operands")
     call = (n.HOST_CALL, tuple(map(t.register, step.reads)), tuple(map(t.register, step.outs)), (), 0, tape)
-    return [call, *[_expect(t, name) for name in step.outs if name in touched and name in t.program.places]]
+    looked_at = step.outs if not is_torchs_own(step.target) else [name for name in step.outs if name in touched]
+    return [call, *[_expect(t, name) for name in looked_at if name in t.program.places]]
 
 
 def is_available() -> str | None:

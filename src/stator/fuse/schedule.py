@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..support.op_namespaces import has_promised_sizes, is_torchs_own
 from .builder import Builder, V
 from .loops import Index, Size, computed_in, product
 from .lower import FROM_NOTHING, REDUCTIONS, is_fusible, lower, reduce, reduced_dims, val
@@ -211,7 +212,8 @@ class Scheduler:
     def _place(self, node: fx.Node) -> None:
         if not isinstance(node.meta.get("val"), torch.Tensor) and _is_number(node):
             return
-        if node not in self._users and node not in self.stored and not _has_effect(node):
+        wanted = node in self._users or node in self.stored
+        if not wanted and not _has_effect(node) and not has_promised_sizes(node):
             return
         if not is_fusible(node):
             self._call(node)
@@ -530,4 +532,4 @@ def _acts(node: fx.Node) -> bool:
     target = node.target
     if not _has_effect(node) or torch.Tag.nondeterministic_seeded in target.tags:  # type: ignore[union-attr]
         return False
-    return target._schema.is_mutable or target.namespace not in ("aten", "prims")  # type: ignore[union-attr]
+    return target._schema.is_mutable or not is_torchs_own(target)  # type: ignore[union-attr]

@@ -90,4 +90,9 @@ def wrong_sizes(name: str, tensor: torch.Tensor, sizes: tuple[int, ...]) -> None
     raise Unexpected(f"{name} has the sizes {tuple(tensor.shape)}; when it was recorded, {tuple(sizes)}")
 
 
+def expect_sizes(tensor: torch.Tensor, sizes: tuple[int, ...], name: str) -> None:
+    if tensor.shape != sizes:
+        wrong_sizes(name, tensor, sizes)
+
+
 FAILING: dict[str, Callable[..., float]] = {"/": divide, "//": divide_whole, "%": remainder, "**": power}
