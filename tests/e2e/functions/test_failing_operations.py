@@ -260,6 +260,25 @@ def test_large_tensors_are_not_kept(monkeypatch):
     assert [entry.restores for entry in done.world.fn.stator.entries] == [(), ()]
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_nothing_is_kept_where_writes_come_last(backend):
+    def world() -> World:
+        x = torch.tensor([4, 5])
+
+        def fn(d: torch.Tensor) -> Any:
+            x.add_(1)
+            return (x // d) * 2
+
+        return World(fn=fn, x=x)
+
+    calls = [lambda w, d=d: w.fn(torch.tensor(d)) for d in (2, 3, 0, 2, 0)]
+    compiler = look_up(backend)[1]
+    done = check(
+        world, calls, expect="miss hit hit hit hit", graphs=1, raises=RuntimeError, tracebacks=False, backend=compiler
+    )
+    assert [entry.restores for entry in done.world.fn.stator.entries] == [()]
+
+
 @pytest.mark.parametrize("name", ["gaussian_nll_loss", "inverse", "embedding", "binary_cross_entropy"])
 def test_nothing_is_written_and_the_exception_is_caught(name):
     op, good, bad = OPERATIONS[name]
