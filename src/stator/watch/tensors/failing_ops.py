@@ -35,14 +35,23 @@ _ALONG_DIMENSION = frozenset(
 
 def prepare(tracer: Tracer, name: str, args: tuple[Any, ...], tensors: list[tuple[Any, Known]], writes: bool) -> None:
     """An operation may fail, and may come behind a write, or write itself. Drop: the graph ends before it."""
-    operands = [tensor for tensor, known in tensors if known.family.outside] if writes else []
-    if tracer.acted:
-        if not _hoist(tracer, name, args):
-            raise Drop("may-fail", name)
+    if _matters(tracer, tensors, writes) and not _hoist(tracer, name, args):
+        prepare_late(tracer, name, tensors, writes)
+
+
+def _matters(tracer: Tracer, tensors: list[tuple[Any, Known]], writes: bool) -> bool:
+    return tracer.acted or (not tracer.risky and (tracer.mutates or bool(_written_outside(tensors, writes))))
+
+
+def _written_outside(tensors: list[tuple[Any, Known]], writes: bool) -> list[Any]:
+    return [tensor for tensor, known in tensors if known.family.outside] if writes else []
+
+
+def prepare_late(tracer: Tracer, name: str, tensors: list[tuple[Any, Known]], writes: bool) -> None:
+    """The same for an operation that has run already: nobody knew of it before."""
+    if not _matters(tracer, tensors, writes):
         return
-    if tracer.risky or not (tracer.mutates or operands) or _hoist(tracer, name, args):
-        return
-    if _bytes_written(tracer, operands) > _MOST_BYTES:
+    if tracer.acted or _bytes_written(tracer, _written_outside(tensors, writes)) > _MOST_BYTES:
         raise Drop("may-fail", name)
     tracer.risky = True
 

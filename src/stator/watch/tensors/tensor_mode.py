@@ -294,12 +294,12 @@ class Tracer(_native.Tracer):
             self.last_effect = self._recorder.watcher.events
         else:
             model = self._concluded(step)
+            late = model is not step.model and model.fails  # else `_before` has seen to it
+            if late:
+                failing_ops.prepare_late(self, step.name, step.tensors, step.in_place)
             wrote = self.refresh(step.tensors, step.in_place) or self._switched_grad(step.name, step.tensors)
             self.operations += 1
-            if model is not step.model:  # else `_before` has seen to it
-                if self.acted and model.fails:
-                    raise Drop("may-fail", step.name)
-                self.risky = self.risky or (self.mutates and model.fails)
+            self.risky = self.risky or (self.mutates and late)
             self.acted = self.acted or model is BODY
             if wrote or opaque or model.random:
                 self.last_effect = self._recorder.watcher.events
