@@ -12,7 +12,7 @@ BIN   := .venv/bin
 READY := .venv/.ready
 CODE  := src tests examples benchmarks
 
-.PHONY: help setup demo test lint format bench bench-cpu fuzz faults sanitize conformance models vendor clean
+.PHONY: help setup demo test lint format bench bench-cpu fuzz faults sanitize conformance models wheel vendor clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make conformance  CPython's own test suite, random programs, models, faults; ends with their numbers (hours)"
 	@echo "make models  a zoo of real models, plain and compiled; writes docs/models.md (long)"
 	@echo "make faults  make stator fail at every call site in turn; the program must not notice"
+	@echo "make wheel   dist/stator-*.whl, installed into an empty environment and tried there"
 	@echo "make vendor  wheels for scripts/gpu-check on a machine with a GPU, CPython 3.12, torch, and no network"
 	@echo "make clean   remove .venv and what was built"
 
@@ -85,6 +86,11 @@ conformance: $(READY)
 
 models: $(READY)
 	$(BIN)/python tests/models/table.py --write
+
+wheel: $(READY)
+	rm -rf dist build/lib.* build/bdist.*
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	PYTHON=$(PYTHON) TORCH=$(TORCH) scripts/wheel-check
 
 # What such a machine lacks, and what that needs; under 60 MiB together.
 vendor: $(READY)
