@@ -463,3 +463,13 @@ def mark_unwritten(error: BaseException) -> None:
 def is_unwritten(error: BaseException) -> bool:
     """Was it marked so?"""
     return "__stator_unwritten__" in error.__dict__
+
+
+def mark_half_done(error: BaseException) -> None:
+    """It came while effects were made, and they could not all be taken back."""
+    error.__dict__["__stator_half_done__"] = True
+
+
+def is_half_done(error: BaseException) -> bool:
+    """May some effects of the call have been made?"""
+    return "__stator_half_done__" in error.__dict__

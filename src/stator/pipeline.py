@@ -38,6 +38,7 @@ from .errors import (
     StatorError,
     VerificationError,
     break_reason,
+    is_half_done,
     is_unwritten,
 )
 from .options import View, options
@@ -48,6 +49,7 @@ from .replay.guard_text import Miss, first_read, first_read_in_forward
 from .replay.guards import Guards
 from .support import background
 from .support.graph_numbers import Failed, Unexpected
+from .support.interrupts import is_from_handler
 from .watch.models import other_compiler, user_hints
 from .watch.observe import policy
 from .watch.observe.recorder import Experience, Recorder, Segment
@@ -399,9 +401,10 @@ class Program:
         self, entry: Entry, error: BaseException, restored: bool, function: types.FunctionType, slots: Given
     ) -> Any:
         """A replay raised. What it changed is as before: the function itself raises what eager raises. If it does not
-        raise, it has handled what an operation raised, or the fault is ours, or the backend's.
+        raise, it has handled what an operation raised, or the fault is ours, or the backend's. What is not as before,
+        and what no operation has raised, goes to the program.
         """
-        if isinstance(error, VerificationError):
+        if isinstance(error, VerificationError) or is_half_done(error) or is_from_handler(error):
             raise error
         if entry.acts and (_comes_from_program(error) or isinstance(error, _OF_COLLECTIVES)):
             raise error

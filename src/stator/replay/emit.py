@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from .. import _native
-from ..recording import Blueprint, Constant, Continuation, Effect, Exit, Fact, Output, Outside, Recipe, Recording, Way
+from ..recording import Blueprint, Constant, Continuation, Exit, Output, Outside, Recipe, Recording, Way
+from . import effects
 from .graph import Unsettled
 
 Replay = Callable[[tuple[Any, ...]], Any]
@@ -46,25 +47,6 @@ def make_function(
 def namespace(value: Any) -> Any:
     """The instance dict, taken past a `__getattribute__` of the class."""
     return object.__getattribute__(value, "__dict__")
-
-
-def dict_of(mapping: dict[Any, Any]) -> type:
-    """The class whose methods write to a mapping as it is: an OrderedDict keeps an order of its own."""
-    return collections.OrderedDict if isinstance(mapping, collections.OrderedDict) else dict
-
-
-def delete(mapping: dict[Any, Any], key: Any) -> None:
-    """The key is not there afterwards; the segment may have written to it without looking whether it was before."""
-    if dict.__contains__(mapping, key):
-        base: Any = dict_of(mapping)
-        base.__delitem__(mapping, key)
-
-
-def refill(mapping: dict[Any, Any], contents: dict[Any, Any]) -> None:
-    base: Any = dict_of(mapping)
-    base.clear(mapping)
-    for key, value in contents.items():
-        base.__setitem__(mapping, key, value)
 
 
 def walk(begin: Callable[[Any], Any], walked: Any, passed: int) -> Any:
@@ -122,7 +104,7 @@ def wanted_origins(recording: Recording) -> list[int]:
 
 class _Emitter:
     def __init__(self, recording: Recording, wanted: list[int]) -> None:
-        self._recording = recording
+        self.recording = recording
         self._position = {origin: position for position, origin in enumerate(wanted)}
         self.names: dict[str, Any] = {
             "new": object.__new__,
@@ -133,35 +115,39 @@ class _Emitter:
             "method": types.MethodType,
             "cell": types.CellType,
             "make_function": make_function,
-            "delete": delete,
-            "dict_of": dict_of,
             "namespace": namespace,
-            "refill": refill,
             "traceback_of": traceback_of,
             "walk": walk,
+            **effects.NAMES,
         }
         self.create: list[str] = []
         self.fill: list[str] = []
-        self.apply: list[str] = []
         self.late: list[str] = []
         self._made: set[int] = set()
+        self._constants: dict[int, str] = {}  # names by identity
 
     def constant(self, value: Any) -> str:
         if type(value) in _LITERALS or (type(value) is int and -5 <= value <= 256):  # else `is` could tell it
             return repr(value)
-        name = f"c{len(self.names)}"
-        self.names[name] = value
+        name = self._constants.get(id(value))
+        if name is None:
+            name = self._constants[id(value)] = f"c{len(self._constants)}"
+            self.names[name] = value
         return name
 
     def expression(self, recipe: Recipe) -> str:
         if isinstance(recipe, Constant):
             return self.constant(recipe.value)
         if isinstance(recipe, Outside):
-            return f"v[{self._position[recipe.index]}]"
+            return self.position(recipe.index)
         if isinstance(recipe, Output):
             return f"out[{recipe.index}]"
         self.make(recipe.index)
         return f"f{recipe.index}"
+
+    def position(self, origin: int) -> str:
+        """The value of an origin."""
+        return f"v[{self._position[origin]}]"
 
     def items(self, recipes: list[Any]) -> str:
         return "".join(f"{self.expression(recipe)}, " for recipe in recipes)
@@ -174,7 +160,7 @@ class _Emitter:
         if index in self._made:
             return
         self._made.add(index)
-        blueprint = self._recording.blueprints[index]
+        blueprint = self.recording.blueprints[index]
         _MAKE[blueprint.kind](self, f"f{index}", blueprint)
         if blueprint.attributes:
             entries = ", ".join(f"{name!r}: {self.expression(recipe)}" for name, recipe in blueprint.attributes)
@@ -281,19 +267,6 @@ class _Emitter:
             if recipe not in (Constant(None), Constant(False)):
                 self.fill.append(f"{name}.{member} = {self.expression(recipe)}")
 
-    # effects
-
-    def _set_item(self, target: str, effect: Effect) -> str:
-        key, value = self.constant(effect.key), self.expression(effect.value)
-        checks = self._recording.origins[effect.target].checks
-        if any(check.fact is Fact.TYPE and check.expected is dict for check in checks):
-            return f"{target}[{key}] = {value}"
-        return f"dict_of({target}).__setitem__({target}, {key}, {value})"
-
-    def effect(self, effect: Effect) -> None:
-        target = f"v[{self._position[effect.target]}]"
-        self.apply.append(_APPLY[effect.kind](self, target, effect))
-
 
 _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
     "list": _Emitter._list,
@@ -318,23 +291,6 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
     "reduced": _Emitter._reduced,
     "walker": _Emitter._walker,
 }
-_APPLY: dict[str, Callable[[_Emitter, str, Effect], str]] = {
-    "set item": _Emitter._set_item,
-    "set keyed": lambda m, t, e: f"dict_of({t}).__setitem__({t}, {m.items(e.value)})",
-    "delete keyed": lambda m, t, e: f"delete({t}, {m.expression(e.value)})",
-    "delete item": lambda m, t, e: f"delete({t}, {m.constant(e.key)})",
-    "refill dict": lambda m, t, e: f"refill({t}, {{{m.pairs(e.value)}}})",
-    "extend": lambda m, t, e: f"list.extend({t}, ({m.items(e.value)}))",
-    "refill list": lambda m, t, e: f"list.__setitem__({t}, slice(None), ({m.items(e.value)}))",
-    "refill set": lambda m, t, e: f"set.clear({t}); set.update({t}, ({m.items(e.value)}))",
-    "refill deque": lambda m, t, e: f"items = ({m.items(e.value)}); deque.clear({t}); deque.extend({t}, items)",
-    "set cell": lambda m, t, e: f"{t}.cell_contents = {m.expression(e.value)}",
-    "clear cell": lambda m, t, e: f"del {t}.cell_contents",
-    "set grad": lambda m, t, e: f"{t}.grad = {m.expression(e.value)}",
-    "set slot": lambda m, t, e: f"{m.constant(e.key)}.__set__({t}, {m.expression(e.value)})",
-    "set attribute": lambda m, t, e: f"type.__setattr__({t}, {e.key!r}, {m.expression(e.value)})",
-    "delete attribute": lambda m, t, e: f"type.__delattr__({t}, {e.key!r})",
-}
 
 
 def _first_values(count: int, of: int) -> str:
@@ -344,21 +300,35 @@ def _first_values(count: int, of: int) -> str:
     return "*v" if count == of else f"*v[:{count}]"
 
 
+def _trying(lines: list[str], otherwise: str) -> list[str]:
+    """These lines, and what is done before what one of them raises goes on its way."""
+    return [
+        "try:",
+        *(f"    {line}" for line in lines),
+        "except BaseException as error:",
+        f"    {otherwise}",
+        "    raise",
+    ]
+
+
 def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str, Any]]:
     """The replay as Python text, and the constants that it mentions; `graph` is not among them yet."""
     emitter = _Emitter(recording, wanted)
     result = emitter.expression(recording.result)
     if recording.exit is not None:
         result = f"({emitter.items(_state(recording.exit))})"
-    for effect in recording.effects:
-        emitter.effect(effect)
+    written = effects.write(emitter, [(emitter.position(effect.target), effect) for effect in recording.effects])
     lines = []
     if recording.graph is not None:
         inputs = _first_values(len(recording.inputs), len(wanted))
         lines.append(f"out = graph({inputs})" if recording.outputs else f"graph({inputs})")
-    lines += [*emitter.create, *emitter.fill, *emitter.apply, *emitter.late]
-    for arguments, keywords in recording.prints:
-        lines.append(f"print({emitter.items(arguments)}**{keywords!r})")
+    lines += [*emitter.create, *emitter.fill]
+    made = [*written.make, *emitter.late]
+    if recording.effects:
+        made = _trying(made, written.back)
+    lines += [*written.keep, *made]
+    prints = [f"print({emitter.items(arguments)}**{keywords!r})" for arguments, keywords in recording.prints]
+    lines += _trying(prints, "mark_half_done(error)") if prints else []
     if recording.grad_mode is not None:
         emitter.names["set_grad_mode"] = torch._C._set_grad_enabled
         lines.append(f"set_grad_mode({recording.grad_mode})")

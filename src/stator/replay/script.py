@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, descr
 from ..support.guard_readers import STATE_NAMES
 from ..support.python_source import WIDTH, Values, broken, function, importable, number, script
 from ..support.symbolic_exprs import render
-from . import emit
+from . import effects, emit
 from .emit import write_replay
 from .guard_text import assertion
 
@@ -93,9 +94,11 @@ _NAMES = {
     "partial": "functools.partial",
     "method": "types.MethodType",
     "cell": "types.CellType",
+    "MISSING": "object()",
     "set_grad_mode": "torch._C._set_grad_enabled",
 }
-_HELPERS = {"traceback_of": ("_raiser", "traceback_of"), "refill": ("dict_of", "refill")}
+_MODULES = ("collections", "functools", "warnings")
+_OURS = (emit.__name__, effects.__name__)  # where the functions are that replays call
 
 
 def replay_script(title: str, recording: Recording, wanted: list[int]) -> str:
@@ -121,7 +124,7 @@ def replay_script(title: str, recording: Recording, wanted: list[int]) -> str:
         + "\n".join(broken(f"        result = replay([{', '.join(given)}])"))
         + "\n    show(result)",
     ]
-    needed = "\n".join(f"import {name}" for name in ("collections", "functools") if f"{name}." in "".join(parts))
+    needed = "\n".join(f"import {name}" for name in _MODULES if f"{name}." in "".join(parts))
     return script(title, "\n\n\n".join(filter(None, parts)), "\n".join(filter(None, [needed, imports])))
 
 
@@ -134,12 +137,23 @@ def _definition(name: str, value: Any, text: str, values: Values) -> list[str]:
         return []
     if name in _NAMES:
         return [f"{name} = {_NAMES[name]}"]
-    if value is getattr(emit, name, None):
-        sources = [inspect.getsource(inspect.unwrap(getattr(emit, part))) for part in _HELPERS.get(name, (name,))]
-        return [line for source in sources for line in _without_annotations(source)]
+    if getattr(value, "__module__", None) in _OURS:
+        return [line for part in _with_its_parts(value) for line in _without_annotations(inspect.getsource(part))]
     written = values.expression(value)
     lines, values.lines = values.lines, []
     return [*lines, *broken(f"{name} = {written}")]
+
+
+def _with_its_parts(function: Any) -> list[Any]:
+    """A function of ours, behind those that it calls."""
+    function = inspect.unwrap(function)
+    used = [function.__globals__.get(name) for name in function.__code__.co_names]
+    parts = [part for value in used if callable(value) and _is_ours(value) for part in _with_its_parts(value)]
+    return [*dict.fromkeys([*parts, function])]
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(inspect.unwrap(value), types.FunctionType) and value.__module__.startswith("stator.")
 
 
 def _without_annotations(source: str) -> list[str]:
@@ -147,8 +161,8 @@ def _without_annotations(source: str) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             node.returns = None
-            for argument in node.args.args:
-                argument.annotation = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
     text = ast.unparse(tree)
     return ["", *re.sub(r"(?m)^(\s*)(\w+): [^=]+ = ", r"\1\2 = ", text).splitlines(), ""]
 
