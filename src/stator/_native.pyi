@@ -621,6 +621,9 @@ def distinct(number: Any, /) -> Any:
     """Another object that is the same int, float or text of several characters."""
 
 def type_version(T: type, /) -> int: ...
+
+proxied: Any  # a descriptor of mappingproxies: what they show
+
 def mro_lookup(T: type, name: str, /) -> Any: ...
 def surely_binds(function: FunctionType, given: int, names: tuple[str, ...], /) -> bool:
     """Does a function take so many positional arguments, and these names? False in doubt."""

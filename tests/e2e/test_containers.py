@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from types import MappingProxyType
 
+import pytest
 import torch
 from harness import World, check, rand
 
@@ -464,3 +466,58 @@ def test_comparing_containers():
         ],
         expect="miss hit miss miss",
     )
+
+
+USES_OF_PROXIES = {
+    "item": lambda x, p: x * p["a"],
+    "get": lambda x, p: x * p.get("b", 5) + p.get("c", 7),
+    "values": lambda x, p: [x * v for v in p.values()],
+    "items": lambda x, p: {k: x * v for k, v in p.items()},
+    "iteration": lambda x, p: (x + len(p), [*p]),
+    "contains": lambda x, p: x * 2 if "c" in p else x * 3,
+    "copied": lambda x, p: ({**p}, p.copy(), dict(p), x + 1),
+    "equal": lambda x, p: (p == {"a": 2, "b": 3}, x + 1),
+}
+
+
+@pytest.mark.parametrize("name", USES_OF_PROXIES)
+@pytest.mark.parametrize("kind", [dict, OrderedDict])
+def test_a_mappingproxy_from_outside(name, kind):
+    """What it shows is guarded, whoever changes it."""
+    use = USES_OF_PROXIES[name]
+
+    def world():
+        shown = kind(a=2, b=3)
+        proxy = MappingProxyType(shown)
+        return World(fn=lambda x: use(x, proxy), shown=shown)
+
+    def changed(**items):
+        return lambda w: (w.shown.update(items), w.fn(rand(3)))[1]
+
+    calls = [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2)), changed(a=4, b=5, c=6), lambda w: w.fn(rand(4))]
+    check(world, calls, expect="miss hit miss hit", graphs=2)
+
+
+def test_a_signature_binds_arguments():
+    def world():
+        def fn(x, *args, **kwargs):
+            bound = w.signature.bind(None, *args, **kwargs)
+            bound.apply_defaults()
+            return x * bound.arguments["scale"], [*bound.arguments]
+
+        w = World(fn=fn, signature=inspect.signature(lambda self, scale=2.0, *, shift=1: None))
+        return w
+
+    def other(w):
+        w.signature = inspect.signature(lambda self, scale=4.0: None)
+        return w.fn(rand(5))
+
+    calls = [
+        lambda w: w.fn(rand(1)),
+        lambda w: w.fn(rand(2)),
+        lambda w: w.fn(rand(3), 3.0, shift=2),
+        lambda w: w.fn(rand(4), 3.0, shift=2),
+        other,
+        lambda w: w.fn(rand(6)),
+    ]
+    check(world, calls, expect="miss hit miss hit miss hit", graphs=3)

@@ -41,6 +41,28 @@ type_version(PyObject *Py_UNUSED(module), PyObject *type)
     return PyLong_FromUnsignedLong(type_version_tag((PyTypeObject *)type));
 }
 
+static int
+found_first(PyObject *object, void *found)
+{
+    *(PyObject **)found = object;
+    return 1;
+}
+
+/* What a mappingproxy shows: the one object that it holds. */
+static PyObject *
+proxied(PyObject *proxy, void *Py_UNUSED(closure))
+{
+    PyObject *found = NULL;
+    Py_TYPE(proxy)->tp_traverse(proxy, found_first, &found);
+    if (found == NULL || !PyMapping_Check(found)) {
+        PyErr_SetString(PyExc_SystemError, "a mappingproxy that holds no mapping");
+        return NULL;
+    }
+    return Py_NewRef(found);
+}
+
+static PyGetSetDef proxied_getset = {"proxied", proxied, NULL, "What a mappingproxy shows.", NULL};
+
 static PyObject *
 mro_lookup(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
@@ -160,7 +182,13 @@ add_missing(PyObject *module)
     }
     missing = PyObject_CallNoArgs(type);
     Py_DECREF(type);
-    return missing == NULL ? -1 : PyModule_AddObjectRef(module, "MISSING", missing);
+    if (missing == NULL || PyModule_AddObjectRef(module, "MISSING", missing) < 0) {
+        return -1;
+    }
+    PyObject *descriptor = PyDescr_NewGetSet(&PyDictProxy_Type, &proxied_getset);
+    int failed = descriptor == NULL ? -1 : PyModule_AddObjectRef(module, "proxied", descriptor);
+    Py_XDECREF(descriptor);
+    return failed;
 }
 
 static struct PyModuleDef definition = {

@@ -168,6 +168,9 @@ class Handlers:
         origin = self.ledger.find(value)
         if origin is not None:
             expose(self.ledger, origin, value)
+            if cls is types.MappingProxyType:
+                self._consult_proxied(origin, value)
+                return
             for part in () if is_constant(value) else _PARTS.get(cls, ()):
                 self.ledger.read(origin, Edge.ATTR, part, getattr(value, part))
                 self.ledger.use_identity(getattr(value, part))
@@ -178,6 +181,14 @@ class Handlers:
             self.classes.note(cls)
             if origin is not None and not _is_plain_class(cls):
                 raise Drop("unguardable", f"{cls.__qualname__} keeps something in C")
+
+    def _consult_proxied(self, origin: Any, proxy: Any) -> None:
+        """C code reads a mapping through a proxy from outside."""
+        mapping = _native.proxied.__get__(proxy)
+        if container_kind(type(mapping)) is None:
+            raise Drop("unguardable", "a mappingproxy of something else than a dict")
+        self.ledger.read(origin, Edge.SLOT, _native.proxied, mapping)
+        self.consult_deep(mapping)
 
     def consult_callable(self, value: Any) -> None:
         """C code is going to call this value with arguments that nobody sees: it must not read more than them."""
