@@ -95,6 +95,16 @@ def test_symbolic_sizes(name: str) -> None:
     compare(fn, make, dynamic=True)
 
 
+def test_functions_of_float64_are_fused() -> None:
+    def fn(x: Tensor, y: Tensor) -> Any:
+        a = x.sigmoid()
+        powers = (a + 0.5) ** 2.7, torch.exp(a), torch.expm1(a), torch.log1p(a), torch.sinh(a), torch.tanh(y)
+        return *powers, y.sin(), torch.tan(a), torch.erf(y), torch.atan2(x, y), torch.acos(a * 0.9)
+
+    seen = compare(fn, tensors((9, 33), (9, 33), dtype=torch.float64))
+    assert seen.calls == [] and seen.kernels == 3
+
+
 def test_batch_norm_in_training_keeps_its_statistics() -> None:
     """The norm, the residual and the relu are one kernel; running averages are written as eager writes them."""
     mine, eager = nn.BatchNorm2d(6), nn.BatchNorm2d(6)

@@ -6,7 +6,7 @@ others fitted again): of (exp(r) - 1 - r) / r² for |r| <= ln(2) / 2, and of (lo
 
 from __future__ import annotations
 
-from stator.codegen.lanes import FLOAT, Lanes
+from stator.codegen.lanes import DOUBLE, FLOAT, Lanes
 
 _LOG2_E = 1.4426950408889634
 _LN2 = {  # the first part has trailing zeros: its product with an exponent is exact
@@ -49,6 +49,14 @@ _LOG2_OF_FLOAT = (  # log2(1 + f) / f, to 2**-33
     -0.24050279825001172, 0.20607165109914127, -0.17905123203322462, 0.15931300522348446, -0.15722652971153048,
     0.15345286937454508, -0.0843352104580058,
 )  # fmt: skip
+_SINH = (  # of (sinh(x) / x - 1) / x² in the square, up to 1
+    0.16666666666666666, 0.008333333333333333, 0.00019841269841269773, 2.755731922404034e-06,
+    2.505210836405804e-08, 1.6059048396350562e-10, 7.646625361656657e-13, 2.8445264169895285e-15,
+)  # fmt: skip
+_LOG2_OF_DOUBLE = (  # ((atanh(s) / s - 1) / s² - 1/3) / s² 2 / ln(2) in s²
+    0.5770780163555853, 0.4121985831111323, 0.3205988979754148, 0.26230818922133936, 0.22195308864900556,
+    0.19235880767077787, 0.1697592388192915, 0.15085270320148653, 0.155270882398176,
+)  # fmt: skip
 _EXP_RANGE = {"float": (-104.0, 89.0), "double": (-746.0, 710.0)}  # beyond: 0 and infinity
 # Twice the exponent that `power_of_two` gives as 0. Smaller ones are taken for it: a product with 0 is fast, one that
 # loses its last bits takes a hundred times as long, and masked attention scores are rows of them.
@@ -90,12 +98,22 @@ def exp(v: Lanes, x: str) -> str:
 def exp2(v: Lanes, x: str) -> str:
     high = 129.0 if v.element == FLOAT else 1025.0
     x = v.at_most(high, v.at_least(_VANISHED[v.element], x))
+    return _power_of_two(v, x, None)
+
+
+def _power_of_two(v: Lanes, x: str, low: str | None) -> str:
+    """2 to x, or to x + low, where that is in the range."""
     n, bits = v.nearest(x, 1.0)
-    rest = v.sub(x, n)  # exact
+    rest = whole = v.sub(x, n)  # exact
+    if low is not None:
+        rest = v.add(whole, low)
+        low = v.add(v.sub(whole, rest), low)
     r = v.mul(rest, v.const(0.6931471805599453))
     # what the constant and the product lost
     lost = v.fma(rest, v.const(0.6931471805599453), v.neg(r))
     lost = v.fma(rest, v.pick(-1.904654299957767e-09, 2.3190468138462996e-17), lost)
+    if low is not None:
+        lost = v.fma(low, v.const(0.6931471805599453), lost)
     p = v.fma(v.mul(r, r), v.polynomial(r, _EXP[v.element]), v.add(r, lost))
     return _scaled(v, v.add(p, v.one), bits)
 
@@ -107,13 +125,6 @@ def expm1(v: Lanes, x: str) -> str:
     half = _scale(v, v.int_op("sub", bits, v.int_const(1)))
     value = v.fma(half, p, v.sub(half, v.const(0.5)))
     return v.copysign(v.add(value, value), x)
-
-
-def _expm1_bounded(v: Lanes, x: str) -> str:
-    """exp(x) - 1 for arguments from 0 to where 2 to n is finite."""
-    p, bits = reduced(v, x)
-    scale = _scale(v, bits)
-    return v.fma(scale, p, v.sub(scale, v.one))
 
 
 def tanh(v: Lanes, x: str) -> str:
@@ -146,22 +157,34 @@ def sigmoid(v: Lanes, x: str) -> str:
     return v.mul(v.div(v.one, total), down)
 
 
+def _quarter(v: Lanes, a: str) -> tuple[str, str, str]:
+    """A quarter of exp(a), as 2**(n - 2) (1 + p): that factor, p and the whole. Finite a little beyond where
+    exp(a) is."""
+    p, bits = reduced(v, a)
+    scale = _scale(v, v.int_op("sub", bits, v.int_const(2)))
+    return scale, p, v.fma(scale, p, scale)
+
+
 def sinh(v: Lanes, x: str) -> str:
-    """(t + t / (t + 1)) / 2 with t = exp(|x|) - 1; in double for float: no overflow, one rounding."""
+    """(t + t / (t + 1)) / 2 with t = exp(|x|) - 1, in quarters; in double for float: one rounding."""
     w, wide = v.widened(x)
-    a = w.at_most(100.0, w.abs(wide))
-    t = _expm1_bounded(w, a)
-    value = w.mul(w.const(0.5), w.add(t, w.div(t, w.add(t, w.one))))
-    return v.narrowed(w, w.copysign(value, wide))
+    scale, p, _ = _quarter(w, w.at_most(710.6, w.abs(wide)))
+    t = w.fma(scale, p, w.sub(scale, w.const(0.25)))
+    half = w.add(t, w.div(t, w.fma(t, w.const(4.0), w.one)))
+    value = w.copysign(w.add(half, half), wide)
+    if v.element == DOUBLE:  # near 0 that is too many roundings
+        square = v.mul(x, x)
+        near = v.fma(v.mul(v.polynomial(square, _SINH), square), x, x)
+        value = v.select(v.compare("olt", v.abs(x), v.one), near, value)
+    return v.narrowed(w, value)
 
 
 def cosh(v: Lanes, x: str) -> str:
-    """(e + 1 / e) / 2 with e = exp(|x|); in double for float, as for sinh."""
+    """(e + 1 / e) / 2 with e = exp(|x|), in quarters; in double for float, as for sinh."""
     w, wide = v.widened(x)
-    p, bits = reduced(w, w.at_most(100.0, w.abs(wide)))
-    scale = _scale(w, bits)
-    e = w.fma(scale, p, scale)
-    return v.narrowed(w, w.mul(w.const(0.5), w.add(e, w.div(w.one, e))))
+    e = _quarter(w, w.at_most(710.6, w.abs(wide)))[2]
+    half = w.add(e, w.div(w.const(0.0625), e))
+    return v.narrowed(w, w.add(half, half))
 
 
 # ------------------------------------------------------------------------------------------------------------- log
@@ -252,15 +275,24 @@ def asinh(v: Lanes, x: str) -> str:
     a = w.abs(wide)
     square = w.mul(a, a)
     root = w.sqrt(w.add(square, w.one))
-    value = log1p(w, w.add(a, w.div(square, w.add(w.one, root))))
+    value = _log1p_or_log_of_twice(v, w, a, w.add(a, w.div(square, w.add(w.one, root))))
     value = w.select(w.compare("oeq", a, w.inf), a, value)
     return v.narrowed(w, w.copysign(value, wide))
+
+
+def _log1p_or_log_of_twice(v: Lanes, w: Lanes, x: str, near: str) -> str:
+    """log(1 + near), but log(2 x) where x is so large that its square may overflow: no float is."""
+    if v.element == FLOAT:
+        return log1p(w, near)
+    large = w.compare("ogt", x, w.const(2.0**60))
+    value = log1p(w, w.select(large, x, near))
+    return w.add(value, w.select(large, w.const(0.6931471805599453), w.zero))
 
 
 def acosh(v: Lanes, x: str) -> str:
     w, wide = v.widened(x)
     t = w.sub(wide, w.one)
-    value = log1p(w, w.add(t, w.sqrt(w.mul(t, w.add(t, w.const(2.0))))))
+    value = _log1p_or_log_of_twice(v, w, wide, w.add(t, w.sqrt(w.mul(t, w.add(t, w.const(2.0))))))
     return v.narrowed(w, w.select(w.compare("olt", wide, w.one), w.nan, value))
 
 
@@ -283,17 +315,9 @@ def narrow_power(v: Lanes, w: Lanes, exponent: str) -> str:
 
 
 def pow_(v: Lanes, x: str, y: str) -> str:
-    """2**(y log2|x|) for floats. The exponent is computed in double, to 2**-33 of itself: it is at most 150 before the
-    result leaves the range; its fraction is enough in float."""
+    """2**(y log2|x|), with the sign and the special values of C."""
     a = v.abs(x)
-    normal, excess = _normal(v, a)
-    n, m = _split(v, normal)
-    high = v.sub(_to_float(v, n), excess)
-    high = v.select(v.compare("oeq", a, v.zero), v.const(float("-inf")), high)
-    high = v.select(v.compare("olt", a, v.inf), high, a)  # infinite, or NaN
-    w, f = v.widened(v.sub(m, v.one))
-    product = w.mul(v.widened(y)[1], w.fma(f, w.polynomial(f, _LOG2_OF_FLOAT), v.widened(high)[1]))
-    value = narrow_power(v, w, w.at_most(200.0, w.at_least(-200.0, product)))
+    value = (_pow_of_float if v.element == FLOAT else _pow_of_double)(v, a, y)
     whole = v.compare("oeq", v.rint(y), y)
     half = v.mul(y, v.const(0.5))
     odd = v.both(whole, v.compare("one", v.rint(half), half))
@@ -304,3 +328,67 @@ def pow_(v: Lanes, x: str, y: str) -> str:
     infinite = v.both(v.compare("oeq", a, v.one), v.compare("oeq", v.abs(y), v.inf))
     certain = v.either(v.compare("oeq", x, v.one), v.compare("oeq", y, v.zero))
     return v.select(v.either(certain, infinite), v.one, value)
+
+
+def _exponent(v: Lanes, a: str, n: str, excess: str) -> str:
+    """The exponent of a number; of 0, infinity and NaN what leads to the power's special values."""
+    high = v.sub(_to_float(v, n), excess)
+    high = v.select(v.compare("oeq", a, v.zero), v.const(float("-inf")), high)
+    return v.select(v.compare("olt", a, v.inf), high, a)
+
+
+def _pow_of_float(v: Lanes, a: str, y: str) -> str:
+    """The exponent is computed in double, to 2**-33 of itself: it is at most 150 before the result leaves the range;
+    its fraction is enough in float."""
+    normal, excess = _normal(v, a)
+    n, m = _split(v, normal)
+    w, f = v.widened(v.sub(m, v.one))
+    high = v.widened(_exponent(v, a, n, excess))[1]
+    product = w.mul(v.widened(y)[1], w.fma(f, w.polynomial(f, _LOG2_OF_FLOAT), high))
+    return narrow_power(v, w, w.at_most(200.0, w.at_least(-200.0, product)))
+
+
+def _pow_of_double(v: Lanes, a: str, y: str) -> str:
+    """The logarithm and the exponent come in two parts each: together they have some 65 bits."""
+    normal, excess = _normal(v, a)
+    n, m = _split(v, normal)
+    high, low = _log2_in_parts(v, m)
+    whole = _exponent(v, a, n, excess)
+    total = v.add(whole, high)
+    low = v.add(v.add(v.sub(whole, total), high), low)
+    y = v.at_most(2.0**65, v.at_least(-(2.0**65), y))  # beyond, every number but 1 leaves the range
+    product = v.mul(y, total)
+    rest = v.fma(y, low, v.fma(y, total, v.neg(product)))
+    inside = v.compare("olt", v.abs(product), v.const(1100.0))
+    rest = v.select(inside, rest, v.zero)  # of an infinite product it is no number
+    return _power_of_two(v, v.at_most(1025.0, v.at_least(_VANISHED[DOUBLE], product)), rest)
+
+
+def _log2_in_parts(v: Lanes, m: str) -> tuple[str, str]:
+    """log2 of a number in [√½, √2): s (c₁ + s² (c₃ + s² q(s²))) with s = (m - 1) / (m + 1), all but q in two parts."""
+
+    def fast(a: str, b: str) -> tuple[str, str]:
+        """The sum of a larger and a smaller number, and what it lost."""
+        total = v.add(a, b)
+        return total, v.add(v.sub(a, total), b)
+
+    def product(a: str, b: str) -> tuple[str, str]:
+        high = v.mul(a, b)
+        return high, v.fma(a, b, v.neg(high))
+
+    f, d = v.sub(m, v.one), v.add(m, v.one)
+    larger = v.compare("ogt", m, v.one)
+    lost = v.select(larger, v.sub(v.one, v.sub(d, m)), v.sub(m, v.sub(d, v.one)))
+    inverse = v.div(v.one, d)
+    s = v.mul(f, inverse)
+    s_low = v.mul(v.sub(v.fma(v.neg(s), d, f), v.mul(s, lost)), inverse)
+    z, z_low = product(s, s)
+    z_low = v.fma(v.add(s, s), s_low, z_low)
+    u, u_low = fast(v.const(0.9617966939259756), v.mul(z, v.polynomial(z, _LOG2_OF_DOUBLE)))
+    u_low = v.add(u_low, v.const(5.0577616648125907e-17))
+    t, t_low = product(z, u)
+    t_low = v.fma(z, u_low, v.fma(z_low, u, t_low))
+    c, c_low = fast(v.const(2.8853900817779268), t)
+    c_low = v.add(c_low, v.add(t_low, v.const(4.0710547481862066e-17)))
+    high, low = product(s, c)
+    return high, v.fma(s, c_low, v.fma(s_low, c, low))

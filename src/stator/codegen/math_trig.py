@@ -42,6 +42,12 @@ _ASIN = {
         0.020745999815541604, -0.019706105898055954, 0.03185714709667723,
     ),
 }  # fmt: skip
+_TAN = (  # of (tan(r) / r - 1) / r² in r², up to π/4
+    0.3333333333333333, 0.13333333333333, 0.05396825396865669, 0.021869488517019683, 0.0088632360047476,
+    0.0035921209631917536, 0.001455902893419782, 0.0005895746779049437, 0.00024123023201540384,
+    8.99738173317227e-05, 5.5611243893475796e-05, -1.1046558640843717e-05, 3.654645976053761e-05,
+    -1.833169905712586e-05, 8.487285594671859e-06,
+)  # fmt: skip
 _ERF_NEAR = {
     "float": (0.128379151, -0.376124442, 0.112799317, -0.0265956577, 0.00443598488),  # up to 0.6
     "double": (
@@ -187,9 +193,33 @@ def cos(v: Lanes, x: str) -> str:
 
 def tan(v: Lanes, x: str) -> str:
     """sin(x) / cos(x) in double for float: each alone is off by an ulp of its own type."""
-    w, wide = v.widened(_known_angle(v, x))
+    angle = _known_angle(v, x)
+    if v.element == DOUBLE:
+        return _with_slow_path(v, "tan", x, v.copysign_zero(x, _tan_of_double(v, angle)))
+    w, wide = v.widened(angle)
     value = v.narrowed(w, w.div(w.copysign_zero(wide, _sin_fast(w, wide)), _cos_fast(w, wide)))
     return _with_slow_path(v, "tan", x, value)
+
+
+def _tan_of_double(v: Lanes, x: str) -> str:
+    """Of r = x - n π/2, in two parts, as r + w, for odd n the inverse of that, with what it lost."""
+    n, bits = v.nearest(x, 2 / math.pi)
+    first, second, third = (v.const(-0.5 * part) for part in _PI[DOUBLE])
+    exact = v.fma(n, first, x)
+    less = v.mul(n, second)
+    r = v.add(exact, less)
+    back = v.sub(r, exact)
+    low = v.add(v.sub(exact, v.sub(r, back)), v.sub(less, back))  # what the sum lost
+    low = v.fma(n, third, v.add(low, v.fma(n, second, v.neg(less))))
+    square = v.mul(r, r)
+    tail = v.fma(v.mul(v.polynomial(square, _TAN), square), r, v.fma(low, square, low))
+    near = v.add(r, tail)
+    lost = v.sub(tail, v.sub(near, r))
+    inverse = v.div(v.const(-1.0), near)
+    error = v.fma(lost, inverse, v.fma(near, inverse, v.one))
+    far = v.fma(inverse, error, inverse)
+    odd = v.emitter.emit(f"trunc {v.int_type} {bits} to {v.mask_type}")
+    return v.select(odd, far, near)
 
 
 # -------------------------------------------------------------------------------------------------------- inverses

@@ -44,21 +44,12 @@ def _polynomial(t: V, coefficients: Sequence[float]) -> V:
 
 
 def _exp(y: V) -> V:
-    """Of a float64, to 1e-15; beyond 170 as of 170."""
-    y = y.max(-170.0).min(170.0)
-    k = (y * (1 / math.log(2))).round()
-    r = (y - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10
-    half = (k * 0.5).floor()
-    scale = _narrow(half).exp2().to(F64) * _narrow(k - half).exp2().to(F64)
-    return _polynomial(r, [1 / math.factorial(n) for n in range(15)]) * scale
+    """Beyond 170 as of 170."""
+    return y.max(-170.0).min(170.0).exp()
 
 
 def _log(x: V) -> V:
-    """Of a positive float64 in the range of float32: the float32 logarithm, made exact by one step."""
-    guess = _narrow(x).log().to(F64)
-    rest = x * _exp(-guess) - 1.0
-    made = guess + rest * (1.0 - rest * (0.5 - rest * (1 / 3)))
-    return x.b.where(guess.abs() < math.inf, made, guess)
+    return x.log()
 
 
 def _sin_pi(r: V) -> V:
