@@ -143,6 +143,8 @@ def in_front(fallback: Callable[..., Any], function: types.FunctionType, program
         resume=program.resume,
         failed=program.replay_failed,
         go_on=program.go_on,
+        passing=program.backoff.left,
+        passed=program.tally.passed,
     )
     functools.update_wrapper(quick, fallback)
     return quick
@@ -157,7 +159,7 @@ class Handle:
     entries = property(lambda self: self._program.cache.all_entries(), doc="The recordings, continuations' last.")
     hits = property(lambda self: self._program.tally.hits, doc="Calls served by replays alone.")
     recordings = property(lambda self: self._program.tally.recordings, doc="Watched runs that gave an entry.")
-    plain = property(lambda self: self._program.tally.plain, doc="Calls of which a part ran as plain Python.")
+    plain = property(lambda self: self._program.tally.plain_calls, doc="Calls of which a part ran as plain Python.")
     last_miss = property(lambda self: self._program.tally.last_miss, doc="Why the last call that missed did so.")
     graphs = property(lambda self: list(self._program.tally.graphs), doc="Every captured graph.")
     break_reasons = property(lambda self: list(self._program.tally.break_reasons), doc="Why graphs ended early.")
@@ -173,4 +175,4 @@ class Handle:
 
     def __repr__(self) -> str:
         name, tally = self._program.name, self._program.tally
-        return f"<stator {name}: {len(self.entries)} recordings, {tally.hits} hits, {tally.plain} plain calls>"
+        return f"<stator {name}: {len(self.entries)} recordings, {tally.hits} hits, {tally.plain_calls} plain calls>"

@@ -43,6 +43,7 @@ from .errors import (
 )
 from .options import View, options
 from .recording import Recording, Way, is_module_call
+from .replay.backoff import Backoff
 from .replay.cache import Cache, Entry, Pending
 from .replay.graph import may_have_run
 from .replay.guard_text import Miss, first_read, first_read_in_forward
@@ -154,12 +155,17 @@ class Tally:
     last_miss: Miss | None = None
     graphs: list[fx.GraphModule] = field(default_factory=list)
     break_reasons: list[BreakReason] = field(default_factory=list)
+    passed: _native.Count = field(default_factory=_native.Count)  # plain calls that nobody looked at
     complained: bool = False  # a fault of ours was warned of
     failures: list[tuple[Program, BaseException]] = field(default_factory=list)  # in the background, not told yet
 
     @property
     def hits(self) -> int:
         return self.count.value
+
+    @property
+    def plain_calls(self) -> int:
+        return self.plain + self.passed.value
 
 
 def _comes_from_program(error: BaseException) -> bool:
@@ -200,6 +206,7 @@ class Program:
         self._transient = 0
         self._raised = 0
         self._warned = False
+        self.backoff = Backoff()
         self._seen_plain = False  # a first call has run plain, as the stance wanted
         self._unwatchable = self.break_at_root = self._why_not(function)
 
@@ -214,6 +221,7 @@ class Program:
         self.tally.failures.clear()
         self._transient = self._raised = 0
         self._warned = self._seen_plain = False
+        self.backoff.reset()
 
     def wait(self, timeout: float | None) -> bool:
         """Until nothing is being compiled in the background, or so many seconds."""
@@ -252,7 +260,7 @@ class Program:
     def _follow(self, outcome: Any) -> Any:
         """From break to break, up to the result. Nothing here holds on to what a segment was given."""
         tally = self.tally
-        before = (tally.recordings, tally.plain)
+        before = (tally.recordings, tally.plain_calls)
         try:
             while True:
                 if type(outcome) is Leaving:
@@ -262,14 +270,19 @@ class Program:
                 else:
                     return outcome
         finally:
-            tally.count.value += (tally.recordings, tally.plain) == before
+            tally.count.value += (tally.recordings, tally.plain_calls) == before
 
     def _land(self, jump: _native.Jump) -> Any:
         landing = jump.landing
         function, slots = jump.take()
         program = None if landing.way.raises else self._program_behind(landing)
         # No program: a handler, or nothing but the way out; or a fault of ours.
-        return hand_over(function, slots) if program is None else program._call(function, slots)
+        if program is None:
+            return hand_over(function, slots)
+        if program.backoff.lets_pass():
+            self.tally.passed.value += 1
+            return program.call_plain(function, slots)
+        return program._call(function, slots)
 
     def _program_behind(self, landing: _native.Landing) -> Program | None:
         try:
@@ -761,6 +774,7 @@ class Program:
         if not self._warned:
             self._warned = True
             reporting.warn(text)
+        self.backoff.missed(sum(entry.hits for entry in self.cache.entries))
         return text
 
     def give_up(self, reason_id: str) -> None:

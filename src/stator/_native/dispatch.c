@@ -26,6 +26,8 @@ typedef struct {
     PyObject *bound;  /* a dict: steps and continuations that were given the closure of `function` */
     unsigned long long bound_at; /* `changes` of the shelf when it was last emptied */
     PyObject *go_on;  /* go_on(jump): what follows a step when C code has no recording */
+    Count *passing; /* so many calls go by: they call `function` as it is, and are counted in */
+    Count *passed;
     PyObject *self_is, *self_becomes; /* of a compiled module: its own object stands for another; or NULL */
     PyTypeObject *self_type;
 } Compiled;
@@ -314,11 +316,41 @@ use_recording(Compiled *c, Slots *s, PyObject **result)
     return 1;
 }
 
+/* The call as the plain function has it. NULL without an exception: Python code knows better. */
+static PyObject *
+pass_by(Compiled *c, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), count = nargs + (kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames));
+    PyObject *given[MAX_SLOTS];
+    if (c->self_is != NULL) {
+        if (nargs < 1 || count > MAX_SLOTS || args[0] != c->self_is || Py_TYPE(args[0]) != c->self_type) {
+            return NULL;
+        }
+        memcpy(given, args, (size_t)count * sizeof(PyObject *));
+        given[0] = c->self_becomes;
+        args = given;
+        nargsf = (size_t)nargs;
+    }
+    c->passing->value--;
+    c->passed->value++;
+    PyObject *function = Py_NewRef(c->function), *self = Py_XNewRef(c->self_becomes);
+    PyObject *result = PyObject_Vectorcall(function, args, nargsf, kwnames);
+    Py_DECREF(function);
+    Py_XDECREF(self);
+    return result;
+}
+
 static PyObject *
 call_compiled(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Compiled *c = (Compiled *)self;
-    if (is_quick() && c->shelf != NULL) {
+    if (is_quick() && c->shelf != NULL && c->passing->value > 0) {
+        PyObject *result = pass_by(c, args, nargsf, kwnames);
+        if (result != NULL || PyErr_Occurred()) {
+            return result;
+        }
+    }
+    else if (is_quick() && c->shelf != NULL) {
         Slots s;
         PyObject *result = NULL;
         Py_INCREF(self);
@@ -369,10 +401,11 @@ compiled_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObje
 static PyObject *
 compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"fallback", "function", "shelf", "hits", "resume", "failed", "go_on", NULL};
-    PyObject *fallback, *function, *shelf, *hits, *resume, *failed, *go_on;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OOO", names, &fallback, &PyFunction_Type, &function, &ShelfType,
-                                     &shelf, &CountType, &hits, &resume, &failed, &go_on)) {
+    static char *names[] = {"fallback", "function", "shelf", "hits", "resume", "failed", "go_on", "passing", "passed", NULL};
+    PyObject *fallback, *function, *shelf, *hits, *resume, *failed, *go_on, *passing = NULL, *passed = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OOO|O!O!", names, &fallback, &PyFunction_Type, &function, &ShelfType,
+                                     &shelf, &CountType, &hits, &resume, &failed, &go_on, &CountType, &passing,
+                                     &CountType, &passed)) {
         return NULL;
     }
     Compiled *c = (Compiled *)type->tp_alloc(type, 0);
@@ -386,8 +419,10 @@ compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         c->resume = Py_NewRef(resume);
         c->failed = Py_NewRef(failed);
         c->go_on = Py_NewRef(go_on);
+        c->passing = (Count *)(passing == NULL ? PyObject_CallNoArgs((PyObject *)&CountType) : Py_NewRef(passing));
+        c->passed = (Count *)(passed == NULL ? PyObject_CallNoArgs((PyObject *)&CountType) : Py_NewRef(passed));
         c->bound = PyDict_New();
-        if (c->bound == NULL) {
+        if (c->bound == NULL || c->passing == NULL || c->passed == NULL) {
             Py_CLEAR(c);
         }
     }
@@ -403,6 +438,8 @@ compiled_traverse(Compiled *c, visitproc visit, void *arg)
     Py_VISIT(c->code);
     Py_VISIT(c->shelf);
     Py_VISIT(c->hits);
+    Py_VISIT(c->passing);
+    Py_VISIT(c->passed);
     Py_VISIT(c->resume);
     Py_VISIT(c->failed);
     Py_VISIT(c->go_on);
@@ -422,6 +459,8 @@ compiled_clear(Compiled *c)
     Py_CLEAR(c->function);
     Py_CLEAR(c->code);
     Py_CLEAR(c->hits);
+    Py_CLEAR(c->passing);
+    Py_CLEAR(c->passed);
     Py_CLEAR(c->resume);
     Py_CLEAR(c->failed);
     Py_CLEAR(c->go_on);

@@ -1,0 +1,113 @@
+"""Functions that have as many recordings as they may have: calls that none fits run plain, mostly without a look."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from harness import rand
+
+import stator
+from stator import pipeline
+from stator.replay.backoff import Backoff
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.step, self.log = 0, []
+
+    def forward(self, x: torch.Tensor, *, shift: float = 1.0) -> torch.Tensor:
+        self.log.append(self.step)
+        return self.linear(x) * math.cos(self.step) + shift
+
+
+@pytest.fixture
+def looks(monkeypatch) -> list[Any]:
+    """The calls for which a recording is looked for, by Python code."""
+    seen: list[Any] = []
+    look = pipeline.Program._look
+    monkeypatch.setattr(pipeline.Program, "_look", lambda self, inputs: (seen.append(self.name), look(self, inputs))[1])
+    return seen
+
+
+def test_calls_go_by_without_a_look(looks):
+    module, plain = Scaled(), Scaled()
+    plain.load_state_dict(module.state_dict())
+    compiled = stator.compile(module, backend="eager")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for step in range(300):
+            module.step = plain.step = step
+            x = rand(step, 2, 3)
+            assert torch.equal(compiled(x, shift=2.0), plain(x, shift=2.0))
+    assert module.log == plain.log == [*range(300)]
+    assert len(told) == 1 and "has 8 recordings" in str(told[0].message)
+    assert (compiled.stator.recordings, compiled.stator.hits, compiled.stator.plain) == (8, 0, 292)
+    assert len(looks) == 8 + 4 + 4  # recorded, patience, and behind 16, 32, 64 and 128 calls
+
+
+def test_a_recording_that_fits_again_is_used_again():
+    module = Scaled()
+    compiled = stator.compile(module, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(30):
+            module.step = step
+            compiled(rand(step, 2, 3))
+    assert compiled.stator.hits == 0
+    for step in range(60):
+        module.step = 3
+        assert torch.equal(compiled(rand(step, 2, 3)), module.linear(rand(step, 2, 3)) * math.cos(3) + 1.0)
+    assert compiled.stator.recordings == 8 and 20 <= compiled.stator.hits < 60
+    compiled.stator.reset()
+    compiled(rand(1, 2, 3))
+    assert compiled.stator.recordings == 9
+
+
+def test_recordings_in_turn_are_not_given_up():
+    """Most calls fit: those that do not make nobody wait."""
+    module = Scaled()
+    compiled = stator.compile(module, backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(90):
+            module.step = step % 9
+            compiled(rand(step, 2, 3))
+    assert (compiled.stator.recordings, compiled.stator.plain, compiled.stator.hits) == (8, 10, 72)
+
+
+def test_behind_a_break():
+    state = {"step": 0}
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        stator.graph_break()
+        return y * math.cos(state["step"]) + 1
+
+    compiled = stator.compile(fn, backend="eager")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for step in range(200):
+            state["step"] = step
+            assert torch.equal(compiled(rand(step)), fn(rand(step)))
+    assert len(told) == 1 and len(compiled.stator.entries) == 1 + 8
+    assert compiled.stator.plain == 200 - 8
+
+
+def test_the_length_of_a_pause_grows_and_ends():
+    backoff = Backoff()
+    lengths = []
+    for _ in range(16):
+        backoff.missed(5)
+        lengths.append(backoff.left.value)
+        while backoff.lets_pass():
+            pass
+    assert lengths[:6] == [0, 0, 0, 16, 32, 64]
+    assert lengths[-1] == 1 << 14
+    backoff.missed(6)
+    assert backoff.left.value == 0
