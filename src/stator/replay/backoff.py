@@ -1,7 +1,7 @@
 """When a function has as many recordings as it may have, and none fits: calls run plain, and are not even looked at.
 
-Looking costs more than many a function takes. So after some misses in a row a number of calls goes by, each time twice as
-many, until a recording is looked for again. A hit in between ends that.
+Looking costs more than many a function takes. So after some misses in a row a number of calls goes by, each time twice
+as many, until a recording is looked for again. A hit in between ends that.
 """
 
 from __future__ import annotations
