@@ -211,7 +211,7 @@ class InternalFailure(Event):
 
 Reader = Callable[[Event], None]
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 READERS: dict[type[Event], tuple[Reader, ...]] = {}  # replaced, never changed: emitting takes no lock
 
 

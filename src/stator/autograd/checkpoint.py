@@ -21,7 +21,7 @@ from .record import Policy, Recorder
 
 MUST_RECOMPUTE = torchs.CheckpointPolicy.MUST_RECOMPUTE
 _tracing = threading.local()
-_lock = threading.Lock()
+_lock = threading.RLock()
 _users = 0
 _numbers = itertools.count(1)
 _module: Any = torchs

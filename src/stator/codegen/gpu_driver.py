@@ -61,7 +61,7 @@ class Cuda:
         self.check("cuDriverGetVersion", ctypes.byref(version))
         self.version = version.value
         self._contexts: dict[int, ctypes.c_void_p] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def check(self, name: str, *args: Any) -> None:
         code = getattr(self._library, name)(*args)
@@ -113,7 +113,7 @@ class Cuda:
 
 
 _cuda: Cuda | None = None
-_cuda_lock = threading.Lock()
+_cuda_lock = threading.RLock()
 
 
 def cuda() -> Cuda:
@@ -134,11 +134,16 @@ class Chosen:
         self.grids = [grid for grid in self.grids if grid[1]]
         self.aligned = [(r.what, r.of - 1) for r in variant.requirements if r.kind == "aligned"]  # powers of two
         self.pointers = buffers + 2
-        count = self.pointers + len(sizes)
-        self.values: Any = (ctypes.c_uint64 * count)(*[0] * self.pointers, *[size & (2**64 - 1) for size in sizes])
-        first = ctypes.addressof(self.values)
-        self.args = (ctypes.c_void_p * count)(*[first + 8 * n for n in range(count)])
+        self._sizes = [size & (2**64 - 1) for size in sizes]
+        self.room = self.make_room()
         self.lock = threading.Lock()  # the arguments of one launch at a time; the driver copies them
+
+    def make_room(self) -> tuple[Any, Any]:
+        """Values of arguments, and their addresses as the driver takes them."""
+        count = self.pointers + len(self._sizes)
+        values = (ctypes.c_uint64 * count)(*[0] * self.pointers, *self._sizes)
+        first = ctypes.addressof(values)
+        return values, (ctypes.c_void_p * count)(*[first + 8 * n for n in range(count)])
 
 
 class Bound:
@@ -173,10 +178,19 @@ class Bound:
 
     def start(self, chosen: Chosen, pointers: list[int], stream: int) -> None:
         """The same, behind `Loaded.enter`. `pointers`: scratch memory and status are the last two."""
-        with chosen.lock:
-            chosen.values[: chosen.pointers] = pointers
-            for name, blocks, splits, threads in chosen.grids:
-                self._loaded.launch(chosen.variant, name, blocks, splits, threads, stream, chosen.args)
+        if not chosen.lock.acquire(blocking=False):  # another thread's launch, or one that this one has interrupted
+            self._start(chosen, chosen.make_room(), pointers, stream)
+            return
+        try:
+            self._start(chosen, chosen.room, pointers, stream)
+        finally:
+            chosen.lock.release()
+
+    def _start(self, chosen: Chosen, room: tuple[Any, Any], pointers: list[int], stream: int) -> None:
+        values, args = room
+        values[: chosen.pointers] = pointers
+        for name, blocks, splits, threads in chosen.grids:
+            self._loaded.launch(chosen.variant, name, blocks, splits, threads, stream, args)
 
 
 def _sizes_fit(variant: Variant, evaluate: Callable[[Size], int]) -> bool:
@@ -197,7 +211,7 @@ class Loaded:
         self._kernels = list(kernels)
         self._modules: list[ctypes.c_void_p] = []
         self._functions: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         if any(k.buffers + len(k.sizes) > _MOST_PARAMETERS for k in kernels):
             raise Unavailable(f"a kernel with more than {_MOST_PARAMETERS} buffers and sizes")
         try:

@@ -76,7 +76,7 @@ class GpuHost:
         self._unknown = list(dict.fromkeys(_expressions(program, plan, written)))
         self._compute = compute_of(self._unknown)
         self._plans: dict[tuple[int, ...], _Plan] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._touched = {name for step in program.steps if not hasattr(step, "target") for name in step.reads}
         self._arguments = {
             n: tuple([_filler(part) or _same(part) for part in (step.args, step.kwargs)])

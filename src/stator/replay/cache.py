@@ -69,7 +69,8 @@ class Cache:
         self.symbols: dict[tuple[Any, ...], set[int | None]] = {}  # sizes and numbers that were seen to change, by path
         self.pending: tuple[Pending, ...] = ()  # recordings that will be entries; replaced, never changed
         self.unexpected = 0  # how often a recording went by a number that was another one in a later call
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: garbage collected under it may run code that resets
+        self._resets = 0
         self.recording = threading.Lock()  # held by the thread that records
 
     @property
@@ -105,9 +106,13 @@ class Cache:
         with self._lock:
             if pending not in self.pending:
                 return False
+            resets = self._resets
             self.shelf.add(entry)  # first: a call that finds neither would record again
             self.pending = tuple(other for other in self.pending if other is not pending)
-        return True
+            if self._resets == resets:
+                return True
+        self.remove(entry)  # it was forgotten meanwhile, on this very thread
+        return False
 
     def forget(self, pending: Pending) -> None:
         with self._lock:
@@ -115,16 +120,19 @@ class Cache:
 
     def free(self) -> None:
         """Who held the lock is not there any more: this is the child of a fork."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def remove(self, entry: Entry) -> None:
         """An entry that did not hold what it promised."""
         with self._lock:
-            kept = [other for other in self.entries if other is not entry]
+            former = self.entries  # what is let go of dies behind the lock
+            resets = self._resets
             self.shelf.clear()
-            for other in reversed(kept):
-                other.armed = False
-                self.shelf.add(other)
+            for other in reversed(former):
+                if other is not entry and self._resets == resets:
+                    other.armed = False
+                    self.shelf.add(other)
+        del former
 
     def used(self, entry: Entry) -> None:
         """A hit: the entry moves to the front."""
@@ -159,11 +167,12 @@ class Cache:
 
     def clear(self) -> None:
         with self._lock:
-            self.pending = ()
+            self._resets += 1
+            former = self.entries, self.pending, self.continuations  # they die behind the lock
+            self.pending, self.continuations = (), {}
             self.shelf.clear()
             self.changing, self.symbols = set(), {}
-            former, self.continuations = self.continuations, {}
-        for _, cache in former.values():  # calls that are under way know them
+        for _, cache in former[2].values():  # calls that are under way know them
             cache.clear()
 
 

@@ -34,7 +34,7 @@ class _Open(threading.local):
 _open = _Open()
 _numbers: dict[str, int] = {}  # the last one given out, by folder
 _refused: set[str] = set()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def _write(stage: str, text: Callable[[], str]) -> None:

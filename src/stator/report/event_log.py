@@ -73,7 +73,7 @@ class Chronicle:
         self._replays = replays
         self._forward: dict[int, tuple[Any, list[float]]] = {}  # seconds by recording, which is kept alive with them
         self._backward: dict[int, tuple[Any, list[float]]] = {}  # by captured graph
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._began = time.perf_counter()
         self._aside: list[tuple[float, float]] = [(self._began, 0.0)]  # when rendering ended, and all of it up to then
         self._ends: list[Callable[[], None]] = []
