@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from . import _native, events, pipeline
 from .backends.registry import DEFAULT, look_up
-from .dispatch import Handle, can_dispatch, plain_caller
+from .dispatch import Handle, plain_caller
 from .dispatch import compiled as compiled_callable
 from .errors import break_reason
 from .modules import compile_in_place, compiled_module
@@ -134,9 +134,9 @@ def _compile_callable(fn: Any, program_of: ProgramOf) -> Any:
         fn = fn.__wrapped__  # type: ignore[attr-defined]
     if isinstance(fn, types.MethodType):
         return types.MethodType(_compile_callable(fn.__func__, program_of), fn.__self__)
-    function = fn if isinstance(fn, types.FunctionType) and can_dispatch(fn) else _as_function(fn)
+    function = fn if isinstance(fn, types.FunctionType) else _as_function(fn)
     program = program_of(function, getattr(fn, "__qualname__", function.__qualname__), shared=function is fn)
-    if isinstance(fn, _C_CALLABLES) or (isinstance(fn, types.FunctionType) and function is not fn):
+    if isinstance(fn, _C_CALLABLES):
         program.give_up("unwatchable-code")
     if program.break_at_root is not None:
         events.emit(events.GraphBreak(program.break_at_root))

@@ -20,36 +20,40 @@ from .watch.observe.policy import recording
 _FILE = "<stator dispatch>"
 
 
-def _spread(code: types.CodeType, slot: Callable[[int, str], str]) -> str:
-    """The arguments of a call that fills these slots again."""
-    names = slot_names(code)
+def _slot(index: int) -> str:
+    """What an argument is called in the text. The program's names are put into the code that is made of it, so that
+    they need not be identifiers, and cannot meet ours."""
+    return f"a{index}"
+
+
+def _spread(code: types.CodeType, slot: Callable[[int], str]) -> str:
+    """The arguments of a call that fills these slots again; `names` has the names of all slots."""
     count = code.co_argcount
-    parts = [slot(i, names[i]) for i in range(count)]
+    parts = [slot(i) for i in range(count)]
     index = count + code.co_kwonlyargcount
     if code.co_flags & inspect.CO_VARARGS:
-        parts.append(f"*{slot(index, names[index])}")
+        parts.append(f"*{slot(index)}")
         index += 1
-    parts += [f"{names[i]}={slot(i, names[i])}" for i in range(count, count + code.co_kwonlyargcount)]
+    parts += [f"**{{names[{i}]: {slot(i)}}}" for i in range(count, count + code.co_kwonlyargcount)]
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        parts.append(f"**{slot(index, names[index])}")
+        parts.append(f"**{slot(index)}")
     return ", ".join(parts)
 
 
 def _parameters(code: types.CodeType) -> str:
-    names = slot_names(code)
     count, keyword_only = code.co_argcount, code.co_kwonlyargcount
-    parts = list(names[:count])
+    parts = [_slot(i) for i in range(count)]
     if code.co_posonlyargcount:
         parts.insert(code.co_posonlyargcount, "/")
     index = count + keyword_only
     if code.co_flags & inspect.CO_VARARGS:
-        parts.append(f"*{names[index]}")
+        parts.append(f"*{_slot(index)}")
         index += 1
     elif keyword_only:
         parts.append("*")
-    parts += names[count : count + keyword_only]
+    parts += [_slot(i) for i in range(count, count + keyword_only)]
     if code.co_flags & inspect.CO_VARKEYWORDS:
-        parts.append(f"**{names[index]}")
+        parts.append(f"**{_slot(index)}")
     return ", ".join(parts)
 
 
@@ -58,15 +62,11 @@ def _make(text: str, name: str, names: dict[str, Any]) -> Any:
     return names[name]
 
 
-def can_dispatch(function: types.FunctionType) -> bool:
-    """Argument names that are no identifiers (comprehensions have them) cannot be written as a signature."""
-    return all(name.isidentifier() for name in slot_names(function.__code__))
-
-
 def plain_caller(function: types.FunctionType) -> Callable[[types.FunctionType, Given], Any]:
     """What calls functions with this signature with their argument slots."""
-    arguments = _spread(function.__code__, lambda index, name: f"slots[{index}]")
-    return _make(f"def call(function, slots): return function({arguments})", "call", {})  # type: ignore[no-any-return]
+    arguments = _spread(function.__code__, lambda index: f"slots[{index}]")
+    text = f"def call(function, slots): return function({arguments})"
+    return _make(text, "call", {"names": slot_names(function.__code__)})  # type: ignore[no-any-return]
 
 
 class _Default:
@@ -91,41 +91,44 @@ def _find_default(function: types.FunctionType, index: int | None, name: str) ->
 
 
 def _fill_defaults(function: types.FunctionType) -> list[str]:
-    names = slot_names(function.__code__)
-    positional = function.__code__.co_argcount
+    code = function.__code__
     count = len(function.__defaults__ or ())
-    lines = [
-        f"if {name} is _default_: {name} = _find_(_function_, {index - count}, {name!r})"
-        for index, name in enumerate(names[positional - count : positional])
-    ]
-    for name in function.__kwdefaults__ or ():
-        lines.append(f"if {name} is _default_: {name} = _find_(_function_, None, {name!r})")
+    lines = []
+    for index in range(code.co_argcount - count, code.co_argcount):
+        where = index - code.co_argcount
+        lines.append(f"if {_slot(index)} is default: {_slot(index)} = find(function, {where}, names[{index}])")
+    named = function.__kwdefaults__ or {}
+    for index in range(code.co_argcount, code.co_argcount + code.co_kwonlyargcount):
+        if code.co_varnames[index] in named:
+            lines.append(f"if {_slot(index)} is default: {_slot(index)} = find(function, None, names[{index}])")
     return lines
 
 
 def dispatcher(function: types.FunctionType, run: Callable[[Slots], Any]) -> types.FunctionType:
     """The compiled callable. Inside a recording it is the plain function, so that it is watched like any other."""
     code = function.__code__
-    slots = "".join(f"{name}, " for name in slot_names(code))
+    slots = slot_names(code)
     lines = [
         *_fill_defaults(function),
-        f"if _recording_(): return _function_({_spread(code, lambda index, name: name)})",
-        f"return _run_(({slots}))",
+        f"if recording(): return function({_spread(code, _slot)})",
+        f"return run(({''.join(f'{_slot(index)}, ' for index in range(len(slots)))}))",
     ]
     text = f"def dispatch({_parameters(code)}):\n    " + "\n    ".join(lines) + "\n"
     names = {
-        "_find_": _find_default,
-        "_recording_": recording,
-        "_function_": function,
-        "_run_": run,
-        "_default_": _DEFAULT,
+        "find": _find_default,
+        "recording": recording,
+        "function": function,
+        "run": run,
+        "default": _DEFAULT,
+        "names": slots,
     }
-    compiled = _make(text, "dispatch", names)
+    compiled: types.FunctionType = _make(text, "dispatch", names)
+    compiled.__code__ = compiled.__code__.replace(co_varnames=slots)
     compiled.__defaults__ = tuple(_DEFAULT for _ in function.__defaults__ or ()) or None
     compiled.__kwdefaults__ = dict.fromkeys(function.__kwdefaults__ or (), _DEFAULT) or None
     functools.update_wrapper(compiled, function)
     compiled.__qualname__ = function.__qualname__
-    return compiled  # type: ignore[no-any-return]
+    return compiled
 
 
 def compiled(function: types.FunctionType, program: Program) -> Any:

@@ -98,6 +98,14 @@ def _check_watchable(code: CodeType) -> None:
     if no_first and "__class__" in code.co_freevars:
         # super() would find a first argument in the copy where the original has none
         raise n.Unwatchable("its super() has no first argument to take")
+    if len({*code.co_varnames, *code.co_cellvars, *code.co_freevars}) != len(_variables(code)):
+        raise n.Unwatchable("two of its variables have one name")
+
+
+def _variables(code: CodeType) -> list[str]:
+    """All, an argument that is a cell once."""
+    arguments = {*code.co_varnames}
+    return [*code.co_varnames, *(name for name in code.co_cellvars if name not in arguments), *code.co_freevars]
 
 
 def decode(raw: bytes) -> Instructions:
