@@ -16,6 +16,7 @@ import inspect
 import time
 import traceback
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,7 @@ from .watch.symbols.symbolic_numbers import Changing
 Slots = tuple[Any, ...]
 _MOST_UNEXPECTED = 4  # recordings of a function that may turn out to go by numbers that change
 _TRANSIENT_LIMIT = 3
+_SHARERS = 16  # functions of one code that may have all recordings that one may have
 # What torch's operations raise for the data that they are given.
 _OF_OPERATIONS = (IndexError, RuntimeError, ValueError, AssertionError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 _OF_COLLECTIVES: tuple[type[BaseException], ...] = (getattr(torch.distributed, "DistError", GraphBreakError),)
@@ -497,7 +499,7 @@ class Program:
 
     def _refuse_to_record(self, miss: Miss | None) -> Any:
         """Why a call that no recording fits is not recorded; None if it is."""
-        known = len(self._known_guards())
+        known = bool(self._known_guards())
         now = stance()
         if now == "fail_on_recompile" and known:
             raise RecompileError(self.name, miss)
@@ -506,7 +508,7 @@ class Program:
         if now == "eager_then_compile" and not known and not self._seen_plain and self.way is None:
             self._seen_plain = True
             return "the stance is eager_then_compile, and this is the first call"
-        if known >= self.settings.cache_size_limit:
+        if self._is_full():
             return self._limit_reached(miss)
         if policy.tracer_active():
             return self._break_once("tracer-active")
@@ -517,6 +519,17 @@ class Program:
         if self._transient >= _TRANSIENT_LIMIT or _native.current() is not None:
             return "recording was given up"
         return None
+
+    def _is_full(self, more: int = 0) -> bool:
+        """Are there, with so many more, as many recordings as there may be? The limit is each function's own, whoever
+        shares its code; together they have some more."""
+        limit, cache = self.settings.cache_size_limit, self.cache
+        if cache.recorded_by(self.start) + more >= limit:
+            return True
+        if len(cache.entries) + more < limit * _SHARERS:
+            return False
+        cache.drop_orphans()
+        return len(cache.entries) + more >= limit * _SHARERS
 
     def _record(self, function: types.FunctionType, slots: Given) -> Any:
         """Watch the call; its result is the call's result, whatever becomes of the recording."""
@@ -630,12 +643,13 @@ class Program:
         """What a call that arrives at `way` with this would find."""
         program = self.start.continuation(way)
         guards = [Guards(s.recording, []) for s in segments if s.way is not None and s.way.key == way.key]
+        new = len(guards)
         guards = [*reversed(guards), *program._known_guards()]
         recorded = any(guard.check(inputs, state) is not None for guard in guards)
         if not recorded and guards:
             program.cache.note_change(guards[0], inputs)
             program._note_symbols(inputs, guards)
-        full = not recorded and len(guards) >= self.settings.cache_size_limit
+        full = not recorded and program._is_full(new)
         return program._experience(recorded)._replace(full=full)
 
     def _note_symbols(self, inputs: Slots, guards: Iterable[Guards]) -> None:
@@ -696,6 +710,7 @@ class Program:
         with events.stage(stage, self.name, lambda: recording.operations, self.settings.debug_dir):
             entry = build(recording, self.name, self.backend, self.settings, len(self.tally.graphs) + 1)
             entry.seconds = time.perf_counter() - start
+            entry.owner = weakref.ref(self.start)
             if not store(entry):
                 return
             self._transient = self._raised = 0
@@ -766,9 +781,8 @@ class Program:
         return self._break(reason_id)
 
     def _limit_reached(self, miss: Miss | None) -> str:
-        limit = self.settings.cache_size_limit
         text = (
-            f"{self.name} has {limit} recordings and none fits: {miss}. "
+            f"{self.name} has {len(self.cache.entries)} recordings and none fits: {miss}. "
             "It runs as plain Python from here on; raise stator.options.cache_size_limit or keep that value constant."
         )
         if not self._warned:

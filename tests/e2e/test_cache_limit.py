@@ -81,6 +81,59 @@ def test_recordings_in_turn_are_not_given_up():
     assert (compiled.stator.recordings, compiled.stator.plain, compiled.stator.hits) == (8, 10, 72)
 
 
+def test_the_limit_is_each_functions_own():
+    """Twenty closures of one code, each with a function of its own."""
+
+    def make(function, depth):
+        def fn(x):
+            for _ in range(depth):
+                x = function(x)
+            return x + 1
+
+        return fn
+
+    functions = [
+        torch.sin,
+        torch.cos,
+        torch.tanh,
+        torch.exp,
+        torch.sigmoid,
+        torch.relu,
+        torch.abs,
+        torch.neg,
+        torch.erf,
+    ]
+    plain = [make(function, depth) for depth in (1, 2) for function in functions]
+    compiled = [stator.compile(fn, backend="eager") for fn in plain]
+    for seed in range(3):
+        for each, fn in zip(compiled, plain, strict=True):
+            assert torch.equal(each(rand(seed)), fn(rand(seed)))
+    assert [c.stator.recordings for c in compiled] == [1] * 18
+    assert [c.stator.hits for c in compiled] == [2] * 18
+
+
+def test_functions_that_are_gone_make_room():
+    """A code has sixteen times as many recordings, at most."""
+
+    def make(name):
+        def fn(x):
+            return x * len(name) + (1 if name.startswith("a") else 2)
+
+        return fn
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kept = []
+        for number in range(20):
+            fn = make(f"a{number}")
+            compiled = stator.compile(fn, backend="eager", options={"cache_size_limit": 1})
+            kept = kept or [compiled]
+            for seed in range(3):
+                assert torch.equal(compiled(rand(seed)), fn(rand(seed)))
+            assert (compiled.stator.recordings, compiled.stator.hits) == (1, 2)
+    assert len(kept[0].stator.entries) <= 16
+
+
 def test_behind_a_break():
     state = {"step": 0}
 

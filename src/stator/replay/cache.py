@@ -39,6 +39,7 @@ class Entry:
     seconds: float = 0.0
     count: _native.Count = field(default_factory=_native.Count)
     armed: bool = False  # C code checks and replays it
+    owner: weakref.ref[Any] | None = None  # who recorded it, of those that share the cache
 
     @property
     def hits(self) -> int:
@@ -133,6 +134,16 @@ class Cache:
                     other.armed = False
                     self.shelf.add(other)
         del former
+
+    def recorded_by(self, owner: Any) -> int:
+        """How many entries there are of this one, among all that share the cache; pending ones count for everybody."""
+        return len(self.pending) + sum(entry.owner is not None and entry.owner() is owner for entry in self.entries)
+
+    def drop_orphans(self) -> None:
+        """Entries of owners that are gone."""
+        for entry in self.entries:
+            if entry.owner is not None and entry.owner() is None:
+                self.remove(entry)
 
     def used(self, entry: Entry) -> None:
         """A hit: the entry moves to the front."""
