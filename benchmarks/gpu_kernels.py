@@ -15,13 +15,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from stator.codegen import gpu_scalar, gpu_shape, ptx
-from stator.codegen.gpu_driver import Loaded
-from stator.fuse.decompose import decompositions
-from stator.fuse.loops import Launch
-from stator.fuse.write import write_program
+import stator
+from stator.codegen import gpu_shape
 
 Function = Callable[..., Any]
 
@@ -82,41 +78,6 @@ def _cases(quick: bool) -> dict[str, tuple[Function, tuple[Tensor, ...]]]:
     return {k: v for k, v in cases.items() if not quick or "1e8" not in k}
 
 
-class Ours:
-    """A function's kernels, launched one after the other from Python."""
-
-    def __init__(self, function: Function, inputs: Sequence[Tensor]) -> None:
-        traced = make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*inputs)
-        output = traced.graph.output_node()
-        output.args = ((output.args[0],),)
-        traced.graph.eliminate_dead_code()
-        start = time.perf_counter()
-        program = write_program(traced, gpu_scalar.supported)
-        launches = [s for s in program.steps if isinstance(s, Launch)]
-        written = [ptx.write(s.kernel, f"kernel{n}") for n, s in enumerate(launches)]
-        self.loaded = Loaded(written, torch.cuda.current_device())
-        self.compiled_ms = (time.perf_counter() - start) * 1e3
-        memory: dict[str, Tensor] = dict(zip(program.inputs, inputs, strict=True))
-        for name, place in program.places.items():
-            if name not in memory:
-                memory[name] = torch.empty_strided(place.sizes, place.strides, dtype=place.dtype, device="cuda")
-        self.calls = []
-        for n, step in enumerate(launches):
-            bound = self.loaded.bind(n, int)
-            pointers = [memory[b].data_ptr() for b in step.buffers]
-            scratch = torch.empty(max(1, bound.scratch(pointers)), dtype=torch.uint8, device="cuda")
-            self.calls.append((bound, pointers, scratch))
-        self.status = torch.zeros(1, dtype=torch.int64, device="cuda")
-        self.memory = memory
-        self.result = memory[launches[-1].writes[0]]
-
-    def __call__(self) -> Tensor:
-        stream = torch.cuda.current_stream().cuda_stream
-        for bound, pointers, scratch in self.calls:
-            bound.launch(pointers, scratch.data_ptr(), self.status.data_ptr(), stream)
-        return self.result
-
-
 def milliseconds(run: Callable[[], Any], repeats: int) -> float:
     """Device time of one run, replayed from a CUDA graph, with the L2 cache overwritten before it."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -164,8 +125,11 @@ def main() -> None:
         if options.names and not any(part in name for part in options.names):
             continue
         want = function(*inputs)
-        ours = Ours(function, inputs)
-        got = ours()
+        stator.reset()
+        native_function = stator.compile(function, backend="native", dynamic=False)
+        start = time.perf_counter()
+        got = native_function(*inputs)
+        made_ms = (time.perf_counter() - start) * 1e3
         error = float((got.double() - want.double()).abs().max())
         eager = milliseconds(lambda f=function, i=inputs: f(*i), options.repeats)  # type: ignore[misc]
         other = float("nan")
@@ -173,11 +137,11 @@ def main() -> None:
             torch._dynamo.reset()
             compiled = torch.compile(function, dynamic=False)
             other = milliseconds(lambda c=compiled, i=inputs: c(*i), options.repeats)  # type: ignore[misc]
-        mine = milliseconds(ours, options.repeats)
+        mine = milliseconds(lambda c=native_function, i=inputs: c(*i), options.repeats)  # type: ignore[misc]
         ratios.append(mine / other)
         speed = moved_bytes(inputs, want) / mine / 1e6
         times = f"{eager:9.4f} {other:9.4f} {mine:9.4f} {mine / other:6.2f}"
-        print(f"{name:28} {times} {speed:6.0f} {ours.compiled_ms:10.0f}  {error:.2g}", flush=True)
+        print(f"{name:28} {times} {speed:6.0f} {made_ms:10.0f}  {error:.2g}", flush=True)
     print(f"geometric mean of ours / compiled: {statistics.geometric_mean(ratios):.3f}, worst {max(ratios):.2f}")
 
 

@@ -658,6 +658,8 @@ HOST_GEMM: int
 HOST_CALL: int
 HOST_ALIAS: int
 HOST_EXPECT: int
+HOST_LAUNCH: int
+HOST_UPLOAD: int
 HOST_FREE: int
 
 def host_learn(cpu: str, python: str, omp: str, keys: int, needed_keys: int, /) -> tuple[bool, bool]:
@@ -665,6 +667,17 @@ def host_learn(cpu: str, python: str, omp: str, keys: int, needed_keys: int, /) 
 
     Whether host functions can be made, and whether there is a BLAS.
     """
+
+def gpu_learn(driver: str, torch: str, /) -> bool:
+    """Where the CUDA driver and torch's library for CUDA are. Whether all that is needed is in them."""
+
+@final
+class GpuKernel:
+    """How a kernel is launched on a GPU: variants with what they require, and their launches."""
+
+    def __new__(
+        cls, variants: tuple[tuple[Any, ...], ...], buffers: int, slots: int, load: Callable[[int], tuple[int, ...]], /
+    ) -> GpuKernel: ...
 
 @final
 class Host:
@@ -689,6 +702,10 @@ class Host:
         fallback: Callable[[list[Any]], Any],
         state: int,
         restore: Callable[[Any], Any],
+        gpu: tuple[Any, ...] | None,
         /,
     ) -> Host: ...
     def __call__(self, inputs: list[Any], /) -> Any: ...
+    def looks(self, inputs: list[Any], skipped: tuple[int, ...], /) -> bytes | None:
+        """Where each input lies, 8 bytes each, 0 for those that are skipped; None if they are not what the graph was
+        compiled for."""

@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from launching import Bound
+
 from stator.codegen import jit, ptx
-from stator.codegen.gpu_driver import Bound, Chosen
 
 SOURCE = r"""
 #include <math.h>
@@ -202,6 +203,3 @@ def _module(variant: ptx.Variant) -> tuple[str, list[str]]:
         call = f"  call void @{name}({', '.join(given)})"
         parts.append("\n".join([f"define void @{name}_entry(ptr %args) {{", *lines, call, "  ret void", "}"]))
     return "\n".join(parts), [f"{launch.name}_entry" for launch in variant.launches]
-
-
-__all__ = ["Bound", "Chosen", "Simulated", "Stopped"]

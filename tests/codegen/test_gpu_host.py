@@ -1,10 +1,13 @@
-"""The host function for GPUs, with its memory and its order of steps, on a machine without one: kernels are run by the
-reference evaluator, on the addresses that they are launched with."""
+"""The host function for GPUs, with its memory and its order of steps, on a machine without one: a stand-in for the
+driver has kernels run by the reference evaluator, on the addresses that they are launched with."""
 
 from __future__ import annotations
 
 import ctypes
+import sys
+import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -14,54 +17,62 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from driver import Driver
+
 import stator
+from stator import _native as n
 from stator.backends import native
-from stator.codegen import gpu_host, gpu_scalar, ptx, sizes
-from stator.codegen.gpu_driver import Bound, Chosen
-from stator.codegen.gpu_host import GpuHost
+from stator.codegen import gpu_scalar, host, ptx, sizes
+from stator.codegen.gpu_host import Gpu
 from stator.fuse import evaluate, write
 from stator.fuse.decompose import decompositions
 from stator.fuse.loops import Program
 from stator.fuse.memory import plan_memory
 
+CONTEXT = 0x103
 LENGTH = 1 << 16  # elements behind each address that the evaluator may see
 
 
 class Interpreted:
     """Stands for `Loaded`: a launch is done at once, by the evaluator."""
 
-    launches = 0
+    context = CONTEXT
 
-    def __init__(self, kernels: list[Any], written: list[ptx.WrittenForGpu], device: int) -> None:
+    def __init__(self, driver: Driver, kernels: list[Any], written: list[ptx.WrittenForGpu]) -> None:
         self._kernels, self._written = kernels, written
+        self.symbols: dict[Any, int] = {}
+        self.launched: list[tuple[int, int, int]] = []  # kernel, variant, which launch of it
+        self.wrong: list[BaseException] = []
+        driver.on_launch(self._launch)
 
-    def bind(self, number: int, evaluate_size: Callable[[Any], int]) -> Any:
-        kernel = self._kernels[number]
-        symbols = {s: None for e in _sizes(kernel) if not isinstance(e, int) for s in e.free_symbols}
-        known = {s: evaluate_size(s) for s in symbols}
-        return _Run(self, self._written[number], kernel, known, evaluate_size)
+    def addresses(self, kernel: int, variant: int) -> tuple[int, ...]:
+        launches = self._written[kernel].variants[variant].launches
+        return tuple([1 + kernel * 10000 + variant * 100 + number for number in range(len(launches))])
 
+    def _launch(self, function: int, parameters: Any) -> int:
+        kernel, variant, number = (function - 1) // 10000, (function - 1) % 10000 // 100, (function - 1) % 100
+        self.launched.append((kernel, variant, number))
+        try:
+            if number == 0:
+                self._run(self._kernels[kernel], self._written[kernel], variant, parameters)
+        except BaseException as error:
+            self.wrong.append(error)
+            return 700
+        return 0
 
-def _sizes(kernel: Any) -> list[Any]:
-    found = list(kernel.extents)
-    for value in kernel.values:
-        index = value.attr[1] if value.op in ("load", "store") else value.attr if value.op == "index" else None
-        if index is not None:
-            found += [index.offset, *[c for _, c in index.terms], *[s for _, s in index.gathered]]
-    return found
-
-
-class _Run(Bound):
-    def __init__(self, loaded: Any, written: Any, kernel: Any, symbols: Any, evaluate_size: Any) -> None:
-        super().__init__(loaded, written, len(kernel.buffers), evaluate_size)
-        self._kernel, self._symbols = kernel, symbols
-
-    def start(self, chosen: Chosen, pointers: list[int], stream: int) -> None:
-        *buffers, scratch, status = pointers
-        assert bool(chosen.scratch) == bool(scratch) and status == 0
-        Interpreted.launches += 1
-        memory = [_at(p, b.dtype) for p, b in zip(buffers, self._kernel.buffers, strict=True)]
-        evaluate.run_kernel(self._kernel, memory, self._symbols)
+    def _run(self, kernel: Any, written: ptx.WrittenForGpu, variant: int, parameters: Any) -> None:
+        pointers = [parameters[i][0] for i in range(written.buffers + 2)]
+        chosen = written.variants[variant]
+        for needed in chosen.requirements:
+            assert needed.kind != "aligned" or pointers[needed.what] % needed.of == 0
+        assert pointers[-2] != 0 or chosen.scratch == 0
+        assert pointers[-1] == 0, "there is no status word"
+        given = [parameters[written.buffers + 2 + i][0] for i in range(len(written.sizes))]
+        assert given == [s if isinstance(s, int) else int(s.subs(self.symbols)) for s in written.sizes]
+        memory = [_at(p, b.dtype) for p, b in zip(pointers, kernel.buffers, strict=False)]
+        evaluate.run_kernel(kernel, memory, self.symbols)
 
 
 def _at(pointer: int, dtype: torch.dtype) -> Tensor:
@@ -71,26 +82,55 @@ def _at(pointer: int, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(raw, dtype=dtype)
 
 
-def host_of(fn: Callable[..., Any], inputs: Sequence[Tensor], fallback: Any = None, mode: str = "fake") -> GpuHost:
-    traced: fx.GraphModule = make_fx(fn, decomposition_table=decompositions(), tracing_mode=mode)(*inputs)
-    output = traced.graph.output_node()
-    if not isinstance(output.args[0], (list, tuple)):
-        output.args = ((output.args[0],),)
-    traced.graph.eliminate_dead_code()
-    with mock.patch.object(write, "_as_gemm", lambda node: None):  # as for tensors on a GPU
-        program: Program = write.write_program(traced, gpu_scalar.supported)
+class Made:
+    """A host function, and what it is made of."""
 
-    def compute_of(expressions: Sequence[Any]) -> Any:
-        symbols = {s: None for e in expressions for s in e.free_symbols}  # the interpreter asks for these alone
-        known = list(dict.fromkeys([*expressions, *symbols]))
-        compute = sizes.compute(program, known)
-        host_expressions[:] = known
-        return compute
+    def __init__(
+        self,
+        driver: Driver,
+        fn: Callable[..., Any],
+        inputs: Sequence[Any],
+        fallback: Any = None,
+        mode: str = "fake",
+        numbers: Sequence[str] = (),
+    ) -> None:
+        traced: fx.GraphModule = make_fx(fn, decomposition_table=decompositions(), tracing_mode=mode)(*inputs)
+        output = traced.graph.output_node()
+        if not isinstance(output.args[0], (list, tuple)):
+            output.args = ((output.args[0],),)
+        traced.graph.eliminate_dead_code()
+        with mock.patch.object(write, "_as_gemm", lambda node: None):  # as for tensors on a GPU
+            self.program: Program = write.write_program(traced, gpu_scalar.supported)
+        there = {name: torch.device("meta") for name in numbers}  # anywhere else than where kernels run
 
-    host_expressions: list[Any] = []
-    host = GpuHost(program, plan_memory(program), {}, compute_of, fallback, torch.device("cpu"), load=Interpreted)
-    host._unknown = host_expressions
-    return host
+        def load(kernels: Any, written: Any, index: int) -> Interpreted:
+            self.loaded = Interpreted(driver, kernels, written)
+            return self.loaded
+
+        target = Gpu(self.program, there, torch.device("cpu"), load)
+        self.host = host.build(
+            self.program, plan_memory(self.program), {}, native._tape, self._compute_of, fallback or traced, target
+        )
+
+    def _compute_of(self, expressions: Sequence[Any]) -> Any:
+        symbols = list(dict.fromkeys(s for e in expressions for s in e.free_symbols))
+        compute = sizes.compute(self.program, [*expressions, *symbols])
+        if compute is None:
+            return None
+
+        def noting(args: list[Any]) -> Any:
+            found = compute(args)
+            if found is not None and symbols:
+                self.loaded.symbols = dict(zip(symbols, found[-len(symbols) :], strict=True))
+                return found[: -len(symbols)]
+            return found
+
+        return noting
+
+    def __call__(self, args: list[Any]) -> Any:
+        made = self.host(args)
+        assert not self.loaded.wrong, self.loaded.wrong
+        return made
 
 
 def mlp(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -103,66 +143,183 @@ def _inputs(seed: int, rows: int = 12) -> list[Tensor]:
     return [torch.randn(s, generator=generator) for s in ((rows, 8), (8, 16), (16, 8))]
 
 
-def test_results_are_eagers_and_inputs_are_dropped() -> None:
-    host = host_of(mlp, _inputs(0))
-    Interpreted.launches = 0
+def test_results_are_eagers_and_inputs_are_dropped(driver: Driver) -> None:
+    made = Made(driver, mlp, _inputs(0))
     for seed in range(3):
         given = _inputs(seed)
         args: list[Any] = list(given)
-        got = host(args)
+        got = made(args)
         assert args == []
         for g, want in zip(got, mlp(*given), strict=True):
             torch.testing.assert_close(g, want)
             assert g.stride() == want.stride()
-    assert Interpreted.launches >= 6
+    assert driver.count("launches") >= 6
+    assert driver.address("last_stream") == driver.address("stream")
 
 
-def test_results_of_earlier_calls_stay() -> None:
-    host = host_of(mlp, _inputs(0))
-    first = host(_inputs(0))
+def test_a_launch_has_the_grid_that_was_written(driver: Driver) -> None:
+    made = Made(driver, lambda x: torch.exp(x) + 1, [torch.randn(5000)])
+    for turn in range(3):
+        made([torch.randn(5000)])
+        assert driver.count("launches") == turn + 1
+    shape = made.loaded._written[0].variants[0].shape
+    blocks = -(-5000 // (shape.threads * shape.slots * shape.groups))
+    assert driver.grid() == [blocks, 1, 1, shape.threads, 1, 1]
+
+
+def test_long_reductions_are_several_launches_that_share_scratch_memory(driver: Driver) -> None:
+    made = Made(driver, lambda x: x.sum() * 2, [torch.ones(300, 200)])
+    for seed in range(3):
+        x = torch.full((300, 200), float(seed))
+        torch.testing.assert_close(made([x])[0], x.sum() * 2)
+    assert [number for _, _, number in made.loaded.launched] == [0, 1] * 3
+
+
+def test_unaligned_memory_takes_the_other_variant(driver: Driver) -> None:
+    made = Made(driver, lambda x: torch.exp(x) + 1, [torch.randn(64)])
+    for off in (0, 1, 0, 3):
+        x = torch.randn(70)[off : off + 64]
+        torch.testing.assert_close(made([x])[0], torch.exp(x) + 1)
+    assert [variant for _, variant, _ in made.loaded.launched] == [0, 1, 0, 1]
+
+
+def test_a_size_of_zero_launches_nothing(driver: Driver) -> None:
+    made = Made(driver, lambda x: torch.exp(x) + 1, [torch.randn(0, 4)])
+    for _ in range(3):
+        assert made([torch.randn(0, 4)])[0].shape == (0, 4)
+    assert driver.count("launches") == 0
+
+
+def test_results_of_earlier_calls_stay(driver: Driver) -> None:
+    made = Made(driver, mlp, _inputs(0))
+    first = made(_inputs(0))
     kept = [t.clone() for t in first]
     for seed in range(1, 11):
-        host(_inputs(seed))
+        made(_inputs(seed))
     for one, same in zip(first, kept, strict=True):
         assert torch.equal(one, same)
 
 
-def test_sizes_are_planned_once_each() -> None:
-    host = host_of(mlp, _inputs(0), mode="symbolic")
+def test_sizes_are_computed_in_each_call(driver: Driver) -> None:
+    made = Made(driver, mlp, _inputs(0), mode="symbolic")
     for rows in (12, 5, 12, 33, 5):
         given = _inputs(rows, rows)
-        for g, want in zip(host(list(given)), mlp(*given), strict=True):
+        for g, want in zip(made(list(given)), mlp(*given), strict=True):
             torch.testing.assert_close(g, want)
-    assert len(host._plans) == 3
+    assert driver.count("launches") >= 10
 
 
-@pytest.mark.parametrize("change", ["dtype", "stride", "size"])
-def test_other_inputs_go_to_the_graph_itself(change: str) -> None:
+@pytest.mark.parametrize("change", ["dtype", "stride", "size", "kind"])
+def test_other_inputs_go_to_the_graph_itself(change: str, driver: Driver) -> None:
     asked: list[Any] = []
-    host = host_of(mlp, _inputs(0), fallback=lambda args: asked.append(len(args)))
+    made = Made(driver, mlp, _inputs(0), fallback=lambda args: asked.append(len(args)))
     x, w, v = _inputs(0)
-    x = {"dtype": x.double(), "stride": x.t().contiguous().t(), "size": x[:5]}[change]
-    Interpreted.launches = 0
-    host([x, w, v])
-    assert asked == [3] and Interpreted.launches == 0
+    other = {"dtype": x.double(), "stride": x.t().contiguous().t(), "size": x[:5], "kind": x.to("meta")}[change]
+    made([other, w, v])
+    assert asked == [3] and driver.count("launches") == 0
+    made([x, w, v])
+    assert asked == [3] and driver.count("launches") > 0
 
 
-def test_a_call_that_gives_other_strides_is_put_right() -> None:
-    def fn(x: Tensor) -> Tensor:
-        return torch.cumsum(x, 0) + 1
+def test_storage_that_is_too_small_is_an_error(driver: Driver) -> None:
+    made = Made(driver, lambda x: torch.exp(x) + 1, [torch.randn(64)])
+    x = torch.randn(64)
+    x.untyped_storage().resize_(16)
+    with pytest.raises(RuntimeError, match="smaller than the tensor"):
+        made([x])
+    assert driver.count("launches") == 0
 
-    host = host_of(fn, [torch.randn(4, 6)])
-    step = next(s for s in host.program.steps if hasattr(s, "target"))
-    right = step.target
 
-    def turned(*args: Any, **kwargs: Any) -> Tensor:
-        made: Tensor = right(*args, **kwargs)
-        return made.t().contiguous().t()
+def test_a_call_that_gives_other_strides_is_put_right(driver: Driver) -> None:
+    def turned(step: Any) -> Any:
+        given = native_tape(step)
 
-    step.target = turned
+        class Turned(fx.GraphModule): ...
+
+        graph = fx.Graph()
+        x = graph.placeholder("x")
+        graph.output((graph.call_function(lambda x: torch.cumsum(x, 0).t().contiguous().t(), (x,)),))
+        return native.tape_of(graph) if "cumsum" in step.label else given
+
+    native_tape = native._tape
+    with mock.patch.object(native, "_tape", turned):
+        made = Made(driver, lambda x: torch.cumsum(x, 0) + 1, [torch.randn(4, 6)])
     for _ in range(3):
         x = torch.randn(4, 6)
-        torch.testing.assert_close(host([x])[0], fn(x))
+        torch.testing.assert_close(made([x])[0], torch.cumsum(x, 0) + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.int64])
+def test_numbers_on_the_cpu_travel_by_value(dtype: torch.dtype, driver: Driver) -> None:
+    example = torch.tensor(3).to(dtype)
+    made = Made(driver, lambda x, s_1: x * s_1 + s_1, [torch.randn(5), example], numbers=["s_1_1"])
+    for value in (3, 1, 0, 2):
+        x, s = torch.randn(5), torch.tensor(value).to(dtype)
+        want = x * s + s
+        got = made([x, s])[0]
+        torch.testing.assert_close(got, want)
+        assert got.dtype is want.dtype
+    assert driver.count("sets") == 4 * max(1, dtype.itemsize // 4)
+
+
+def test_a_thread_without_a_context_gets_one(driver: Driver) -> None:
+    made = Made(driver, mlp, _inputs(0))
+    made(_inputs(0))
+    assert (driver.count("guards"), driver.count("freed"), driver.count("contexts_set")) == (1, 1, 1)
+    made(_inputs(1))
+    assert (driver.count("guards"), driver.count("contexts_set")) == (1, 1), "it is there now"
+    driver.set_address("current", 0x105)  # the thread works on another device
+    made(_inputs(2))
+    assert (driver.count("guards"), driver.count("freed"), driver.count("contexts_set")) == (2, 2, 2)
+
+
+def test_a_failed_launch_is_an_exception_and_the_next_call_is_right(driver: Driver) -> None:
+    made = Made(driver, mlp, _inputs(0))
+    driver.set("fail_launch", 1)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match=r"cuLaunchKernel: it failed \(700\)"):
+            made(_inputs(0))
+    driver.set("fail_launch", 0)
+    for g, want in zip(made(_inputs(5)), mlp(*_inputs(5)), strict=True):
+        torch.testing.assert_close(g, want)
+
+
+def test_threads_call_it_at_the_same_time(driver: Driver) -> None:
+    made = Made(driver, mlp, _inputs(0))
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for seed in range(number * 20, number * 20 + 20):
+            given = _inputs(seed)
+            if not all(torch.allclose(g, w, atol=1e-5) for g, w in zip(made(list(given)), mlp(*given), strict=True)):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_tables_that_do_not_fit_are_refused() -> None:
+    good = (((0, 15),), ((0, 4, True),), 0, ((0, 1, 256),))
+    last = ((), (), 0, ((0, 1, 256),))
+    assert n.GpuKernel((good, last), 2, 1, lambda variant: (1,))
+    for wrong in (
+        (good,),  # the last one requires something
+        ((((2, 15),), (), 0, ()), last),  # no such buffer
+        (((), ((1, 4, True),), 0, ()), last),  # no such slot
+        (((), ((0, 0, True),), 0, ()), last),  # a multiple of 0
+        (((), (), 1, ()), last),
+        (((), (), 0, ((0, 0, 1),)), last),
+        (),
+        (last, 3),
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            n.GpuKernel(wrong, 2, 1, lambda variant: (1,))  # type: ignore[arg-type]
+    with pytest.raises(ValueError):
+        n.GpuKernel((last,), 2, 1, None)  # type: ignore[arg-type]
 
 
 def test_devices_of_a_graph() -> None:
@@ -192,4 +349,3 @@ def test_the_backend_on_the_cpu_is_as_before() -> None:
     for _ in range(3):
         x = torch.randn(10)
         torch.testing.assert_close(compiled(x), torch.sin(x) + 1)
-    assert gpu_host.GpuHost._boxed_call

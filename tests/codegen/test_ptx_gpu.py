@@ -15,12 +15,13 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))
 
 from gpu_cases import CASES, Case, function_kernel, steps_of
+from launching import Bound
+from launching import Launching as Loaded
 from random_kernels import draw
 from reference import REFERENCES, TWO_ARGUMENTS, ulps
 from test_math import pairs, samples
 
 from stator.codegen import math, ptx
-from stator.codegen.gpu_driver import Bound, Loaded
 from stator.fuse.evaluate import OutOfRange, run_kernel
 from stator.fuse.loops import Kernel, concrete
 

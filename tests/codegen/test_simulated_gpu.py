@@ -17,13 +17,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import simulated
 from gpu_cases import CASES, Case, function_kernel, steps_of
 from guarded import Guarded
+from launching import Bound
 from random_kernels import draw
 from reference import REFERENCES, TWO_ARGUMENTS, ulps
 from simulated import Simulated, Stopped
 from test_math import pairs, samples
 
 from stator.codegen import math, ptx
-from stator.codegen.gpu_driver import Bound
 from stator.fuse.evaluate import OutOfRange, run_kernel
 from stator.fuse.loops import Kernel, concrete
 

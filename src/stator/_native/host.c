@@ -67,10 +67,35 @@ compute_slots(Host *h, PyObject *list, int64_t *slots)
     return 0;
 }
 
+/* The device becomes current; the arena and scratch memory are one piece of memory of the stream that is current. */
+static int
+take_gpu(Run *r)
+{
+    int64_t arena = (r->slots[r->h->arena] + 63) & ~(int64_t)63, scratch = gpu_scratch(r->h, r->slots), shape[2] = {arena + scratch, 1};
+    void *data = NULL;
+    if (gpu_enter(r) < 0) {
+        return -1;
+    }
+    if (shape[0] <= 0) {
+        return 0;
+    }
+    if ((r->memory = host_allocate(r, 1, shape, 0)) == NULL) {
+        return -1;
+    }
+    if (handle_of(r->memory) == NULL || torch_c.data(handle_of(r->memory), &data) || data == NULL) {
+        Py_CLEAR(r->memory);
+        PyErr_SetString(PyExc_RuntimeError, "memory was allocated that cannot be told");
+        return -1;
+    }
+    r->arena = data;
+    r->scratch = (char *)data + arena;
+    return 0;
+}
+
 static PyObject *
 run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data_at)
 {
-    Run r = {h, h->slots, (PyObject **)(memory + registers_at), (char **)(memory + data_at), NULL, 0};
+    Run r = {h, h->slots, (PyObject **)(memory + registers_at), (char **)(memory + data_at), .arena = NULL};
     if (PyList_GET_SIZE(list) != h->inputs) {
         PyErr_Format(PyExc_TypeError, "this graph takes %d inputs", h->inputs);
         return NULL;
@@ -90,8 +115,9 @@ run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data
         Py_RETURN_NONE;
     }
     Block *from = NULL;
-    if (r.slots[h->arena] > 0 && (r.arena = arena_take((size_t)r.slots[h->arena], &from)) == NULL) {
-        return PyErr_NoMemory();
+    if (h->on_gpu ? take_gpu(&r) < 0 : r.slots[h->arena] > 0 && (r.arena = arena_take((size_t)r.slots[h->arena], &from)) == NULL) {
+        gpu_leave(&r);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
     PyObject *result = NULL;
     int failed = 0;
@@ -118,7 +144,11 @@ run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data
     for (int i = 0; i < h->registers; i++) {
         Py_XDECREF(r.registers[i]);
     }
-    if (r.arena != NULL) {
+    if (h->on_gpu) {
+        Py_XDECREF(r.memory);
+        gpu_leave(&r);
+    }
+    else if (r.arena != NULL) {
         arena_give(r.arena, from);
     }
     if (failed) {
@@ -165,6 +195,52 @@ host_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwname
     return result;
 }
 
+/* looks(inputs, skipped) -> bytes: where each input lies, 8 bytes each, 0 for those that are skipped; None if they are not what the graph
+ * was compiled for. For whoever runs a captured graph in its place, on the same memory. */
+static PyObject *
+host_looks(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    Host *h = (Host *)self;
+    if (nargs != 2 || !PyList_CheckExact(args[0]) || !PyTuple_CheckExact(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "looks(inputs, skipped)");
+        return NULL;
+    }
+    if (!h->ready || h->compute != NULL || PyList_GET_SIZE(args[0]) != h->inputs || inputs_hold(h, args[0], h->slots) <= 0) {
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+        Py_RETURN_NONE;
+    }
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)h->inputs * 8);
+    if (bytes == NULL) {
+        return NULL;
+    }
+    uint64_t *looks = (uint64_t *)(void *)PyBytes_AS_STRING(bytes);
+    for (int i = 0; i < h->inputs; i++) {
+        void *handle = handle_of(PyList_GET_ITEM(args[0], i)), *data = NULL;
+        if (handle == NULL || torch_c.data(handle, &data)) {
+            Py_DECREF(bytes);
+            Py_RETURN_NONE;
+        }
+        uint64_t address = (uint64_t)(uintptr_t)data;
+        memcpy(looks + i, &address, sizeof address);
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[1]); i++) {
+        Py_ssize_t skipped = PyLong_AsSsize_t(PyTuple_GET_ITEM(args[1], i));
+        if (skipped < 0 || skipped >= h->inputs) {
+            Py_DECREF(bytes);
+            return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "there is no input %zd", skipped);
+        }
+        memset(looks + skipped, 0, sizeof *looks);
+    }
+    return bytes;
+}
+
+static PyMethodDef host_methods[] = {
+    {"looks", (PyCFunction)(void (*)(void))host_looks, METH_FASTCALL, "Where each input lies; None if they are not what the graph was compiled for."},
+    {NULL},
+};
+
 static int
 host_traverse(Host *h, visitproc visit, void *arg)
 {
@@ -172,6 +248,7 @@ host_traverse(Host *h, visitproc visit, void *arg)
     Py_VISIT(h->compute);
     Py_VISIT(h->fallback);
     Py_VISIT(h->restore);
+    Py_VISIT(h->allocate);
     for (int i = 0; i < h->step_count; i++) {
         Py_VISIT(h->steps[i].object);
     }
@@ -195,6 +272,7 @@ host_dealloc(Host *h)
     Py_XDECREF(h->compute);
     Py_XDECREF(h->fallback);
     Py_XDECREF(h->restore);
+    Py_XDECREF(h->allocate);
     for (int i = 0; i < h->step_count; i++) {
         Py_XDECREF(h->steps[i].object);
         PyMem_Free(h->steps[i].items);
@@ -223,6 +301,7 @@ static PyTypeObject HostType = {
     .tp_clear = (inquiry)host_clear,
     .tp_call = PyVectorcall_Call,
     .tp_vectorcall_offset = offsetof(Host, call),
+    .tp_methods = host_methods,
 };
 
 static PyMethodDef functions[] = {
@@ -238,7 +317,7 @@ host_setup(PyObject *module)
     static const struct {
         const char *name;
         int value;
-    } kinds[] = {{"HOST_ALLOCATE", STEP_ALLOCATE}, {"HOST_KERNEL", STEP_KERNEL}, {"HOST_GEMM", STEP_GEMM}, {"HOST_CALL", STEP_CALL}, {"HOST_ALIAS", STEP_ALIAS}, {"HOST_EXPECT", STEP_EXPECT}, {"HOST_FREE", STEP_FREE}};
+    } kinds[] = {{"HOST_ALLOCATE", STEP_ALLOCATE}, {"HOST_KERNEL", STEP_KERNEL}, {"HOST_GEMM", STEP_GEMM}, {"HOST_CALL", STEP_CALL}, {"HOST_ALIAS", STEP_ALIAS}, {"HOST_EXPECT", STEP_EXPECT}, {"HOST_LAUNCH", STEP_LAUNCH}, {"HOST_UPLOAD", STEP_UPLOAD}, {"HOST_FREE", STEP_FREE}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (PyModule_AddIntConstant(module, kinds[i].name, kinds[i].value) < 0) {
             return -1;
@@ -248,7 +327,7 @@ host_setup(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "no key for memory of threads");
         return -1;
     }
-    if (PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &HostType) < 0) {
+    if (PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &HostType) < 0 || gpu_setup(module) < 0) {
         return -1;
     }
     return PyDict_SetItemString(HostType.tp_dict, "_boxed_call", Py_True); /* it takes a list, and clears it */

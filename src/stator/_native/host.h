@@ -5,7 +5,7 @@
 #include "native.h"
 #include "tensor.h"
 
-enum { STEP_ALLOCATE, STEP_KERNEL, STEP_GEMM, STEP_CALL, STEP_ALIAS, STEP_EXPECT, STEP_FREE };
+enum { STEP_ALLOCATE, STEP_KERNEL, STEP_GEMM, STEP_CALL, STEP_ALIAS, STEP_EXPECT, STEP_LAUNCH, STEP_UPLOAD, STEP_FREE };
 
 typedef void (*KernelFunction)(char **buffers, const int64_t *sizes, int64_t lo, int64_t hi, char *scratch, int64_t *status);
 
@@ -16,7 +16,7 @@ typedef struct {
     int *more;      /* a second list; owned, or NULL */
     int more_count;
     int numbers[16];
-    PyObject *object; /* a tape, or what keeps machine code alive. Owned */
+    PyObject *object; /* a tape, a kernel for the GPU, or what keeps machine code alive. Owned */
     KernelFunction function;
 } HostStep;
 
@@ -31,6 +31,7 @@ typedef struct {
     int itemsize;
     int *sizes; /* slots: sizes, then strides; owned */
     int written; /* do kernels write to it? */
+    int device;  /* the kind that it is on */
 } HostInput;
 
 typedef struct {
@@ -50,6 +51,11 @@ typedef struct {
     int step_count, check_count, buffer_count, slot_count, known, output_count, inputs, registers, arena, keeps_inputs;
     int writes; /* to inputs */
     int ready; /* 0: being made, or taken apart by the garbage collector */
+    int device, device_index;   /* where kernels run and memory is: 0 for the CPU, or the number of torch's kind */
+    int on_gpu;                 /* is there a driver that launches them? */
+    uint64_t keys, needed_keys; /* dispatch keys that a tensor on that device which is plain memory may have, and must have */
+    void *context;              /* the device's */
+    PyObject *allocate;         /* a callable (sizes, strides, dtype's number) -> tensor, which says why there is no memory; or NULL */
 } Host;
 
 typedef void (*GemmFunction)(const char *, const char *, const int *, const int *, const int *, const void *, const void *,
@@ -63,7 +69,8 @@ typedef struct {
     int32_t (*empty)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
     int32_t (*alias)(void *, int64_t, const int64_t *, const int64_t *, int64_t, void **);
     int32_t (*destroy)(void *);
-    int32_t (*data)(void *, void **), (*storage_size)(void *, int64_t *), (*storage_offset)(void *, int64_t *), (*device)(void *, int32_t *);
+    int32_t (*data)(void *, void **), (*storage_size)(void *, int64_t *), (*storage_offset)(void *, int64_t *), (*device)(void *, int32_t *),
+        (*device_index)(void *, int32_t *);
     PyObject *(*wrap)(const void *);
     uint64_t keys, needed_keys; /* dispatch keys that a tensor which is plain memory may have, and must have */
 } TorchFunctions;
@@ -84,6 +91,10 @@ typedef struct {
     char **data;          /* by buffer */
     char *arena;
     int64_t status;
+    char *scratch;    /* on a GPU: memory that all launches share, behind the arena */
+    void *stream;     /* on a GPU: the one that is current in this call */
+    void *guard;      /* on a GPU: what changed to its device; NULL: it was current */
+    PyObject *memory; /* on a GPU: the tensor that the arena is. Owned */
 } Run;
 
 static inline void *
@@ -99,7 +110,7 @@ char *arena_take(size_t size, Block **from); /* NULL: there is no memory. No exc
 void arena_give(char *memory, Block *from);
 
 /* host_check.c */
-int input_holds(const HostInput *in, PyObject *value, const int64_t *slots);
+int input_holds(const Host *h, const HostInput *in, PyObject *value, const int64_t *slots);
 int inputs_hold(const Host *h, PyObject *list, const int64_t *slots);
 int written_alone(const Host *h, PyObject *list, const int64_t *slots);
 int too_small(void);
@@ -107,6 +118,17 @@ int too_small(void);
 /* host_steps.c */
 int set_register(Run *r, int reg, PyObject *value); /* takes the reference */
 int host_step(Run *r, const HostStep *s);
+PyObject *host_allocate(Run *r, int rank, const int64_t *shape, int dtype); /* shape: sizes, then strides */
+
+/* host_gpu.c */
+int gpu_setup(PyObject *module);
+int gpu_kernel_fits(PyObject *object, int buffers, int sizes, int slots);
+int gpu_enter(Run *r); /* the device and its context become current; what is current now is the stream of the call */
+void gpu_leave(Run *r);
+int gpu_stream(Run *r);
+int64_t gpu_scratch(const Host *h, const int64_t *slots);
+int gpu_launch(Run *r, const HostStep *s);
+int gpu_upload(Run *r, const HostStep *s);
 
 /* host_make.c */
 PyObject *host_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);

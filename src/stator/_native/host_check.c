@@ -5,19 +5,23 @@
  * Runs no Python code. Tensors with other dispatch keys than plain memory has (negated and conjugated views, zeros without memory,
  * sparse ones, those inside of transforms) are not. */
 int
-input_holds(const HostInput *in, PyObject *value, const int64_t *slots)
+input_holds(const Host *h, const HostInput *in, PyObject *value, const int64_t *slots)
 {
     void *handle = handle_of(value);
     int64_t rank, bytes, offset, end;
-    int32_t dtype, device;
+    int32_t dtype, device, index;
     const int64_t *sizes, *strides;
     if (handle == NULL) {
         return 0;
     }
     uint64_t keys = TENSOR_AT(tensor_impl(value), tensor_places.keys, uint64_t);
-    if ((keys & ~torch_c.keys) != 0 || (keys & torch_c.needed_keys) != torch_c.needed_keys || tensor_places.get_dim(handle, &rank) ||
+    uint64_t allowed = in->device == 0 ? torch_c.keys : h->keys, needed = in->device == 0 ? torch_c.needed_keys : h->needed_keys;
+    if ((keys & ~allowed) != 0 || (keys & needed) != needed || tensor_places.get_dim(handle, &rank) ||
         rank != in->rank || tensor_places.get_dtype(handle, &dtype) || dtype != in->dtype || torch_c.device(handle, &device) ||
-        device != 0 || tensor_places.get_sizes(handle, &sizes) || tensor_places.get_strides(handle, &strides)) {
+        device != in->device || tensor_places.get_sizes(handle, &sizes) || tensor_places.get_strides(handle, &strides)) {
+        return 0;
+    }
+    if (device != 0 && (torch_c.device_index == NULL || torch_c.device_index(handle, &index) || index != h->device_index)) {
         return 0;
     }
     for (int64_t i = 0; i < rank; i++) {
@@ -89,7 +93,7 @@ int
 inputs_hold(const Host *h, PyObject *list, const int64_t *slots)
 {
     for (int i = 0; i < h->check_count; i++) {
-        int holds = input_holds(&h->checks[i], checked_value(h, list, &h->checks[i]), slots);
+        int holds = input_holds(h, &h->checks[i], checked_value(h, list, &h->checks[i]), slots);
         if (holds <= 0) {
             return holds < 0 ? too_small() : 0;
         }

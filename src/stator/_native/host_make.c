@@ -44,7 +44,7 @@ step_from(Host *h, HostStep *s, PyObject *row)
     }
     s->object = Py_NewRef(object);
     s->function = (KernelFunction)(uintptr_t)address;
-    int of_buffers = s->kind == STEP_KERNEL || s->kind == STEP_GEMM;
+    int of_buffers = s->kind == STEP_KERNEL || s->kind == STEP_GEMM || s->kind == STEP_LAUNCH || s->kind == STEP_UPLOAD;
     int of_slots = s->kind == STEP_ALLOCATE || s->kind == STEP_ALIAS || s->kind == STEP_EXPECT;
     int limit = of_buffers ? h->buffer_count : of_slots ? h->slot_count : h->registers;
     if (s->kind < 0 || s->kind > STEP_FREE || ints_from(items, &s->items, &s->count, limit) < 0 ||
@@ -63,26 +63,30 @@ step_from(Host *h, HostStep *s, PyObject *row)
                                               n[0] < h->slot_count && n[1] >= 0 && n[1] < h->slot_count && n[2] >= 0 && n[2] < h->slot_count
                : s->kind == STEP_GEMM   ? s->count == 3 && s->more_count == 13 && torch_c.sgemm != NULL && torch_c.dgemm != NULL
                : s->kind == STEP_ALIAS  ? n[0] >= 0 && n[0] < h->registers && n[2] >= 0 && n[2] <= 32 && s->count == 2 * n[2] + 1 && s->more_count == 1
-               : s->kind == STEP_EXPECT ? n[0] >= 0 && n[0] < h->registers && n[2] >= 0 && n[2] < h->slot_count && n[3] > 0 && s->count % 2 == 0 &&
-                                              PyCallable_Check(object)
+               : s->kind == STEP_EXPECT ? n[0] >= 0 && n[0] < h->registers && n[2] >= 0 && n[2] < h->slot_count && n[3] > 0 && s->count % 2 == 0 && s->count <= 64 &&
+                                              (n[4] == 0 || n[4] == h->device) && PyCallable_Check(object)
+               : s->kind == STEP_LAUNCH ? h->on_gpu && gpu_kernel_fits(object, s->count, s->more_count, h->slot_count)
+               : s->kind == STEP_UPLOAD ? h->on_gpu && s->count == 1 && n[0] >= 0 && n[0] < h->registers && n[1] > 0 && n[1] <= 16 &&
+                                              (n[1] & (n[1] - 1)) == 0 && h->buffers[s->items[0]].reg < 0
                : s->kind == STEP_CALL   ? s->count <= 64 && s->more_count <= 64 && tape_output_count(object) == s->more_count
                                         : 1;
     return fine ? 0 : refuse("a step does not fit its kind");
 }
 
-/* (register, dtype, reach, itemsize, slots of sizes and strides, do kernels write to it?) */
+/* (register, dtype, reach, itemsize, slots of sizes and strides, do kernels write to it?, kind of device) */
 static int
 check_from(Host *h, HostInput *in, PyObject *row)
 {
     PyObject *sizes;
     int count;
-    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiiiOi", &in->reg, &in->dtype, &in->reach, &in->itemsize, &sizes, &in->written) ||
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiiiOii", &in->reg, &in->dtype, &in->reach, &in->itemsize, &sizes, &in->written, &in->device) ||
         ints_from(sizes, &in->sizes, &count, h->slot_count) < 0) {
-        return refuse("a check is a tuple of six");
+        return refuse("a check is a tuple of seven");
     }
     h->writes |= in->written;
     in->rank = count / 2;
-    return in->reg >= 0 && in->reg < h->inputs + PyTuple_GET_SIZE(h->constants) && in->reach < h->slot_count && in->itemsize > 0 && count % 2 == 0
+    return in->reg >= 0 && in->reg < h->inputs + PyTuple_GET_SIZE(h->constants) && in->reach < h->slot_count && in->itemsize > 0 && count % 2 == 0 &&
+                   (in->device == 0 || in->device == h->device)
                ? 0
                : refuse("a check of something that is no input");
 }
@@ -134,14 +138,35 @@ tables_from(Host *h, PyObject *slots, PyObject *buffers, PyObject *checks, PyObj
     return ints_from(outputs, &h->outputs, &h->output_count, h->registers);
 }
 
+/* (kind of device, its number, dispatch keys that a tensor there may have, and must, its context, what allocates there), or None */
+static int
+gpu_from(Host *h, PyObject *row)
+{
+    unsigned long long keys, needed_keys;
+    PyObject *context, *allocate;
+    if (row == Py_None) {
+        return 0;
+    }
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiKKOO", &h->device, &h->device_index, &keys, &needed_keys, &context, &allocate) ||
+        h->device < 0 || (h->device != 0 && needed_keys == 0) || !PyCallable_Check(allocate)) {
+        return refuse("a device is a tuple of six");
+    }
+    h->keys = keys;
+    h->needed_keys = needed_keys;
+    h->context = PyLong_AsVoidPtr(context);
+    h->allocate = Py_NewRef(allocate);
+    h->on_gpu = 1;
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 PyObject *
 host_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *slots, *buffers, *checks, *steps, *outputs, *constants, *compute, *fallback, *restore;
+    PyObject *slots, *buffers, *checks, *steps, *outputs, *constants, *compute, *fallback, *restore, *gpu;
     int inputs, registers, unknown, arena, keeps, state;
-    if (!PyArg_ParseTuple(args, "iiO!iOO!O!O!O!O!ipOiO", &inputs, &registers, &PyList_Type, &slots, &unknown, &compute, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "iiO!iOO!O!O!O!O!ipOiOO", &inputs, &registers, &PyList_Type, &slots, &unknown, &compute, &PyList_Type,
                           &buffers, &PyList_Type, &checks, &PyList_Type, &steps, &PyTuple_Type, &outputs, &PyTuple_Type,
-                          &constants, &arena, &keeps, &fallback, &state, &restore)) {
+                          &constants, &arena, &keeps, &fallback, &state, &restore, &gpu)) {
         return NULL;
     }
     Host *h = (Host *)type->tp_alloc(type, 0);
@@ -160,7 +185,7 @@ host_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     h->restore = Py_NewRef(restore);
     h->state = state;
     if (inputs < 0 || state >= registers || unknown < 0 || (unknown > 0) != (h->compute != NULL) || arena < 0 || arena >= h->slot_count ||
-        registers < inputs + PyTuple_GET_SIZE(constants) || tables_from(h, slots, buffers, checks, steps, outputs) < 0) {
+        registers < inputs + PyTuple_GET_SIZE(constants) || gpu_from(h, gpu) < 0 || tables_from(h, slots, buffers, checks, steps, outputs) < 0) {
         refuse("the parts do not fit together");
         Py_CLEAR(h);
         return NULL;

@@ -27,6 +27,45 @@ set_register(Run *r, int reg, PyObject *value)
     return 0;
 }
 
+static PyObject *
+list_of(const int64_t *numbers, int count)
+{
+    PyObject *list = PyList_New(count);
+    for (int i = 0; list != NULL && i < count; i++) {
+        PyObject *number = PyLong_FromLongLong(numbers[i]);
+        if (number == NULL) {
+            Py_CLEAR(list);
+        }
+        else {
+            PyList_SET_ITEM(list, i, number);
+        }
+    }
+    return list;
+}
+
+PyObject *
+host_allocate(Run *r, int rank, const int64_t *shape, int dtype)
+{
+    const Host *h = r->h;
+    void *handle;
+    if (torch_c.empty(rank, shape, shape + rank, dtype, h->device, h->device == 0 ? 0 : h->device_index, &handle) == 0) {
+        PyObject *made = torch_c.wrap(handle);
+        torch_c.destroy(handle);
+        return made;
+    }
+    if (h->allocate == NULL) {
+        PyErr_SetString(PyExc_MemoryError, "cannot allocate a tensor");
+        return NULL;
+    }
+    PyObject *sizes = list_of(shape, rank), *strides = list_of(shape + rank, rank), *made = NULL;
+    if (sizes != NULL && strides != NULL) {
+        made = PyObject_CallFunction(h->allocate, "OOi", sizes, strides, dtype);
+    }
+    Py_XDECREF(sizes);
+    Py_XDECREF(strides);
+    return made;
+}
+
 static int
 allocate(Run *r, const HostStep *s)
 {
@@ -35,13 +74,7 @@ allocate(Run *r, const HostStep *s)
     for (int i = 0; i < 2 * rank; i++) {
         shape[i] = r->slots[s->items[i]];
     }
-    void *handle;
-    if (torch_c.empty(rank, shape, shape + rank, s->numbers[1], 0, 0, &handle)) {
-        PyErr_SetString(PyExc_MemoryError, "cannot allocate a tensor");
-        return -1;
-    }
-    PyObject *made = torch_c.wrap(handle);
-    torch_c.destroy(handle);
+    PyObject *made = host_allocate(r, rank, shape, s->numbers[1]);
     return made == NULL ? -1 : set_register(r, s->numbers[0], made);
 }
 
@@ -64,38 +97,26 @@ make_alias(Run *r, const HostStep *s)
     return alias == NULL ? -1 : set_register(r, s->numbers[0], alias);
 }
 
-static PyObject *
-as_list(const int64_t *slots, const int *items, int count)
-{
-    PyObject *list = PyList_New(count);
-    for (int i = 0; list != NULL && i < count; i++) {
-        PyObject *number = PyLong_FromLongLong(slots[items[i]]);
-        if (number == NULL) {
-            Py_CLEAR(list);
-        }
-        else {
-            PyList_SET_ITEM(list, i, number);
-        }
-    }
-    return list;
-}
-
-/* What a call gave is as kernels expect it, or is copied until it is. numbers: register, dtype, slot of the reach, itemsize */
+/* What a call gave is as kernels expect it, or is copied until it is. numbers: register, dtype, slot of the reach, itemsize, kind of
+ * device */
 static int
 expect(Run *r, const HostStep *s)
 {
-    HostInput in = {s->numbers[0], s->numbers[1], s->count / 2, s->numbers[2], s->numbers[3], s->items, 0};
+    HostInput in = {s->numbers[0], s->numbers[1], s->count / 2, s->numbers[2], s->numbers[3], s->items, 0, s->numbers[4]};
     PyObject *value = r->registers[in.reg];
     if (value == NULL) {
         PyErr_SetString(PyExc_SystemError, "a register is read before it is set");
         return -1;
     }
-    int holds = input_holds(&in, value, r->slots);
+    int holds = input_holds(r->h, &in, value, r->slots);
     if (holds != 0) { /* where it lies is read anew: operators in between may have given it other memory */
         return holds < 0 ? too_small() : set_register(r, in.reg, Py_NewRef(value));
     }
-    PyObject *sizes = as_list(r->slots, s->items, in.rank), *strides = as_list(r->slots, s->items + in.rank, in.rank);
-    PyObject *made = NULL;
+    int64_t shape[64];
+    for (int i = 0; i < s->count; i++) {
+        shape[i] = r->slots[s->items[i]];
+    }
+    PyObject *sizes = list_of(shape, in.rank), *strides = list_of(shape + in.rank, in.rank), *made = NULL;
     if (sizes != NULL && strides != NULL) {
         made = PyObject_CallFunction(s->object, "OOOi", value, sizes, strides, in.itemsize);
     }
@@ -104,7 +125,7 @@ expect(Run *r, const HostStep *s)
     if (made == NULL) {
         return -1;
     }
-    if (input_holds(&in, made, r->slots) <= 0) {
+    if (input_holds(r->h, &in, made, r->slots) <= 0) {
         Py_DECREF(made);
         PyErr_SetString(PyExc_RuntimeError, "an operator gave another tensor than it should");
         return -1;
@@ -257,7 +278,7 @@ call_tape(Run *r, const HostStep *s)
     for (int i = 0; i < s->more_count; i++) {
         failed |= set_register(r, s->more[i], outputs[i]) < 0;
     }
-    return failed ? -1 : 0;
+    return failed || (r->h->on_gpu && gpu_stream(r) < 0) ? -1 : 0; /* an operator may be any Python */
 }
 
 int
@@ -276,6 +297,10 @@ host_step(Run *r, const HostStep *s)
         return make_alias(r, s);
     case STEP_EXPECT:
         return expect(r, s);
+    case STEP_LAUNCH:
+        return gpu_launch(r, s);
+    case STEP_UPLOAD:
+        return gpu_upload(r, s);
     default:
         for (int i = 0; i < s->count; i++) {
             Py_CLEAR(r->registers[s->items[i]]);

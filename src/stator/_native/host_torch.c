@@ -33,6 +33,7 @@ host_learn(PyObject *Py_UNUSED(module), PyObject *args)
     TAKE(storage_size, c, "aoti_torch_get_storage_size");
     TAKE(storage_offset, c, "aoti_torch_get_storage_offset");
     TAKE(device, c, "aoti_torch_get_device_type");
+    TAKE(device_index, c, "aoti_torch_get_device_index");
     TAKE(wrap, p, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
 #undef TAKE
     if (torch_c.max_threads == NULL || torch_c.thread == NULL || torch_c.threads == NULL || torch_c.in_parallel == NULL) {

@@ -122,6 +122,8 @@ def _constants(module: fx.GraphModule) -> dict[str, Any]:
 def _program(module: fx.GraphModule) -> Program:
     device = _device(module)
     if device.type == "cuda":
+        if (why := gpu_host.is_available()) is not None:
+            raise host.NotCompiled(why)
         program = write_program(module, gpu_scalar.supported)
         _check_devices(module, program, device)
         return program
@@ -146,21 +148,21 @@ def _device(module: fx.GraphModule) -> torch.device:
 
 
 def _check_devices(module: fx.GraphModule, program: Program, device: torch.device) -> None:
-    """Tensors of the CPU may go through a graph on a GPU, to and from operators; kernels cannot reach them."""
+    """Tensors of the CPU may go through a graph on a GPU, to and from operators; kernels get numbers of them alone."""
     devices = _devices(module)
     for step in program.steps:
         for name in step.buffers if isinstance(step, Launch) else ():
-            if devices.get(name) != device:
+            place = program.places.get(name)
+            number = place is None or (not place.sizes and devices.get(name) == torch.device("cpu"))
+            if (devices.get(name) != device and not number) or (number and name in step.writes):
                 raise host.NotCompiled(f"a kernel on {device} with {name}, which is not there")
 
 
 def _host_function(module: fx.GraphModule, program: Program, plain: Callable[..., Any]) -> Any:
-    constants = _constants(module)
-    device = _device(module)
-    if device.type == "cuda":
-        compute_of = functools.partial(sizes.compute, program)
-        return gpu_host.GpuHost(program, plan_memory(program), constants, compute_of, plain, device)
-    return host.build(program, plan_memory(program), constants, _tape, functools.partial(sizes.compute, program), plain)
+    constants, device = _constants(module), _device(module)
+    target = gpu_host.Gpu(program, _devices(module), device) if device.type == "cuda" else None
+    compute_of = functools.partial(sizes.compute, program)
+    return host.build(program, plan_memory(program), constants, _tape, compute_of, plain, target)
 
 
 def _tape(call: Call) -> Any:

@@ -2,7 +2,8 @@
 
 Enters: a `Program` (any object of that form: this room does not know `fuse`), offsets of its buffers, and what makes a
 call of an operator callable. Leaves: a `_native.Host`, which takes the list of inputs and gives the results. Sizes
-that depend on the inputs are computed first in each call, by one function; everything else is known.
+that depend on the inputs are computed first in each call, by one function; everything else is known. What launches
+kernels, and where, is a target's: this file has the CPU's, `gpu_host` that of GPUs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .. import _native as n
 from ..support.graph_numbers import Unexpected
 from ..support.op_namespaces import is_torchs_own
 from . import jit, small_gemm
-from .kernels import Compiled, compile_kernels, compile_small_gemm, vector_width
+from .kernels import compile_kernels, compile_small_gemm, vector_width
 
 Size = Any
 MOST = 64  # buffers of a kernel, operands of a call: what `_native/host.c` has room for
@@ -29,7 +30,7 @@ class NotCompiled(Exception):
     """The program has something in it that the host function cannot do; the text says what."""
 
 
-class _Tables:
+class Tables:
     """Registers, buffers and slots, numbered as they are asked for."""
 
     def __init__(self, program: Any, plan: Any, constants: Mapping[str, Any]) -> None:
@@ -54,8 +55,13 @@ class _Tables:
             if offset is None:
                 self.rows.append((self.register(name), 0))
             else:
-                self.rows.append((-1, self.slot(offset)))
+                self.part_of_arena(offset)
         return self.buffers[name]
+
+    def part_of_arena(self, offset: Size) -> int:
+        """A buffer that has no name."""
+        self.rows.append((-1, self.slot(offset)))
+        return len(self.rows) - 1
 
     def slot(self, size: Size) -> Any:
         """The slot of a number; those that are computed come behind the known ones, so they are numbered at the end."""
@@ -79,12 +85,55 @@ class _Later:
         self.index = index
 
 
-def _settled(value: Any, known: int) -> Any:
+class Deferred:
+    """What is made when all slots have numbers: `make` takes its parts, with those numbers, and how many slots there
+    are. It is made once."""
+
+    def __init__(self, parts: Any, make: Callable[[Any, int], Any]) -> None:
+        self._parts, self._make = parts, make
+        self._made: Any = None
+
+    def made(self, known: int, count: int) -> Any:
+        if self._made is None:
+            self._made = self._make(_settled(self._parts, known, count), count)
+        return self._made
+
+
+def _settled(value: Any, known: int, count: int) -> Any:
     if isinstance(value, _Later):
         return known + value.index
+    if isinstance(value, Deferred):
+        return value.made(known, count)
     if isinstance(value, (list, tuple)):
-        return type(value)([_settled(item, known) for item in value])
+        return type(value)([_settled(item, known, count) for item in value])
     return value
+
+
+class Cpu:
+    """Kernels are functions in memory, which the host calls."""
+
+    facts = None
+    draws_again = True  # where a check of an index fails, the graph runs anew
+
+    def __init__(self, program: Any) -> None:
+        self._compiled = iter(compile_kernels([step.kernel for step in program.steps if hasattr(step, "kernel")]))
+
+    def kind(self, name: str) -> int:
+        """The kind of device that a tensor is on, in torch's C functions."""
+        return 0
+
+    def launch(self, t: Tables, step: Any) -> list[Any]:
+        """The steps that run one kernel."""
+        made = next(self._compiled)
+        if len(step.buffers) > MOST or len(made.sizes) > MOST:
+            raise NotCompiled(f"a kernel with {len(step.buffers)} buffers and {len(made.sizes)} sizes")
+        numbers = (t.slot(made.count), t.slot(made.work), t.slot(made.scratch), made.align)
+        sizes = tuple(map(t.slot, made.sizes))
+        return [(n.HOST_KERNEL, tuple(map(t.buffer, step.buffers)), sizes, numbers, made.address, made)]
+
+    def size(self, planned: Size) -> Size:
+        """Bytes of the arena."""
+        return planned
 
 
 def build(
@@ -94,41 +143,44 @@ def build(
     tape_of_call: Callable[[Any], Any],
     compute_of: Callable[[Sequence[Any]], Callable[..., Any] | None],
     fallback: Callable[[list[Any]], Any],
+    target: Any = None,
 ) -> Any:
-    """The host function. `compute_of`: for expressions, a function from the inputs to their values."""
+    """The host function. `compute_of`: for expressions, a function from the inputs to their values. `target`: who
+    launches kernels; None: the CPU."""
+    target = target or Cpu(program)
     fixed = {f"constant {i}": out for i, out in enumerate(program.outputs) if not hasattr(out, "name")}
-    t = _Tables(program, plan, {**constants, **fixed})
-    launches = [step for step in program.steps if hasattr(step, "kernel")]
-    compiled = iter(compile_kernels([step.kernel for step in launches]))
+    t = Tables(program, plan, {**constants, **fixed})
     touched = {name for step in program.steps if not hasattr(step, "target") for name in (*step.reads, *step.writes)}
-    checks = [row for name in (*program.inputs, *constants) if (row := _check(t, name, touched)) is not None]
+    checks = [row for name in (*program.inputs, *constants) if (row := _check(t, name, touched, target)) is not None]
     steps: list[Any] = []
     foreign = _foreign(program)
-    first_draw = _first_draw(program)
+    first_draw = _first_draw(program) if target.draws_again else None
     _check_order(program, plan, constants)
     for number, step in enumerate(program.steps):
         if number == first_draw:
             steps.append(_note_state(t, tape_of_call))
         steps += [_allocate(t, name) for name in plan.allocated.get(number, ())]
         if hasattr(step, "kernel"):
-            steps.append(_launch(t, step, next(compiled)))
+            steps += target.launch(t, step)
         elif hasattr(step, "accumulate"):
             steps.append(_gemm(t, step))
         elif hasattr(step, "place"):
             steps.append(_alias(t, step))
         else:
-            steps += _call(t, step, tape_of_call(step), touched)
-            steps += [_expect(t, name) for name in foreign.get(number, ())]
+            steps += _call(t, step, tape_of_call(step), touched, target)
+            steps += [_expect(t, name, target) for name in foreign.get(number, ())]
         if dropped := plan.dropped.get(number):
             steps.append((n.HOST_FREE, tuple(map(t.register, dropped)), (), (), 0, None))
     outputs = [t.register(getattr(out, "name", f"constant {i}")) for i, out in enumerate(program.outputs)]
-    arena = t.slot(plan.size)
+    arena = t.slot(target.size(plan.size))
     compute = compute_of(list(t.unknown))
     known = len(t.known)
+    settled = functools.partial(_settled, known=known, count=known + len(t.unknown))
     return n.Host(
-        len(program.inputs), len(t.registers), t.known, len(t.unknown), compute, _settled(t.rows, known),
-        _settled(checks, known), _settled(steps, known), tuple(outputs), tuple(t.constants), _settled(arena, known),
-        bool(program.may_fail), fallback, t.registers.get(_STATE, -1), torch.set_rng_state,
+        len(program.inputs), len(t.registers), t.known, len(t.unknown), compute, settled(t.rows), settled(checks),
+        settled(steps), tuple(outputs), tuple(t.constants), settled(arena),
+        bool(program.may_fail and target.draws_again), fallback, t.registers.get(_STATE, -1), torch.set_rng_state,
+        target.facts,
     )  # fmt: skip
 
 
@@ -151,7 +203,7 @@ def _draws(target: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
-def _note_state(t: _Tables, tape_of_call: Callable[[Any], Any]) -> Any:
+def _note_state(t: Tables, tape_of_call: Callable[[Any], Any]) -> Any:
     noting = SimpleNamespace(target=torch.get_rng_state, args=(), kwargs={}, reads=[], parts=None, label="its state")
     return (n.HOST_CALL, (), (t.register(_STATE),), (), 0, tape_of_call(noting))
 
@@ -183,7 +235,7 @@ def _check_order(program: Any, plan: Any, constants: Mapping[str, Any]) -> None:
         made.update(step.writes)
 
 
-def _check(t: _Tables, name: str, touched: set[str]) -> Any:
+def _check(t: Tables, name: str, touched: set[str], target: Any) -> Any:
     """What is compared with an input in each call, before anything is touched."""
     place = t.program.places.get(name)
     if place is None:
@@ -191,14 +243,16 @@ def _check(t: _Tables, name: str, touched: set[str]) -> Any:
     reach = t.slot(_reach(place)) if name in touched else -1
     slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides))
     written = int(name in t.program.written)
-    return (t.register(name), _code(place.dtype), reach, place.dtype.itemsize, slots, written)
+    return (t.register(name), dtype_code(place.dtype), reach, place.dtype.itemsize, slots, written, target.kind(name))
 
 
-def _expect(t: _Tables, name: str) -> Any:
+def _expect(t: Tables, name: str, target: Any) -> Any:
     """The same for what a call gave, before a kernel touches it."""
     place = t.program.places[name]
     slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides))
-    numbers = (t.register(name), _code(place.dtype), t.slot(_reach(place)), place.dtype.itemsize)
+    numbers = (
+        t.register(name), dtype_code(place.dtype), t.slot(_reach(place)), place.dtype.itemsize, target.kind(name),
+    )  # fmt: skip
     return (n.HOST_EXPECT, slots, (), numbers, 0, _restrided)
 
 
@@ -206,10 +260,10 @@ def _restrided(tensor: Any, sizes: list[int], strides: list[int], itemsize: int)
     """What an operator gave, with the strides that its meta kernel had promised."""
     if list(tensor.shape) != sizes or tensor.element_size() != itemsize:
         raise Unexpected(f"an operator gave {tuple(tensor.shape)} of {tensor.dtype}, not {tuple(sizes)}")
-    return torch.empty_strided(sizes, strides, dtype=tensor.dtype).copy_(tensor)
+    return torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-def _alias(t: _Tables, step: Any) -> Any:
+def _alias(t: Tables, step: Any) -> Any:
     place = step.place
     slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides, place.offset))
     return (n.HOST_ALIAS, slots, (t.register(place.buffer),), (t.register(step.out), 0, len(place.sizes)), 0, None)
@@ -225,26 +279,18 @@ def _reach(place: Any) -> Size:
 
 
 @functools.cache
-def _code(dtype: torch.dtype) -> int:
+def dtype_code(dtype: torch.dtype) -> int:
     """The number of a type in torch's C functions."""
     return n.tensor_numbers(torch.empty(0, dtype=dtype))[0]
 
 
-def _allocate(t: _Tables, name: str) -> Any:
+def _allocate(t: Tables, name: str) -> Any:
     place = t.program.places[name]
     slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides))
-    return (n.HOST_ALLOCATE, slots, (), (t.register(name), _code(place.dtype), len(place.sizes)), 0, None)
+    return (n.HOST_ALLOCATE, slots, (), (t.register(name), dtype_code(place.dtype), len(place.sizes)), 0, None)
 
 
-def _launch(t: _Tables, step: Any, made: Compiled) -> Any:
-    if len(step.buffers) > MOST or len(made.sizes) > MOST:
-        raise NotCompiled(f"a kernel with {len(step.buffers)} buffers and {len(made.sizes)} sizes")
-    numbers = (t.slot(made.count), t.slot(made.work), t.slot(made.scratch), made.align)
-    sizes = tuple(map(t.slot, made.sizes))
-    return (n.HOST_KERNEL, tuple(map(t.buffer, step.buffers)), sizes, numbers, made.address, made)
-
-
-def _gemm(t: _Tables, step: Any) -> Any:
+def _gemm(t: Tables, step: Any) -> Any:
     out, a, b = step.out, step.a, step.b
     m, k = a.sizes[-2:]
     columns = b.sizes[-1]
@@ -264,7 +310,7 @@ def _gemm(t: _Tables, step: Any) -> Any:
     return (n.HOST_GEMM, buffers, tuple(map(t.slot, numbers)), flags, 0, None)
 
 
-def _small_gemm(t: _Tables, shape: small_gemm.Shape, buffers: tuple[int, ...], sizes: tuple[Size, ...]) -> Any:
+def _small_gemm(t: Tables, shape: small_gemm.Shape, buffers: tuple[int, ...], sizes: tuple[Size, ...]) -> Any:
     code = compile_small_gemm(shape)
     columns, k = sizes[-1], sizes[0]
     numbers = (t.slot(small_gemm.units(shape, columns)), t.slot(columns * k), t.slot(0), 1)
@@ -283,12 +329,12 @@ def _at_least(number: Size, limit: Size) -> bool:
     return number >= limit if isinstance(number, int) and isinstance(limit, int) else bool(number == limit)
 
 
-def _call(t: _Tables, step: Any, tape: Any, touched: set[str]) -> list[Any]:
+def _call(t: Tables, step: Any, tape: Any, touched: set[str], target: Any) -> list[Any]:
     if len(step.reads) > MOST or len(step.outs) > MOST:
         raise NotCompiled(f"a call with {len(step.reads)} operands")
     call = (n.HOST_CALL, tuple(map(t.register, step.reads)), tuple(map(t.register, step.outs)), (), 0, tape)
     looked_at = step.outs if not is_torchs_own(step.target) else [name for name in step.outs if name in touched]
-    return [call, *[_expect(t, name) for name in looked_at if name in t.program.places]]
+    return [call, *[_expect(t, name, target) for name in looked_at if name in t.program.places]]
 
 
 def is_available() -> str | None:
