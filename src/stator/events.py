@@ -193,6 +193,14 @@ class NotGenerated(Event):
 
 
 @dataclass(frozen=True)
+class NotCaptured(Event):
+    """A graph was to be launched as a CUDA graph, but its kernels are launched one by one."""
+
+    part: str  # "forward" or "backward"
+    why: str
+
+
+@dataclass(frozen=True)
 class RanPlain(Event):
     """A call ran as plain Python."""
 

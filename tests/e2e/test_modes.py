@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,6 +14,7 @@ from torch._inductor import config
 from torch._subclasses import FakeTensorMode
 
 import stator
+from stator import events
 from stator.backends import cuda_graphs, inductor, native
 from stator.backends.registry import look_up
 
@@ -123,23 +127,31 @@ def test_benchmarks_are_not_run_in_the_background():
     assert counts(compiled) == (1, 2, 0)
 
 
-def test_native_hands_graphs_on_a_gpu_to_inductor(monkeypatch):
+def test_native_keeps_graphs_on_a_gpu_and_says_what_it_lacks():
     told = []
-
-    def look_up(name, mode):
-        return name, lambda gm, example_inputs: told.append((name, mode)) or gm.forward
-
-    monkeypatch.setattr(native, "look_up", look_up)
+    end = events.subscribe(told.append, events.NotGenerated)
     with FakeTensorMode():
         x = torch.empty(2, device="cuda")
     gm = torch.fx.symbolic_trace(lambda x: (x + 1,))
-    native.compile_graph(gm, [x])
-    native.in_mode("reduce-overhead")(gm, [x])
-    native.compile_graph(gm, [rand(0)])
-    assert told == [("inductor", None), ("inductor", "reduce-overhead")]
+    try:
+        for compile_graph in (native.compile_graph, native.in_mode("reduce-overhead")):
+            compiled = compile_graph(gm, [x])
+            if not torch.cuda.is_available():
+                assert torch.equal(compiled(rand(0))[0], rand(0) + 1), "the plain graph"
+    finally:
+        end()
+    if not torch.cuda.is_available():
+        assert [(event.part, "CUDA" in event.why) for event in told] == [("forward", True)] * 2
 
 
 # -- CUDA graphs, on tensors of the CPU: what a capture would do is done by calling the function again
+
+
+def at_its_address(value):
+    """The same memory, which this does not keep alive."""
+    reach = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+    raw = (ctypes.c_uint8 * (reach * value.element_size())).from_address(value.data_ptr())
+    return torch.frombuffer(raw, dtype=value.dtype).as_strided(value.shape, value.stride())
 
 
 class Again:
@@ -149,24 +161,21 @@ class Again:
 
     def __init__(self, run, inputs):
         type(self).made += 1
-        self._run, self._inputs = run, list(inputs)
+        self._run, self._inputs = run, list(map(at_its_address, inputs))
         self.outputs = run(list(inputs))
         self._written = list(self.outputs)
 
     def keep(self, *memory):
         self.outputs = ()
 
-    def begin(self):
-        pass
+    def inside(self):
+        return contextlib.nullcontext()
 
     def replay(self):
         type(self).replays += 1
         for memory, value in zip(self._written, self._run(list(self._inputs)), strict=True):
             if memory is not value:
                 memory.copy_(value)
-
-    def end(self):
-        pass
 
     @staticmethod
     def is_possible():
@@ -291,15 +300,95 @@ def test_what_cannot_be_captured_runs_as_it_is(again, odd):
     assert again.replays == (odd == "strides")  # the second call was captured, the third looks otherwise
 
 
+def test_results_that_die_soon_are_given_away_as_they_are(again):
+    weight = rand(0)
+    replayed = cuda_graphs.Replayed(boxed(lambda x, w: (x * w, x + w)), again, kept=[1])
+    places = []
+    for seed in range(6):
+        x = rand(seed)
+        copy, kept = replayed([x, weight])
+        assert torch.equal(copy, x * weight) and torch.equal(kept, x + weight)
+        places.append(kept.data_ptr())
+        del copy, kept
+    assert len(set(places[1:])) == 1, "the same memory, from the capture on"
+    assert (again.made, again.replays) == (1, 5)
+
+
+@pytest.mark.parametrize("holder", ["itself", "a view", "an alias"])
+def test_a_result_that_is_alive_is_not_written_to(again, holder):
+    weight, held, wanted = rand(0), [], []
+    replayed = cuda_graphs.Replayed(boxed(lambda x, w: (x + w,)), again, kept=[0])
+    for seed in range(6):
+        x = rand(seed)
+        (kept,) = replayed([x, weight])
+        assert torch.equal(kept, x + weight)
+        held.append({"itself": kept, "a view": kept[1:], "an alias": kept.detach()}[holder])
+        wanted.append((x + weight)[1:] if holder == "a view" else x + weight)
+        del kept
+    assert all(map(torch.equal, held, wanted))
+    assert again.replays == 1, "the first that was given away lives, so the others ran as they are"
+    held.clear()
+    x = rand(9)
+    assert torch.equal(replayed([x, weight])[0], x + weight)
+    assert again.replays == 2
+
+
+def test_where_results_live_long_they_become_copies(again):
+    weight, held = rand(0), []
+    replayed = cuda_graphs.Replayed(boxed(lambda x, w: (x + w,)), again, kept=[0])
+    inputs = [rand(seed) for seed in range(20)]
+    for x in inputs:
+        held.append(replayed([x, weight])[0])
+    assert all(torch.equal(got, x + weight) for got, x in zip(held, inputs, strict=True))
+    assert again.replays > 5 and again.made == 2
+
+
+def test_a_backward_reads_what_its_forward_keeps_where_it_lies(again):
+    weight = torch.nn.Parameter(rand(0))
+    forward = cuda_graphs.Replayed(boxed(lambda x, w: (x * w, x + w)), again, kept=[1])
+    backward = cuda_graphs.Replayed(boxed(lambda kept, w, g: (g * kept, g * w)), again, kept=[0, 1])
+    with torch.no_grad():
+        for seed in range(6):
+            x, tangent = rand(seed), rand(seed + 50)
+            result, kept = forward([x, weight])
+            assert torch.equal(result, x * weight)
+            one, other = backward([kept, weight, tangent])
+            assert torch.equal(one, tangent * (x + weight)) and torch.equal(other, tangent * weight)
+            del kept, one, other
+        assert again.made == 2 and again.replays == 10
+        assert backward._copied == (2,), "the tangent alone is copied"
+        first = forward([rand(1), weight])  # two forwards before their backwards
+        second = forward([rand(2), weight])
+        for seed, (_, kept) in ((1, first), (2, second)):
+            tangent = rand(seed + 70)
+            one, other = backward([kept, weight, tangent])
+            assert torch.equal(one, tangent * (rand(seed) + weight)) and torch.equal(other, tangent * weight)
+            del kept, one, other
+        assert again.made == 2, "the second one ran as it is"
+
+
+def test_a_parameter_that_moves_is_read_at_its_new_place(again):
+    weight = torch.nn.Parameter(rand(0))
+    replayed = cuda_graphs.Replayed(boxed(lambda x, w: (x * w,)), again)
+    x = rand(1)
+    with torch.no_grad():
+        for step in range(8):
+            if step in (3, 6):
+                weight.data = rand(20 + step)
+            (got,) = replayed([x, weight])
+            assert torch.equal(got, x * weight)
+    assert again.made == 3 and replayed._copied == ()
+
+
 def test_graphs_that_are_not_captured():
     seen = []
 
     def look(module, example_inputs):
-        seen.append(cuda_graphs.is_capturable(module, example_inputs))
+        seen.append(cuda_graphs.why_not_capturable(module, example_inputs))
         return module
 
     stator.autograd.aot_function(lambda x: x.sin(), look)(rand(0))
-    assert seen == [False]  # not on a GPU
+    assert seen == ["it is not on one GPU alone"]
 
 
 # -- on a GPU
@@ -338,7 +427,7 @@ def test_a_graph_is_captured_and_two_forwards_come_before_their_backwards(monkey
             super().__init__(run, inputs)
             made.append(self)
 
-    monkeypatch.setattr(cuda_graphs.Replayed.__init__, "__defaults__", (Counted,))
+    monkeypatch.setattr(cuda_graphs.Replayed.__init__, "__defaults__", (Counted, ()))
     fn = lambda x, w: torch.tanh(x @ w)  # noqa: E731
     compiled = stator.compile(fn, mode="reduce-overhead")
     weight = rand(0, 8, 8).cuda().requires_grad_()

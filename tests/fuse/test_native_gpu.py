@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 import stator
 from stator import events
-from stator.backends import native
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -36,7 +35,7 @@ def on_gpu(make: Callable[[int], Sequence[Any]], dtype: torch.dtype | None = Non
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name: str) -> None:
     fn, make = PROGRAMS[name]
-    seen = compare(fn, on_gpu(make), backend=native.on_any_device)
+    seen = compare(fn, on_gpu(make), backend="native")
     assert seen.kernels > 0 and seen.gemms == 0
 
 
@@ -44,7 +43,7 @@ def test_programs(name: str) -> None:
 @pytest.mark.parametrize("name", ["chain", "softmax", "layer norm", "mlp", "sums", "transposed"])
 def test_narrow_floats(name: str, dtype: torch.dtype) -> None:
     fn, make = PROGRAMS[name]
-    assert compare(fn, on_gpu(make, dtype), grads=False, backend=native.on_any_device).kernels > 0
+    assert compare(fn, on_gpu(make, dtype), grads=False, backend="native").kernels > 0
 
 
 def test_dynamic_sizes() -> None:
@@ -52,7 +51,7 @@ def test_dynamic_sizes() -> None:
         return torch.softmax(x * 2, -1), x.sum(0)
 
     made = on_gpu(lambda seed: [rand(seed, 3 + 5 * seed, 16 * (seed + 1))])
-    assert compare(fn, made, dynamic=True, backend=native.on_any_device).kernels > 0
+    assert compare(fn, made, dynamic=True, backend="native").kernels > 0
 
 
 class Generated:
@@ -105,7 +104,7 @@ def test_modules_train_as_eager(module: type[nn.Module], shape: tuple[int, ...])
     plain, other = module().cuda(), module().cuda()
     other.load_state_dict(plain.state_dict())
     with Generated() as seen:
-        compiled = stator.compile(other, backend=native.on_any_device)
+        compiled = stator.compile(other, backend="native")
         for seed in range(4):
             x = rand(seed, *shape, grad=False).cuda()
             losses = []
@@ -129,7 +128,7 @@ def test_streams_threads_and_earlier_results() -> None:
 
     w = rand(0, 64, 64, grad=False).cuda()
     with Generated() as seen:
-        compiled = stator.compile(fn, backend=native.on_any_device)
+        compiled = stator.compile(fn, backend="native")
         first = compiled(rand(1, 32, 64, grad=False).cuda(), w)
         kept = first.clone()
         wrong: list[str] = []
@@ -157,7 +156,7 @@ def test_an_index_out_of_range_is_an_error_at_the_next_synchronisation() -> None
     script = """
 import torch, stator
 from stator.backends import native
-compiled = stator.compile(lambda w, i: torch.nn.functional.embedding(i, w) * 2, backend=native.on_any_device)
+compiled = stator.compile(lambda w, i: torch.nn.functional.embedding(i, w) * 2, backend="native")
 w, good = torch.randn(10, 6, device="cuda"), torch.tensor([1, 2, 9], device="cuda")
 for _ in range(3):
     assert torch.equal(compiled(w, good), w[good] * 2)
@@ -174,7 +173,7 @@ except RuntimeError as error:
 
 def test_tensors_of_the_cpu_in_a_graph_on_the_gpu() -> None:
     scale = torch.tensor(3.0)
-    compiled = stator.compile(lambda x: x * scale + 1, backend=native.on_any_device)
+    compiled = stator.compile(lambda x: x * scale + 1, backend="native")
     for seed in range(3):
         x = rand(seed, 5, grad=False).cuda()
         torch.testing.assert_close(compiled(x), x * 3 + 1)

@@ -111,6 +111,7 @@ def compile_function(
     run = function.forward if isinstance(function, fx.GraphModule) else function
     tensors = sum(isinstance(value, torch.Tensor) for value in saved)
     original = Original(run, _as_copy(backward).forward if backward is not None and not tensors else None)
+    forward.meta["results"] = joint.plan.results  # what comes behind them is kept for the backward
     if backward is None:
         forward.meta["writes"] = _writes(joint)
     compiled = boxed(fw_compiler(forward, _examples(forward)))

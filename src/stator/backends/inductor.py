@@ -21,7 +21,7 @@ from ..errors import CannotDerive
 from ..support import background
 from ..support.op_namespaces import has_promised_sizes
 from . import eager
-from .cuda_graphs import Replayed, is_capturable
+from .cuda_graphs import Replayed, why_not_capturable
 from .floats import take_in_tensors
 
 _one_at_a_time = threading.RLock()  # the generator expects that
@@ -126,7 +126,10 @@ def _generate(
 
     if any(not node.users and has_promised_sizes(node) for node in module.graph.nodes):
         return make_boxed(module)  # the generator would leave the node out, whose sizes are to be compared
-    captures = captures and is_capturable(module, example_inputs)  # asked now: the generator changes the graph
+    part = "backward" if is_backward else "forward"
+    if captures and (why := why_not_capturable(module, example_inputs)) is not None:  # the generator changes the graph
+        captures = False
+        events.emit(events.NotCaptured(part, why))
     examples, numbers = take_in_tensors(module, example_inputs)
     _say_casts(module)
     # What the forward keeps must come with the strides that the backward was derived for, like every other output.
@@ -135,7 +138,6 @@ def _generate(
     output.meta["user_visible_output_idxs"] = [i for i, node in enumerate(returned) if node is not None]
     mode = next((value.fake_mode for value in example_inputs if hasattr(value, "fake_mode")), None)
     # The context is where the generator finds the `ShapeEnv`, and leaves the guards of what it has in its cache.
-    part = "backward" if is_backward else "forward"
     start = time.perf_counter()
     with (
         events.stage("generating code for the", part, lambda: len(module.graph.nodes)),

@@ -1,8 +1,9 @@
 """`backend="native"`: fused machine code, made in this process.
 
 Enters: a torch-level graph. Leaves: a callable. Forward and backward graphs, decomposed while they are traced, become
-loop programs (`fuse`), machine code and a host function each (`codegen`). What cannot be compiled runs operator by
-operator, as `aot_eager` does, and a log line says why. Graphs on other devices than the CPU go to TorchInductor.
+loop programs (`fuse`), machine code and a host function each (`codegen`), on the CPU and on NVIDIA GPUs. What cannot be
+compiled, and what is on other devices, runs operator by operator, as `aot_eager` does, and a log line says why. A mode
+makes CUDA graphs of the host functions on a GPU.
 """
 
 from __future__ import annotations
@@ -30,60 +31,55 @@ from ..fuse.split import split_reductions
 from ..fuse.views import NoMap
 from ..fuse.write import write_program
 from . import eager
+from .cuda_graphs import Replayed, why_not_capturable
 from .data_scalars import split
-from .registry import look_up
 from .tape import tape_of
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    return _compile(gm, example_inputs, None)
+    return _compile(gm, example_inputs, captures=False)
 
 
 class InMode:
-    """This backend; a mode is for those of its graphs that are not on the CPU."""
+    """This backend; modes are for graphs on a GPU."""
+
+    benchmarks = False  # nothing is timed
 
     def __init__(self, mode: str) -> None:
-        self._mode = mode
-        # As `inductor.InMode` has it, which takes seconds to import.
-        self.benchmarks = torch.cuda.is_available() and mode.startswith("max-autotune")
+        self._captures = mode in ("reduce-overhead", "max-autotune")
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        return _compile(gm, example_inputs, self._mode)
+        return _compile(gm, example_inputs, captures=self._captures)
 
 
 in_mode = functools.cache(InMode)  # one for each mode: functions compiled alike share their recordings
 
 
-def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], mode: str | None) -> Callable[..., Any]:
-    if any(isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "meta") for value in example_inputs):
-        return look_up("inductor", mode)[1](gm, example_inputs)
-    return on_any_device(gm, example_inputs)
-
-
-def on_any_device(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """As `compile_graph`, but graphs on a GPU stay here: their kernels are PTX, launched from Python (so far)."""
+def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], *, captures: bool) -> Callable[..., Any]:
     try:
         parts = split(gm, example_inputs)
         if parts is not None:
-            return parts.join(_derive(parts.rest, parts.examples))
-        return _derive(gm, example_inputs)
+            return parts.join(_derive(parts.rest, parts.examples, captures))
+        return _derive(gm, example_inputs, captures)
     except CannotDerive as why:
         events.emit(events.NotDerived(why))
         return eager.compile_graph(gm, example_inputs)
 
 
-def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any], captures: bool) -> Callable[..., Any]:
     return compile_function(
         gm,
         example_inputs,
-        fw_compiler=functools.partial(_generate, part="forward"),
-        bw_compiler=functools.partial(_generate, part="backward"),
+        fw_compiler=functools.partial(_generate, part="forward", captures=captures),
+        bw_compiler=functools.partial(_generate, part="backward", captures=captures),
         decompositions=decompositions(),
         with_devices=False,  # a meta tensor stands for one on the CPU
     )
 
 
-def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, part: str) -> Callable[..., Any]:
+def _generate(
+    module: fx.GraphModule, example_inputs: Sequence[Any], *, part: str, captures: bool = False
+) -> Callable[..., Any]:
     plain = make_boxed(module)
     start = time.perf_counter()
     try:
@@ -97,7 +93,21 @@ def _generate(module: fx.GraphModule, example_inputs: Sequence[Any], *, part: st
         return plain
     if events.listening(events.CodeGenerated):
         events.emit(_generated(module, program, example_inputs, part, time.perf_counter() - start))
-    return compiled
+    return _captured(module, example_inputs, compiled, part) if captures else compiled
+
+
+def _captured(
+    module: fx.GraphModule, example_inputs: Sequence[Any], compiled: Callable[..., Any], part: str
+) -> Callable[..., Any]:
+    """As a CUDA graph, if it can be one."""
+    if _device(module).type != "cuda":
+        return compiled
+    if (why := why_not_capturable(module, example_inputs)) is not None:
+        events.emit(events.NotCaptured(part, why))
+        return compiled
+    results: Any = module.graph.output_node().args[0]
+    first = 0 if part == "backward" else module.meta.get("results", len(results))
+    return Replayed(compiled, kept=range(first, len(results)))
 
 
 def _generated(

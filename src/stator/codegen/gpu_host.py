@@ -1,10 +1,10 @@
 """The host function of a graph on a GPU: what `host.build` needs to know of it.
 
-Enters: a `Program` (any object of that form: this room does not know `fuse`), and on which device each value is. Leaves:
-a target for `host.build`. Kernels go to the stream that is current in the call; buffers between them, and scratch
-memory, lie in one block of the caching allocator, which is taken anew in each call, so it is that stream's; library
-calls go through the dispatcher. Nothing waits for the device: numbers that lie on the CPU travel by value. A checked
-index that lies outside stops the kernel, as eager's assertion does: the next synchronisation raises.
+Enters: a `Program` (any object of that form: this room does not know `fuse`), and on which device each value is.
+Leaves: a target for `host.build`. Kernels go to the stream that is current in the call; buffers between them, and
+scratch memory, lie in one block of the caching allocator, which is taken anew in each call, so it is that stream's;
+library calls go through the dispatcher. Nothing waits for the device: numbers that lie on the CPU travel by value. A
+checked index that lies outside stops the kernel, as eager's assertion does: the next synchronisation raises.
 """
 
 from __future__ import annotations

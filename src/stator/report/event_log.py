@@ -32,6 +32,7 @@ KINDS: tuple[type[Event], ...] = (
     events.CodeGenerated,
     events.NotDerived,
     events.NotGenerated,
+    events.NotCaptured,
     events.InternalFailure,
 )
 

@@ -107,6 +107,10 @@ def _not_generated(event: events.NotGenerated) -> None:
     _log("output_code").warning("No machine code for a %s, it runs operator by operator: %s", event.part, event.why)
 
 
+def _not_captured(event: events.NotCaptured) -> None:
+    _log("output_code").info("No CUDA graph of a %s, its kernels are launched one by one: %s", event.part, event.why)
+
+
 def _graph_break(event: events.GraphBreak) -> None:
     _log("graph_breaks").info("%s", style.folded(f"Graph break in {event.reason.function}: {event.reason}"))
 
@@ -167,6 +171,7 @@ RARE: dict[type[Event], Callable[..., None]] = {
     events.BackwardDerived: _derived,
     events.NotDerived: _not_derived,
     events.NotGenerated: _not_generated,
+    events.NotCaptured: _not_captured,
     events.GraphBreak: _graph_break,
     events.CacheMiss: _miss,
     events.InternalFailure: _failure,

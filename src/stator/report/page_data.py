@@ -90,6 +90,7 @@ class _Story:
                 *map(_failure, self._chronicle.of(events.InternalFailure)),
                 *map(_not_derived, self._chronicle.of(events.NotDerived)),
                 *map(_not_generated, self._chronicle.of(events.NotGenerated)),
+                *map(_not_captured, self._chronicle.of(events.NotCaptured)),
             ],
             "timeline": timeline(self._chronicle.noted),
             "sources": [self._source(file, marks) for file, marks in self._marks.items()],
@@ -287,6 +288,10 @@ def _not_derived(event: events.NotDerived) -> Data:
 
 def _not_generated(event: events.NotGenerated) -> Data:
     return {"where": f"code of the {event.part}", "what": event.why, "path": None}
+
+
+def _not_captured(event: events.NotCaptured) -> Data:
+    return {"where": f"CUDA graph of the {event.part}", "what": event.why, "path": None}
 
 
 # --------------------------------------------------------------------------------------------------- timeline
