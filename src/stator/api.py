@@ -68,9 +68,9 @@ def compile(
     """Compile a function, a method or a module. Without `fn`: a decorator.
 
     The first call runs for real and is recorded; later calls are replayed where everything that was read is as before.
-    `backend="native"` makes machine code in this process; graphs on a GPU go to `"inductor"`, torch's generator.
+    `backend="native"` makes machine code in this process, for CPUs and NVIDIA GPUs; `"inductor"` is torch's generator.
     `mode`, for those: `"reduce-overhead"` launches the kernels of a graph on a GPU all at once, `"max-autotune"` does
-    too, and takes time to find the fastest kernels. Other backends have nothing to choose.
+    too, and `"inductor"` then takes time to find the fastest kernels. Other backends have nothing to choose.
     """
     if fn is None:
         return functools.partial(

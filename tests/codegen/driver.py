@@ -25,7 +25,7 @@ int fail_launch, contexts_set, modules, unloaded, launches, guards, freed, sets;
 P current, stream = (P)0xABC000000001;
 P last_function, last_stream;
 unsigned last_grid[6];
-char text[1 << 20];
+char text[1 << 24];
 int (*hook)(P function, P *params);
 int cuInit(unsigned f) { return f; }
 int cuDriverGetVersion(int *v) { *v = 12080; return 0; }

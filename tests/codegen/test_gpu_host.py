@@ -23,8 +23,9 @@ from driver import Driver
 
 import stator
 from stator import _native as n
+from stator import events
 from stator.backends import native
-from stator.codegen import gpu_scalar, host, ptx, sizes
+from stator.codegen import gpu_host, gpu_scalar, host, ptx, sizes
 from stator.codegen.gpu_host import Gpu
 from stator.fuse import evaluate, write
 from stator.fuse.decompose import decompositions
@@ -320,6 +321,56 @@ def test_tables_that_do_not_fit_are_refused() -> None:
             n.GpuKernel(wrong, 2, 1, lambda variant: (1,))  # type: ignore[arg-type]
     with pytest.raises(ValueError):
         n.GpuKernel((last,), 2, 1, None)  # type: ignore[arg-type]
+
+
+class Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = torch.nn.LayerNorm(64), torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)
+        self.first, self.words = torch.nn.Conv2d(3, 8, 3), torch.nn.Embedding(50, 64)
+
+    def forward(self, ids: Tensor, image: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        x = self.words(ids) * scale
+        x = x + self.down(F.gelu(self.up(self.norm(x))))
+        q = x.view(2, 5, 4, 16).transpose(1, 2)
+        x = F.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(2, 5, 64)
+        logits = x @ self.words.weight.t()
+        return F.cross_entropy(logits.view(10, 50), ids.view(10)), F.relu(self.first(image)).mean((2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_whole_graphs_become_host_functions(dtype: torch.dtype, driver: Driver, monkeypatch: Any) -> None:
+    """With the driver's stand-in, and tensors that say they are on a GPU."""
+    monkeypatch.setattr(gpu_host, "_keys", lambda kind: (1, 1))
+    told: list[Any] = []
+    ends = [events.subscribe(told.append, kind) for kind in (events.NotGenerated, events.NotDerived)]
+    made: list[Any] = []
+    ends.append(events.subscribe(made.append, events.CodeGenerated))
+    with torch._subclasses.FakeTensorMode():
+        layer = Layer()
+        for name, value in list(layer.named_parameters()):
+            at = layer.get_submodule(name.rpartition(".")[0])
+            there = torch.empty(value.shape, dtype=dtype, device="cuda")
+            setattr(at, name.rpartition(".")[2], torch.nn.Parameter(there, requires_grad=False))
+        args = [
+            torch.zeros(2, 5, dtype=torch.int64, device="cuda"),
+            torch.zeros(2, 3, 8, 8, dtype=dtype, device="cuda"),
+            torch.tensor(3.0),
+        ]
+        names = list(dict(layer.named_parameters()))
+
+        def whole(*given: Tensor) -> Any:
+            weights = dict(zip(names, given[3:], strict=True))
+            return torch.func.functional_call(layer, weights, given[:3])
+
+        graph = make_fx(whole, decomposition_table=decompositions())(*args, *layer.parameters())
+        graph.graph.eliminate_dead_code()
+        inputs = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+    native._generate(graph, inputs, part="forward")
+    for end in ends:
+        end()
+    assert [event.part for event in made] == ["forward"] and not told, told
+    assert driver.count("modules") == 1
 
 
 def test_devices_of_a_graph() -> None:
