@@ -58,7 +58,7 @@ class _Device:
 
     def __init__(self, device: torch.device) -> None:
         self.aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._over = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._last: Any = None  # the stream of the last replay
 
