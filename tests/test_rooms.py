@@ -18,7 +18,7 @@ from stator.watch.observe import policy
 SOURCE = Path(__file__).parents[1] / "src" / "stator"
 
 # Plain data that every room may use.
-GROUND = {"options", "errors", "events", "recording", "source_lines", "support"}
+GROUND = {"options", "errors", "events", "guard_codes", "recording", "source_lines", "support"}
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
 BELOW_BUILD = GROUND | STAGES | {"_native", "reporting", "verify"}
 BELOW_PIPELINE = BELOW_BUILD | {"build", "calling", "async_compile"}
@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "source_lines": set(),
     "errors": {"source_lines"},
     "events": {"errors"},
-    "recording": {"errors", "_native"},  # origins are made in C
+    "guard_codes": set(),
+    "recording": {"errors", "guard_codes", "_native"},  # origins are made in C
     "support": {"recording", "support"},
     # stages: their own room and the ground; C is mechanism for all of them
     "watch": GROUND | {"watch", "_native"},

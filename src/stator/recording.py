@@ -6,13 +6,14 @@ hold on them again, the graph, the effects, and how to rebuild the result. Nothi
 
 from __future__ import annotations
 
-import enum
 import os
 import types
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ._native import Origin as Origin  # how to reach an outside value again; in C, since a run makes thousands
+from .guard_codes import Edge as Edge
+from .guard_codes import Fact as Fact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,20 +29,6 @@ if TYPE_CHECKING:
 _MODULE_CALL = os.path.join("torch", "nn", "modules", "module.py:")
 
 
-class Edge(enum.IntEnum):
-    """How a value is reached from its parent's value."""
-
-    LOCAL = 0  # argument slot `key = (index, name)` of the root; no parent
-    CONST = 1  # the object `key` itself (a class, a globals dict, a module); no parent
-    ATTR = 2  # getattr(parent, key), used only for names that run no user code (`__dict__`, `cell_contents`, …)
-    ITEM = 3  # parent[key] of a builtin container (or of the container base of a subclass)
-    MRO = 4  # the entry `key` in the class dicts of parent's MRO, no descriptor invoked
-    SUPER = 5  # likewise, behind class key[0] in the MRO; name key[1]
-    SLOT = 6  # key.__get__(parent) of a C descriptor `key`
-    CALL = 7  # parent(*key): cached functions, weak references, state readers
-    KEYED = 8  # parent[k] of a dict, where k is the value of the origin `key`: an object, found by its identity
-
-
 class Instruction(Protocol):
     """One of the program that ran (a probe is one)."""
 
@@ -54,30 +41,6 @@ class Instruction(Protocol):
 # What made a guard necessary: an instruction; if it is in code of Python or torch, with the one in the user's code that
 # led there.
 Place = Instruction | tuple[Instruction, Instruction]
-
-
-class Fact(enum.IntEnum):
-    """What a check asks of a value."""
-
-    TYPE = 0  # type(v) is expected
-    EQUAL = 1  # same type and value, deep for tuples
-    IS = 2  # v is expected
-    TENSOR = 3  # TensorFacts hold
-    LEN = 4  # len(v) == expected
-    KEYS = 5  # tuple(v) == expected (dict or set, in order)
-    HAS = 6  # expected in v
-    LACKS = 7  # expected not in v
-    CODE = 8  # v.__code__, v.__globals__ are expected[0], expected[1]
-    SAME = 9  # v is the value of the origin with index `expected`
-    OTHER = 10  # v is not the value of the origin with index `expected`
-    SPECIALS = 11  # the special methods of class v are as in expected (version, {name: object})
-    NO_ENTRY = 12  # the MRO of class v has no entry `expected`
-    UNSET = 13  # cell v is empty
-    VALUE = 16  # the number or text that v is, as an instance of a subclass of expected[0], is expected[1]
-    UNHOOKED = 15  # a call of module v comes to `forward` at once
-    NO_SLOT = 14  # the slot whose descriptor is expected is empty
-    HAS_KEYED = 17  # expected: two origins, a dict and an object, of which v is the later; the object is a key of it
-    LACKS_KEYED = 18  # it is none
 
 
 class Check(NamedTuple):

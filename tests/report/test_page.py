@@ -17,7 +17,7 @@ from torch import nn
 
 import stator
 from stator.recording import Fact
-from stator.replay.guard_text import KINDS
+from stator.replay.guard_facts import FACTS
 from stator.report.page import embedded, render
 
 needs_browser = pytest.mark.skipif(EXECUTABLE is None, reason=WHY_NOT)
@@ -98,7 +98,7 @@ def test_guards_come_with_origin_and_line(net_page: Path) -> None:
 
 
 def test_every_guard_is_of_some_kind() -> None:
-    assert set(KINDS) == set(Fact)
+    assert set(FACTS) == set(Fact)
 
 
 def test_recompilations_say_why(net_page: Path) -> None:

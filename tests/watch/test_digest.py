@@ -68,27 +68,27 @@ def set_code(function: Any) -> None:
 
 
 EDGES: dict[str, tuple[Any, dict[str, Any], Any]] = {
-    "key": ({"k": [1]}, {"edge": n.EDGE_KEY, "key": "k"}, lambda o: o.update(k=[2])),
-    "key of many kinds": ({1: 0, "k": [1]}, {"edge": n.EDGE_KEY, "key": "k"}, lambda o: o.update(k=[2])),
-    "item of a list": ([[1], [2]], {"edge": n.EDGE_INDEX, "number": 1}, lambda o: o.__setitem__(1, [3])),
-    "a longer list": ([[1], [2]], {"edge": n.EDGE_INDEX, "number": 1}, lambda o: o.append([3])),
-    "a shorter list": ([[1], [2]], {"edge": n.EDGE_INDEX, "number": 1}, lambda o: o.pop()),
-    "member": (slotted(), {"edge": n.EDGE_MEMBER, "key": Slots.a}, lambda o: setattr(o, "a", [6])),
-    "deleted member": (slotted(), {"edge": n.EDGE_MEMBER, "key": Slots.a}, lambda o: delattr(o, "a")),
+    "key": ({"k": [1]}, {"edge": n.FETCH_KEY, "key": "k"}, lambda o: o.update(k=[2])),
+    "key of many kinds": ({1: 0, "k": [1]}, {"edge": n.FETCH_KEY, "key": "k"}, lambda o: o.update(k=[2])),
+    "item of a list": ([[1], [2]], {"edge": n.FETCH_INDEX, "number": 1}, lambda o: o.__setitem__(1, [3])),
+    "a longer list": ([[1], [2]], {"edge": n.FETCH_INDEX, "number": 1}, lambda o: o.append([3])),
+    "a shorter list": ([[1], [2]], {"edge": n.FETCH_INDEX, "number": 1}, lambda o: o.pop()),
+    "member": (slotted(), {"edge": n.FETCH_MEMBER, "key": Slots.a}, lambda o: setattr(o, "a", [6])),
+    "deleted member": (slotted(), {"edge": n.FETCH_MEMBER, "key": Slots.a}, lambda o: delattr(o, "a")),
     "defaults": (
         function_with([1]),
-        {"edge": n.EDGE_FUNCTION, "number": n.PART_DEFAULTS},
+        {"edge": n.FETCH_FUNCTION, "number": n.PART_DEFAULTS},
         lambda o: setattr(o, "__defaults__", ([2],)),
     ),
     "no defaults": (
         function_with([1]),
-        {"edge": n.EDGE_FUNCTION, "number": n.PART_DEFAULTS},
+        {"edge": n.FETCH_FUNCTION, "number": n.PART_DEFAULTS},
         lambda o: setattr(o, "__defaults__", None),
     ),
-    "code": (function_with([1]), {"edge": n.EDGE_FUNCTION, "number": n.PART_CODE}, set_code),
-    "cell": (types.CellType([1]), {"edge": n.EDGE_CELL}, lambda o: setattr(o, "cell_contents", [2])),
-    "emptied cell": (types.CellType([1]), {"edge": n.EDGE_CELL}, lambda o: delattr(o, "cell_contents")),
-    "namespace": (Thing(x=1), {"edge": n.EDGE_NAMESPACE}, lambda o: setattr(o, "__dict__", {"x": 2})),
+    "code": (function_with([1]), {"edge": n.FETCH_FUNCTION, "number": n.PART_CODE}, set_code),
+    "cell": (types.CellType([1]), {"edge": n.FETCH_CELL}, lambda o: setattr(o, "cell_contents", [2])),
+    "emptied cell": (types.CellType([1]), {"edge": n.FETCH_CELL}, lambda o: delattr(o, "cell_contents")),
+    "namespace": (Thing(x=1), {"edge": n.FETCH_NAMESPACE}, lambda o: setattr(o, "__dict__", {"x": 2})),
 }
 
 
@@ -96,7 +96,7 @@ def below(edge: dict[str, Any]) -> list[dict[str, Any]]:
     """The value is reached from an entry of a dict: nothing in the way is an argument of the call."""
     return [
         root(version=n.VERSION_DICT),
-        {"edge": n.EDGE_KEY, "parent": 0, "key": "owner"},
+        {"edge": n.FETCH_KEY, "parent": 0, "key": "owner"},
         {**edge, "parent": 1},
     ]
 
@@ -128,19 +128,19 @@ EMPTY = types.CellType()
 
 # what is checked, of which value, and a change after which it does not hold
 FACTS: dict[str, tuple[int, Any, Any, Any]] = {
-    "type": (n.FACT_TYPE, Left, Left(), lambda o: setattr(o, "__class__", Right)),
-    "length of a list": (n.FACT_LEN, 1, [1], lambda o: o.append(2)),
-    "length of a set": (n.FACT_LEN, 1, {1}, lambda o: o.add(2)),
-    "keys of a set": (n.FACT_KEYS, (1,), {1}, lambda o: (o.clear(), o.add(2))),
-    "code": (n.FACT_CODE, closed(FUNCTION), FUNCTION, set_code),
-    "unset": (n.FACT_UNSET, None, EMPTY, lambda o: setattr(o, "cell_contents", 1)),
-    "no slot": (n.FACT_NO_SLOT, Slots.b, slotted(), lambda o: setattr(o, "b", 1)),
+    "type": (n.CHECK_TYPE, Left, Left(), lambda o: setattr(o, "__class__", Right)),
+    "length of a list": (n.CHECK_LEN, 1, [1], lambda o: o.append(2)),
+    "length of a set": (n.CHECK_LEN, 1, {1}, lambda o: o.add(2)),
+    "keys of a set": (n.CHECK_KEYS, (1,), {1}, lambda o: (o.clear(), o.add(2))),
+    "code": (n.CHECK_CODE, closed(FUNCTION), FUNCTION, set_code),
+    "unset": (n.CHECK_UNSET, None, EMPTY, lambda o: setattr(o, "cell_contents", 1)),
+    "no slot": (n.CHECK_NO_SLOT, Slots.b, slotted(), lambda o: setattr(o, "b", 1)),
 }
 
 
 def test_every_fact() -> None:
     for name, (fact, expected, owner, change) in FACTS.items():
-        rows = below({"edge": n.EDGE_INDEX, "number": 0, "checks": [(fact, n.LIVE, expected)]})
+        rows = below({"edge": n.FETCH_INDEX, "number": 0, "checks": [(fact, n.LIVE, expected)]})
         table = {"owner": [owner]}
         guards = make(*rows, wanted=(2,))
         assert warm(guards, table) == (owner,), name
@@ -153,12 +153,12 @@ def test_hooks() -> None:
     for name in names:
         module = Thing(**{each: OrderedDict() for each in names})
         rows = [
-            root(checks=[(n.FACT_TYPE, n.LIVE, Thing)]),
+            root(checks=[(n.CHECK_TYPE, n.LIVE, Thing)]),
             {
-                "edge": n.EDGE_NAMESPACE,
+                "edge": n.FETCH_NAMESPACE,
                 "parent": 0,
                 "version": n.VERSION_DICT,
-                "checks": [(n.FACT_UNHOOKED, n.LIVE, None)],
+                "checks": [(n.CHECK_UNHOOKED, n.LIVE, None)],
             },
         ]
         guards = make(*rows)
@@ -176,7 +176,7 @@ def test_hooks() -> None:
 
 def test_an_address_is_not_an_object() -> None:
     """Another number comes to lie where the checked one was; nothing but the list leads there."""
-    rows = below({"edge": n.EDGE_INDEX, "number": 0, "checks": [(n.FACT_EQUAL, n.FIXED, 1.5)]})
+    rows = below({"edge": n.FETCH_INDEX, "number": 0, "checks": [(n.CHECK_EQUAL, n.FIXED, 1.5)]})
     table: dict[str, Any] = {"owner": [float("1.5")]}
     guards = make(*rows, wanted=(2,))
     warm(guards, table)
@@ -195,11 +195,11 @@ def test_an_address_is_not_an_object() -> None:
 
 def tree_rows() -> list[dict[str, Any]]:
     return [
-        root(checks=[(n.FACT_TYPE, n.LIVE, Thing)]),
-        {"edge": n.EDGE_NAMESPACE, "parent": 0, "version": n.VERSION_DICT},
-        {"edge": n.EDGE_KEY, "parent": 1, "key": "table", "version": n.VERSION_DICT, "past": 1},
-        {"edge": n.EDGE_KEY, "parent": 2, "key": "a", "checks": [(n.FACT_EQUAL, n.FIXED, 1)]},
-        {"edge": n.EDGE_KEY, "parent": 2, "key": "b", "checks": [(n.FACT_LEN, n.LIVE, 1)]},
+        root(checks=[(n.CHECK_TYPE, n.LIVE, Thing)]),
+        {"edge": n.FETCH_NAMESPACE, "parent": 0, "version": n.VERSION_DICT},
+        {"edge": n.FETCH_KEY, "parent": 1, "key": "table", "version": n.VERSION_DICT, "past": 1},
+        {"edge": n.FETCH_KEY, "parent": 2, "key": "a", "checks": [(n.CHECK_EQUAL, n.FIXED, 1)]},
+        {"edge": n.FETCH_KEY, "parent": 2, "key": "b", "checks": [(n.CHECK_LEN, n.LIVE, 1)]},
     ]
 
 
@@ -227,7 +227,7 @@ def test_two_objects_in_turn() -> None:
 
 
 def test_what_changes_in_every_call_is_visited() -> None:
-    rows = [*tree_rows(), root(number=1, version=n.VERSION_DICT, checks=[(n.FACT_LEN, n.OWN, 1)])]
+    rows = [*tree_rows(), root(number=1, version=n.VERSION_DICT, checks=[(n.CHECK_LEN, n.OWN, 1)])]
     guards = make(*rows, wanted=(4, 5))
     thing = Thing(table={"a": 1, "b": [0]}, calls=0)
     for round in range(20):
@@ -306,7 +306,7 @@ def test_every_change_of_a_dict() -> None:
         for name, change in CHANGES.items():
             rows = [
                 root(version=n.VERSION_DICT, past=1),
-                {"edge": n.EDGE_KEY, "parent": 0, "key": "k", "checks": [(n.FACT_EQUAL, n.FIXED, 1)]},
+                {"edge": n.FETCH_KEY, "parent": 0, "key": "k", "checks": [(n.CHECK_EQUAL, n.FIXED, 1)]},
             ]
             if name == "exec" and kind is not dict:
                 continue
@@ -327,8 +327,8 @@ def test_every_change_of_an_attribute() -> None:
             for calls in (1, 2, WARM):
                 rows = [
                     root(),
-                    {"edge": n.EDGE_NAMESPACE, "parent": 0, "version": n.VERSION_DICT, "past": 1},
-                    {"edge": n.EDGE_KEY, "parent": 1, "key": "k", "checks": [(n.FACT_EQUAL, n.FIXED, 1)]},
+                    {"edge": n.FETCH_NAMESPACE, "parent": 0, "version": n.VERSION_DICT, "past": 1},
+                    {"edge": n.FETCH_KEY, "parent": 1, "key": "k", "checks": [(n.CHECK_EQUAL, n.FIXED, 1)]},
                 ]
                 thing = cls()
                 store(thing, 1)
@@ -344,7 +344,7 @@ def test_every_change_of_an_attribute() -> None:
 def test_a_dict_is_watched_until_it_changes_or_dies() -> None:
     if n.watched_dicts() is None:
         return
-    rows = [root(version=n.VERSION_DICT), {"edge": n.EDGE_KEY, "parent": 0, "key": "k"}]
+    rows = [root(version=n.VERSION_DICT), {"edge": n.FETCH_KEY, "parent": 0, "key": "k"}]
     guards = make(*rows, wanted=(1,))
     gc.collect()
     before = n.watched_dicts()
@@ -415,21 +415,21 @@ def describe(value: Any, rows: list[dict[str, Any]], at: int) -> None:
     cls = type(value)
     simple = not isinstance(value, (dict, list, tuple, Thing, types.CellType, Slots))
     lasting = n.LIVE if cls is Thing else n.FIXED
-    check = (n.FACT_EQUAL, n.FIXED, value) if simple else (n.FACT_TYPE, lasting, cls)
+    check = (n.CHECK_EQUAL, n.FIXED, value) if simple else (n.CHECK_TYPE, lasting, cls)
     rows[at]["checks"] = [check]
     kids: list[tuple[dict[str, Any], Any]] = []
     if cls is Thing:
-        rows.append({"edge": n.EDGE_NAMESPACE, "parent": at, "version": n.VERSION_DICT})
+        rows.append({"edge": n.FETCH_NAMESPACE, "parent": at, "version": n.VERSION_DICT})
         at, value = len(rows) - 1, vars(value)
     if isinstance(value, dict):
         rows[at]["version"] = n.VERSION_DICT
-        kids = [({"edge": n.EDGE_KEY, "key": key}, kid) for key, kid in value.items()]
+        kids = [({"edge": n.FETCH_KEY, "key": key}, kid) for key, kid in value.items()]
     elif isinstance(value, (list, tuple)):
-        kids = [({"edge": n.EDGE_INDEX, "number": index}, kid) for index, kid in enumerate(value)]
+        kids = [({"edge": n.FETCH_INDEX, "number": index}, kid) for index, kid in enumerate(value)]
     elif isinstance(value, types.CellType):
-        kids = [({"edge": n.EDGE_CELL}, value.cell_contents)]
+        kids = [({"edge": n.FETCH_CELL}, value.cell_contents)]
     elif isinstance(value, Slots):
-        kids = [({"edge": n.EDGE_MEMBER, "key": Slots.a}, value.a)]
+        kids = [({"edge": n.FETCH_MEMBER, "key": Slots.a}, value.a)]
     for row, kid in kids:
         rows.append({**row, "parent": at})
         describe(kid, rows, len(rows) - 1)
@@ -493,11 +493,11 @@ def test_random_trees() -> None:
 def late(*values: int, common: int = 300) -> list[dict[str, Any]]:
     """Many guards that all recordings have, then one per value in which they differ."""
     rows = [root(version=n.VERSION_DICT)]
-    entry = {"edge": n.EDGE_KEY, "parent": 0, "checks": [(n.FACT_LEN, n.LIVE, 1)]}
+    entry = {"edge": n.FETCH_KEY, "parent": 0, "checks": [(n.CHECK_LEN, n.LIVE, 1)]}
     rows += [{**entry, "key": f"k{i}"} for i in range(common)]
     for index, value in enumerate(values):
-        rows.append({"edge": n.EDGE_KEY, "parent": 0, "key": f"late{index}"})
-        rows.append({"edge": n.EDGE_INDEX, "parent": len(rows) - 1, "checks": [(n.FACT_EQUAL, n.FIXED, value)]})
+        rows.append({"edge": n.FETCH_KEY, "parent": 0, "key": f"late{index}"})
+        rows.append({"edge": n.FETCH_INDEX, "parent": len(rows) - 1, "checks": [(n.CHECK_EQUAL, n.FIXED, value)]})
     return rows
 
 

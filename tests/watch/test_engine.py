@@ -61,7 +61,7 @@ def make(*rows, wanted=(0,), relations=(), groups=(), asked=(), always=-1, ask=N
 
 
 def root(**more: Any) -> dict[str, Any]:
-    return {"edge": n.EDGE_LOCAL, "parent": -1, **more}
+    return {"edge": n.FETCH_LOCAL, "parent": -1, **more}
 
 
 def test_every_edge() -> None:
@@ -76,28 +76,28 @@ def test_every_edge() -> None:
         return thing
 
     cases = [
-        (n.EDGE_NAMESPACE, thing, None, 0, vars(thing)),
-        (n.EDGE_KEY, {"k": 3}, "k", 0, 3),
-        (n.EDGE_KEY, {1: 3, "k": 4, (1, 2): 5}, "k", 0, 4),
-        (n.EDGE_KEY, {"a": 1, 2: 3}, 2, 0, 3),
-        (n.EDGE_KEY, OrderedDict(a=2), "a", 0, 2),
-        (n.EDGE_INDEX, [1, 2], None, 1, 2),
-        (n.EDGE_INDEX, (1, 2), None, 0, 1),
-        (n.EDGE_MEMBER, slots, Slots.a, 0, 5),
-        (n.EDGE_FUNCTION, function, None, n.PART_DEFAULTS, (7,)),
-        (n.EDGE_FUNCTION, function, None, n.PART_CODE, function.__code__),
-        (n.EDGE_FUNCTION, function, None, n.PART_KWDEFAULTS, None),
-        (n.EDGE_CELL, function.__closure__[0], None, 0, thing),
-        (n.EDGE_SELF, [].append, None, 0, []),
-        (n.EDGE_MRO, bool, "bit_length", 0, int.__dict__["bit_length"]),
-        (n.EDGE_SUPER, bool, (bool, "__and__"), 0, int.__dict__["__and__"]),
-        (n.EDGE_CALL, sys.getrecursionlimit, None, 0, sys.getrecursionlimit()),
+        (n.FETCH_NAMESPACE, thing, None, 0, vars(thing)),
+        (n.FETCH_KEY, {"k": 3}, "k", 0, 3),
+        (n.FETCH_KEY, {1: 3, "k": 4, (1, 2): 5}, "k", 0, 4),
+        (n.FETCH_KEY, {"a": 1, 2: 3}, 2, 0, 3),
+        (n.FETCH_KEY, OrderedDict(a=2), "a", 0, 2),
+        (n.FETCH_INDEX, [1, 2], None, 1, 2),
+        (n.FETCH_INDEX, (1, 2), None, 0, 1),
+        (n.FETCH_MEMBER, slots, Slots.a, 0, 5),
+        (n.FETCH_FUNCTION, function, None, n.PART_DEFAULTS, (7,)),
+        (n.FETCH_FUNCTION, function, None, n.PART_CODE, function.__code__),
+        (n.FETCH_FUNCTION, function, None, n.PART_KWDEFAULTS, None),
+        (n.FETCH_CELL, function.__closure__[0], None, 0, thing),
+        (n.FETCH_SELF, [].append, None, 0, []),
+        (n.FETCH_MRO, bool, "bit_length", 0, int.__dict__["bit_length"]),
+        (n.FETCH_SUPER, bool, (bool, "__and__"), 0, int.__dict__["__and__"]),
+        (n.FETCH_CALL, sys.getrecursionlimit, None, 0, sys.getrecursionlimit()),
     ]
     for edge, owner, key, number, expected in cases:
         guards = make(root(), {"edge": edge, "parent": 0, "key": key, "number": number}, wanted=(1,))
         for _ in range(3):
             assert guards.check((owner,)) == (expected,), (edge, owner)
-        if edge != n.EDGE_CALL:
+        if edge != n.FETCH_CALL:
             assert guards.check((3.5,)) is None, (edge, "of something else")
             assert guards.failed == (1, -1)
 
@@ -115,26 +115,26 @@ def test_every_fact() -> None:
     full.a = 1
     code = (function.__code__, function.__globals__)
     cases = [
-        (n.FACT_TYPE, int, [1, 2], [True, 1.0, None]),
-        (n.FACT_IS, function, [function], [test_every_edge]),
-        (n.FACT_EQUAL, 1, [1], [True, 1.0, 2]),
-        (n.FACT_EQUAL, 10**30, [10**30], [10**30 + 1]),
-        (n.FACT_EQUAL, 0.0, [0.0], [-0.0, 0, 1e-300]),
-        (n.FACT_EQUAL, NAN, [NAN], [float("nan"), -NAN, 1.0]),
-        (n.FACT_EQUAL, "abc", ["".join("abc")], ["abd", "ab", b"abc"]),
-        (n.FACT_EQUAL, b"abc", [b"abc"], [b"abd", "abc"]),
-        (n.FACT_EQUAL, None, [None], [0, False]),
-        (n.FACT_EQUAL, True, [True], [1, False]),
-        (n.FACT_EQUAL, 1j, [1j], [1 + 1j, -1j]),
-        (n.FACT_EQUAL, (1, ("a", 2.0)), [(1, ("a", 2.0))], [(1, ("a", 2)), (1,), [1]]),
-        (n.FACT_LEN, 2, [[1, 2], (1, 2), {1: 1, 2: 2}, {1, 2}], [[1], ()]),
-        (n.FACT_KEYS, ("a", 1), [{"a": 0, 1: 0}], [{1: 0, "a": 0}, {"a": 0}, {"a": 0, True: 0}]),
-        (n.FACT_HAS, "a", [{"a": 1}, {"a": 1, 2: 3}], [{}, {"b": 1}, {1: 2}]),
-        (n.FACT_LACKS, "a", [{}, {"b": 1}, {1: 2}], [{"a": 1}]),
-        (n.FACT_CODE, code, [function], [test_every_edge]),
-        (n.FACT_NO_ENTRY, "nothing", [int], [type("T", (), {"nothing": 1})]),
-        (n.FACT_UNSET, None, [empty], [cell]),
-        (n.FACT_NO_SLOT, Slots.a, [Slots()], [full]),
+        (n.CHECK_TYPE, int, [1, 2], [True, 1.0, None]),
+        (n.CHECK_IS, function, [function], [test_every_edge]),
+        (n.CHECK_EQUAL, 1, [1], [True, 1.0, 2]),
+        (n.CHECK_EQUAL, 10**30, [10**30], [10**30 + 1]),
+        (n.CHECK_EQUAL, 0.0, [0.0], [-0.0, 0, 1e-300]),
+        (n.CHECK_EQUAL, NAN, [NAN], [float("nan"), -NAN, 1.0]),
+        (n.CHECK_EQUAL, "abc", ["".join("abc")], ["abd", "ab", b"abc"]),
+        (n.CHECK_EQUAL, b"abc", [b"abc"], [b"abd", "abc"]),
+        (n.CHECK_EQUAL, None, [None], [0, False]),
+        (n.CHECK_EQUAL, True, [True], [1, False]),
+        (n.CHECK_EQUAL, 1j, [1j], [1 + 1j, -1j]),
+        (n.CHECK_EQUAL, (1, ("a", 2.0)), [(1, ("a", 2.0))], [(1, ("a", 2)), (1,), [1]]),
+        (n.CHECK_LEN, 2, [[1, 2], (1, 2), {1: 1, 2: 2}, {1, 2}], [[1], ()]),
+        (n.CHECK_KEYS, ("a", 1), [{"a": 0, 1: 0}], [{1: 0, "a": 0}, {"a": 0}, {"a": 0, True: 0}]),
+        (n.CHECK_HAS, "a", [{"a": 1}, {"a": 1, 2: 3}], [{}, {"b": 1}, {1: 2}]),
+        (n.CHECK_LACKS, "a", [{}, {"b": 1}, {1: 2}], [{"a": 1}]),
+        (n.CHECK_CODE, code, [function], [test_every_edge]),
+        (n.CHECK_NO_ENTRY, "nothing", [int], [type("T", (), {"nothing": 1})]),
+        (n.CHECK_UNSET, None, [empty], [cell]),
+        (n.CHECK_NO_SLOT, Slots.a, [Slots()], [full]),
     ]
     for fact, expected, good, bad in cases:
         guards = make(root(checks=[(fact, n.LIVE, expected)]))
@@ -156,11 +156,11 @@ class Odd:
 
 
 def test_code_of_keys_is_never_run() -> None:
-    guards = make(root(), {"edge": n.EDGE_KEY, "parent": 0, "key": "k"}, wanted=(1,))
+    guards = make(root(), {"edge": n.FETCH_KEY, "parent": 0, "key": "k"}, wanted=(1,))
     assert guards.check(({Odd(): 1},)) is NotImplemented
     assert guards.check(({int: 1, "k": 2},)) == (2,)
     assert guards.check(({1.0: 1, b"k": 3, "k": 4},)) == (4,)
-    guards = make(root(), {"edge": n.EDGE_KEY, "parent": 0, "key": 1}, wanted=(1,))
+    guards = make(root(), {"edge": n.FETCH_KEY, "parent": 0, "key": 1}, wanted=(1,))
     assert guards.check(({1.0: 5},)) == (5,)
     assert guards.check(({True: 5},)) == (5,)
     assert guards.check(({"x": 5},)) is None
@@ -174,11 +174,11 @@ class Thing:
 def tree():
     """Guards on `thing.table["a"]` (a constant) and `thing.table["b"]` (a list whose length matters)."""
     return make(
-        root(checks=[(n.FACT_TYPE, n.LIVE, Thing)]),
-        {"edge": n.EDGE_NAMESPACE, "parent": 0, "version": n.VERSION_DICT},
-        {"edge": n.EDGE_KEY, "parent": 1, "key": "table", "version": n.VERSION_DICT, "past": 1},
-        {"edge": n.EDGE_KEY, "parent": 2, "key": "a", "checks": [(n.FACT_EQUAL, n.FIXED, 1)]},
-        {"edge": n.EDGE_KEY, "parent": 2, "key": "b", "checks": [(n.FACT_LEN, n.LIVE, 1)]},
+        root(checks=[(n.CHECK_TYPE, n.LIVE, Thing)]),
+        {"edge": n.FETCH_NAMESPACE, "parent": 0, "version": n.VERSION_DICT},
+        {"edge": n.FETCH_KEY, "parent": 1, "key": "table", "version": n.VERSION_DICT, "past": 1},
+        {"edge": n.FETCH_KEY, "parent": 2, "key": "a", "checks": [(n.CHECK_EQUAL, n.FIXED, 1)]},
+        {"edge": n.FETCH_KEY, "parent": 2, "key": "b", "checks": [(n.CHECK_LEN, n.LIVE, 1)]},
         wanted=(3, 4),
     )
 
@@ -234,8 +234,8 @@ def test_nothing_dangles() -> None:
 def test_classes_have_versions() -> None:
     cls = type("C", (), {"x": 1})
     guards = make(
-        {"edge": n.EDGE_CONST, "parent": -1, "key": cls, "version": n.VERSION_TYPE, "past": 1},
-        {"edge": n.EDGE_MRO, "parent": 0, "key": "x", "checks": [(n.FACT_EQUAL, n.FIXED, 1)]},
+        {"edge": n.FETCH_CONST, "parent": -1, "key": cls, "version": n.VERSION_TYPE, "past": 1},
+        {"edge": n.FETCH_MRO, "parent": 0, "key": "x", "checks": [(n.CHECK_EQUAL, n.FIXED, 1)]},
         wanted=(1,),
     )
     for _ in range(3):
@@ -275,7 +275,7 @@ def test_python_is_asked() -> None:
     assert guards.check((4,)) == (4, 5)
     assert asked == [((4,), False)]
     assert guards.check((40,)) is None and guards.failed == (3, 2)
-    doubt = make(root(checks=[(n.FACT_EQUAL, n.LIVE, range(3))]), asked=(0,), ask=lambda values, in_doubt: ())
+    doubt = make(root(checks=[(n.CHECK_EQUAL, n.LIVE, range(3))]), asked=(0,), ask=lambda values, in_doubt: ())
     assert doubt.check((range(3),)) == (range(3),)
     raising = make(root(), wanted=(-1,), asked=(0,), always=1, ask=lambda values, in_doubt: 1 / 0)
     assert raising.check((4,)) is NotImplemented
@@ -295,7 +295,7 @@ def test_versions_wait_for_the_answer() -> None:
 
     guards = make(
         root(version=n.VERSION_DICT, past=1),
-        {"edge": n.EDGE_KEY, "parent": 0, "key": "a", "checks": [(n.FACT_EQUAL, n.FIXED, 1)]},
+        {"edge": n.FETCH_KEY, "parent": 0, "key": "a", "checks": [(n.CHECK_EQUAL, n.FIXED, 1)]},
         wanted=(1,),
         asked=(0,),
         always=1,
@@ -310,24 +310,24 @@ def test_versions_wait_for_the_answer() -> None:
 
 
 def test_bad_data_is_refused() -> None:
-    good = node(n.EDGE_LOCAL, -1)
+    good = node(n.FETCH_LOCAL, -1)
     bad_rows = [
         node(99, -1),
-        node(n.EDGE_LOCAL, 0),
-        node(n.EDGE_KEY, -1, "k"),
-        node(n.EDGE_LOCAL, -1, past=7),
-        node(n.EDGE_LOCAL, -1, number=-1),
-        node(n.EDGE_LOCAL, -1, checks=[(99, n.LIVE, None)]),
-        node(n.EDGE_LOCAL, -1, checks=[(n.FACT_TYPE, n.LIVE, 3)]),
-        node(n.EDGE_LOCAL, -1, checks=[(n.FACT_TENSOR, n.LIVE, (1, 2))]),
-        node(n.EDGE_LOCAL, -1, checks=[(n.FACT_IS, n.FIXED, 1), (n.FACT_IS, n.LIVE, 1)]),
+        node(n.FETCH_LOCAL, 0),
+        node(n.FETCH_KEY, -1, "k"),
+        node(n.FETCH_LOCAL, -1, past=7),
+        node(n.FETCH_LOCAL, -1, number=-1),
+        node(n.FETCH_LOCAL, -1, checks=[(99, n.LIVE, None)]),
+        node(n.FETCH_LOCAL, -1, checks=[(n.CHECK_TYPE, n.LIVE, 3)]),
+        node(n.FETCH_LOCAL, -1, checks=[(n.CHECK_TENSOR, n.LIVE, (1, 2))]),
+        node(n.FETCH_LOCAL, -1, checks=[(n.CHECK_IS, n.FIXED, 1), (n.CHECK_IS, n.LIVE, 1)]),
         (1, 2),
         None,
     ]
     tries = [(STATE, [row], [], [], (), (), -1, None) for row in bad_rows]
     tries += [
-        (STATE, [good, node(n.EDGE_KEY, 0, 1.5, index=1)], [], [], (), (), -1, None),
-        (STATE, [good, node(n.EDGE_MEMBER, 0, int.real, index=1)], [], [], (), (), -1, None),
+        (STATE, [good, node(n.FETCH_KEY, 0, 1.5, index=1)], [], [], (), (), -1, None),
+        (STATE, [good, node(n.FETCH_MEMBER, 0, int.real, index=1)], [], [], (), (), -1, None),
         (STATE, [good], [(0, 1, True, 0, 0)], [], (), (), -1, None),
         (STATE, [good], [], [(0, 5)], (), (), -1, None),
         (STATE, [good], [], [], (3,), (), -1, None),
@@ -396,7 +396,7 @@ def test_a_call() -> None:
 def test_what_is_not_simple() -> None:
     with Without():
         n.set_quick(True, {}, object)
-        guards = make(root(checks=[(n.FACT_EQUAL, n.LIVE, 1)]))
+        guards = make(root(checks=[(n.CHECK_EQUAL, n.LIVE, 1)]))
         compiled, calls, _, shelf = quick(lambda a: "plain", guards, None)
         assert compiled(1) == (1,) and calls.pop() == "resume"
         assert compiled(2) == "plain" and calls.pop() == "fallback"
@@ -421,7 +421,9 @@ def test_the_shelf_keeps_order() -> None:
         shelf, hits = n.Shelf(), n.Count()
         for value in (1, 2, 3):
             shelf.add(value)
-            shelf.arm(value, make(root(checks=[(n.FACT_EQUAL, n.LIVE, value)])), lambda values: values, None, n.Count())
+            shelf.arm(
+                value, make(root(checks=[(n.CHECK_EQUAL, n.LIVE, value)])), lambda values: values, None, n.Count()
+            )
         compiled = n.Compiled(lambda a: None, lambda a: None, shelf, hits, None, None, None)
         assert shelf.entries == (3, 2, 1)
         for value, order in ((1, (1, 3, 2)), (1, (1, 3, 2)), (2, (2, 1, 3))):

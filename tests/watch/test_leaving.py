@@ -43,7 +43,7 @@ class Chain:
         leave = self.leaves[number] if number < 2 else None
         shelf.clear()
         shelf.add(entry)
-        guards = make(root(checks=[(n.FACT_TYPE, n.FIXED, int)]), root(number=1))
+        guards = make(root(checks=[(n.CHECK_TYPE, n.FIXED, int)]), root(number=1))
         shelf.arm(entry, guards, self.replays[number], leave, self.counts[number])
 
     def fallback(self, value):

@@ -100,39 +100,39 @@ static int
 add_edge(Maker *m, const Node *n)
 {
     int self = (int)(n - m->g->nodes), parent = n->parent;
-    if (n->edge == EDGE_CONST || (n->is_entry && m->g->nodes[parent].stands)) {
+    if (n->edge == FETCH_CONST || (n->is_entry && m->g->nodes[parent].stands)) {
         m->marks[self].sure = 1;
         return 1;
     }
-    if (n->edge == EDGE_LOCAL || n->edge == EDGE_CALL || n->edge == EDGE_GRAD || n->is_entry) {
+    if (n->edge == FETCH_LOCAL || n->edge == FETCH_CALL || n->edge == FETCH_GRAD || n->is_entry) {
         return 0;
     }
     PyObject *owner = m->g->nodes[parent].value;
     const void *place = NULL;
     switch (n->edge) {
-    case EDGE_INDEX:
+    case FETCH_INDEX:
         return add_index(m, n, parent);
-    case EDGE_NAMESPACE:
+    case FETCH_NAMESPACE:
         place = instance_dict_place(owner);
         break;
-    case EDGE_MEMBER:
+    case FETCH_MEMBER:
         place = (char *)owner + ((PyMemberDescrObject *)n->key)->d_member->offset;
         break;
-    case EDGE_FUNCTION:
+    case FETCH_FUNCTION:
         place = function_place(owner, n->number);
         break;
-    case EDGE_SELF:
+    case FETCH_SELF:
         place = &((PyCFunctionObject *)owner)->m_self;
         break;
-    case EDGE_CELL:
+    case FETCH_CELL:
         place = &((PyCellObject *)owner)->ob_ref;
         break;
     }
-    if (place == NULL || (n->edge == EDGE_NAMESPACE && *(PyObject *const *)place != n->value)) {
+    if (place == NULL || (n->edge == FETCH_NAMESPACE && *(PyObject *const *)place != n->value)) {
         return 0;
     }
     add_type(m, parent);
-    if (n->edge == EDGE_SELF) {
+    if (n->edge == FETCH_SELF) {
         add_word(m, &((PyCFunctionObject *)owner)->m_ml);
     }
     add_word(m, place);
@@ -168,31 +168,31 @@ add_check(Maker *m, int node, const Check *c)
     const Node *n = &m->g->nodes[node];
     PyObject *value = n->value;
     switch (c->fact) {
-    case FACT_TYPE:
+    case CHECK_TYPE:
         add_type(m, node);
         return 1;
-    case FACT_TENSOR:
+    case CHECK_TENSOR:
         m->d->tensors[m->d->tensor_count++] = (TensorStop){value, c->tensor};
         return 1;
-    case FACT_IS:
-    case FACT_EQUAL:
+    case CHECK_IS:
+    case CHECK_EQUAL:
         return value == c->expected; /* which lives as long as the guards: nothing else can have its address */
-    case FACT_LEN:
+    case CHECK_LEN:
         return add_length(m, node);
-    case FACT_CODE:
+    case CHECK_CODE:
         add_type(m, node);
         add_word(m, &((PyFunctionObject *)value)->func_code);
         add_word(m, &((PyFunctionObject *)value)->func_globals);
         return 1;
-    case FACT_UNSET:
+    case CHECK_UNSET:
         add_type(m, node);
         add_word(m, &((PyCellObject *)value)->ob_ref);
         return 1;
-    case FACT_NO_SLOT:
+    case CHECK_NO_SLOT:
         add_type(m, node);
         add_word(m, (char *)value + ((PyMemberDescrObject *)c->expected)->d_member->offset);
         return 1;
-    case FACT_UNHOOKED:
+    case CHECK_UNHOOKED:
         if (n->stands) {
             add_hooks(m, c);
         }
@@ -266,7 +266,7 @@ put_node(Maker *m, int node)
     /* Whether its value must be the one of now: if much depends on it, and it will hardly change. */
     n->covered = mark->deep && !n->restless && (n->version == VERSION_NONE || n->stands);
     mark->loose = !n->covered;
-    mark->sure = n->covered && (n->stands || n->edge == EDGE_CONST);
+    mark->sure = n->covered && (n->stands || n->edge == FETCH_CONST);
 }
 
 static void

@@ -271,34 +271,34 @@ static inline PyObject *
 fetch(Walk *w, Node *n, PyObject *parent)
 {
     switch (n->edge) {
-    case EDGE_LOCAL:
+    case FETCH_LOCAL:
         return n->number < w->slot_count ? w->slots[n->number] : NULL;
-    case EDGE_CONST:
+    case FETCH_CONST:
         return n->key;
-    case EDGE_NAMESPACE:
+    case FETCH_NAMESPACE:
         return instance_dict(parent);
-    case EDGE_KEY:
+    case FETCH_KEY:
         return PyDict_Check(parent) ? dict_find(w, parent, n->key, n->number, &n->hint) : NULL;
-    case EDGE_INDEX:
+    case FETCH_INDEX:
         if (PyTuple_Check(parent)) {
             return n->number < PyTuple_GET_SIZE(parent) ? PyTuple_GET_ITEM(parent, n->number) : NULL;
         }
         return PyList_Check(parent) && n->number < PyList_GET_SIZE(parent) ? PyList_GET_ITEM(parent, n->number) : NULL;
-    case EDGE_MEMBER:
+    case FETCH_MEMBER:
         return member(parent, n->key);
-    case EDGE_FUNCTION:
+    case FETCH_FUNCTION:
         return function_part(parent, n->number);
-    case EDGE_SELF:
+    case FETCH_SELF:
         return PyCFunction_CheckExact(parent) ? PyCFunction_GET_SELF(parent) : NULL;
-    case EDGE_CELL:
+    case FETCH_CELL:
         return PyCell_Check(parent) ? PyCell_GET(parent) : NULL;
-    case EDGE_MRO:
+    case FETCH_MRO:
         return PyType_Check(parent) ? class_find(w, (PyTypeObject *)parent, n->key) : NULL;
-    case EDGE_SUPER:
+    case FETCH_SUPER:
         return PyType_Check(parent) ? entry_behind(w, parent, n->key) : NULL;
-    case EDGE_CALL:
+    case FETCH_CALL:
         return own(w, PyObject_CallNoArgs(parent));
-    case EDGE_GRAD:
+    case FETCH_GRAD:
         if (state_has_function_modes()) { /* to them `.grad` is an operation, and they are Python code */
             w->unsure = 1;
             return NULL;

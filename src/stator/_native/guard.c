@@ -88,34 +88,34 @@ check_from(Guards *g, Check *c, PyObject *row)
     }
     c->expected = Py_NewRef(expected);
     switch (c->fact) {
-    case FACT_TENSOR:
+    case CHECK_TENSOR:
         return tensor_from(g, c, expected);
-    case FACT_TYPE:
+    case CHECK_TYPE:
         return PyType_Check(expected) ? 0 : refuse("TYPE takes a type");
-    case FACT_LEN:
+    case CHECK_LEN:
         c->number = PyLong_AsSsize_t(expected);
         return c->number == -1 && PyErr_Occurred() ? -1 : 0;
-    case FACT_SPECIALS:
+    case CHECK_SPECIALS:
         c->number = (Py_ssize_t)PyLong_AsUnsignedLong(expected);
         return PyErr_Occurred() ? -1 : 0;
-    case FACT_KEYS:
+    case CHECK_KEYS:
         return PyTuple_CheckExact(expected) ? 0 : refuse("KEYS takes a tuple");
-    case FACT_HAS:
-    case FACT_LACKS:
+    case CHECK_HAS:
+    case CHECK_LACKS:
         return is_key(expected) ? hash_into(expected, &c->number) : refuse("a key is a str or an int");
-    case FACT_CODE:
+    case CHECK_CODE:
         return PyTuple_CheckExact(expected) && PyTuple_GET_SIZE(expected) == 2 ? 0 : refuse("CODE takes a pair");
-    case FACT_NO_ENTRY:
+    case CHECK_NO_ENTRY:
         return PyUnicode_CheckExact(expected) ? 0 : refuse("NO_ENTRY takes a name");
-    case FACT_NO_SLOT:
+    case CHECK_NO_SLOT:
         return is_member(expected) ? 0 : refuse("NO_SLOT takes a member descriptor");
-    case FACT_EQUAL:
+    case CHECK_EQUAL:
         return shared_number(&c->expected);
-    case FACT_IS:
-    case FACT_UNSET:
-    case FACT_ASK:
+    case CHECK_IS:
+    case CHECK_UNSET:
+    case CHECK_ASK:
         return 0;
-    case FACT_UNHOOKED:
+    case CHECK_UNHOOKED:
         c->hooks = PyMem_Calloc(HOOKS, sizeof(PyObject *));
         return c->hooks == NULL ? -1 : 0;
     default:
@@ -149,26 +149,26 @@ static int
 edge_from(Node *n)
 {
     switch (n->edge) {
-    case EDGE_KEY:
+    case FETCH_KEY:
         return is_key(n->key) ? hash_into(n->key, &n->number) : refuse("a key is a str or an int");
-    case EDGE_MEMBER:
+    case FETCH_MEMBER:
         return is_member(n->key) ? 0 : refuse("MEMBER takes a member descriptor");
-    case EDGE_MRO:
+    case FETCH_MRO:
         return PyUnicode_CheckExact(n->key) ? 0 : refuse("MRO takes a name");
-    case EDGE_SUPER:
+    case FETCH_SUPER:
         return is_super_key(n->key) ? 0 : refuse("SUPER takes a class and a name");
-    case EDGE_FUNCTION:
+    case FETCH_FUNCTION:
         return n->number >= 0 && n->number < PART_COUNT ? 0 : refuse("a function has no such part");
-    case EDGE_LOCAL:
-    case EDGE_INDEX:
-    case EDGE_KEYED:
+    case FETCH_LOCAL:
+    case FETCH_INDEX:
+    case FETCH_KEYED:
         return n->number >= 0 ? 0 : refuse("an index is not negative");
-    case EDGE_CONST:
-    case EDGE_NAMESPACE:
-    case EDGE_SELF:
-    case EDGE_CELL:
-    case EDGE_CALL:
-    case EDGE_GRAD:
+    case FETCH_CONST:
+    case FETCH_NAMESPACE:
+    case FETCH_SELF:
+    case FETCH_CELL:
+    case FETCH_CALL:
+    case FETCH_GRAD:
         return 0;
     default:
         return refuse("no such edge");
@@ -185,16 +185,16 @@ node_from(Guards *g, int index, PyObject *row, Py_ssize_t nodes, Py_ssize_t chec
                                                  &n->past_fixed, &n->origin, &PyList_Type, &rows)) {
         return PyErr_Occurred() ? -1 : refuse("a node is a tuple of eight");
     }
-    int root = edge == EDGE_LOCAL || edge == EDGE_CONST;
-    if (edge < 0 || edge >= EDGE_COUNT || version < VERSION_NONE || version > VERSION_TYPE ||
+    int root = edge == FETCH_LOCAL || edge == FETCH_CONST;
+    if (edge < 0 || edge >= FETCH_COUNT || version < VERSION_NONE || version > VERSION_TYPE ||
         (root ? n->parent != -1 : n->parent < 0 || n->parent >= index) || n->past_fixed <= index || n->past_fixed > nodes) {
         return refuse("parents come before their children");
     }
     n->edge = (unsigned char)edge;
     n->version = (unsigned char)version;
-    n->is_entry = edge == EDGE_KEY || edge == EDGE_MRO || edge == EDGE_SUPER;
+    n->is_entry = edge == FETCH_KEY || edge == FETCH_MRO || edge == FETCH_SUPER;
     n->key = Py_NewRef(key);
-    if (edge == EDGE_KEYED && n->number >= index) {
+    if (edge == FETCH_KEYED && n->number >= index) {
         return refuse("keys come before what they are keys of");
     }
     return edge_from(n) < 0 ? -1 : checks_from(g, n, rows, checks);
@@ -412,7 +412,7 @@ guards_clear(Guards *g)
     }
     for (int i = 0; i < checks; i++) {
         Py_CLEAR(g->checks[i].expected);
-        if (g->checks[i].fact == FACT_UNHOOKED) {
+        if (g->checks[i].fact == CHECK_UNHOOKED) {
             PyMem_Free(g->checks[i].hooks);
         }
     }
@@ -533,8 +533,8 @@ static PyMethodDef functions[] = {
 int
 guards_setup(PyObject *module)
 {
-#define ADD_EDGE(name) || PyModule_AddIntConstant(module, "EDGE_" #name, EDGE_##name) < 0
-#define ADD_FACT(name) || PyModule_AddIntConstant(module, "FACT_" #name, FACT_##name) < 0
+#define ADD_FETCH(name) || PyModule_AddIntConstant(module, "FETCH_" #name, FETCH_##name) < 0
+#define ADD_CHECK(name) || PyModule_AddIntConstant(module, "CHECK_" #name, CHECK_##name) < 0
 #define ADD_PART(name) || PyModule_AddIntConstant(module, "PART_" #name, PART_##name) < 0
 #define ADD_LASTING(name) || PyModule_AddIntConstant(module, #name, LASTING_##name) < 0
 #define ADD_VERSION(name) || PyModule_AddIntConstant(module, "VERSION_" #name, VERSION_##name) < 0
@@ -551,8 +551,7 @@ guards_setup(PyObject *module)
             return -1;
         }
     }
-    return PyModule_AddType(module, &GuardsType) < 0 || PyModule_AddFunctions(module, functions) < 0 EDGES(ADD_EDGE) FACTS(ADD_FACT) FUNCTION_PARTS(ADD_PART)
-                   LASTING(ADD_LASTING) ADD_VERSION(NONE) ADD_VERSION(DICT) ADD_VERSION(TYPE)
-               ? -1
-               : 0;
+    int failed = PyModule_AddType(module, &GuardsType) < 0 || PyModule_AddFunctions(module, functions) < 0
+        EACH_FETCH(ADD_FETCH) EACH_CHECK(ADD_CHECK) EACH_PART(ADD_PART) EACH_LASTING(ADD_LASTING) EACH_VERSION(ADD_VERSION);
+    return failed ? -1 : 0;
 }

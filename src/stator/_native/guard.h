@@ -3,6 +3,7 @@
 #define STATOR_GUARD_H
 
 #include "formula.h"
+#include "guard_codes.h"
 
 /* ---- torch's global state (state.c) ---- */
 
@@ -25,44 +26,6 @@ int state_setup(PyObject *module);
 
 /* ---- guards (guard.c, walk.c) ---- */
 
-/* How a value is reached. */
-#define EDGES(X)                                                                                                     \
-    X(LOCAL)     /* argument slot `number` */                                                                        \
-    X(CONST)     /* the object `key` */                                                                              \
-    X(NAMESPACE) /* the instance dict */                                                                             \
-    X(KEY)       /* item `key`, a str or int, of a dict */                                                           \
-    X(INDEX)     /* item `number` of a list or tuple */                                                              \
-    X(MEMBER)    /* what the member descriptor `key` finds */                                                        \
-    X(FUNCTION)  /* part `number` of a Python function */                                                            \
-    X(SELF)      /* what a builtin function is bound to */                                                           \
-    X(CELL)      /* contents of a cell */                                                                            \
-    X(MRO)       /* entry `key` of a class */                                                                        \
-    X(SUPER)     /* entry key[1] of a class, behind class key[0] */                                                  \
-    X(CALL)      /* key(), of a C function that runs no Python code */                                               \
-    X(GRAD)      /* the gradient of a leaf tensor */                                                                 \
-    X(KEYED)     /* item of a dict: its key is the value of the earlier node `number`, a very object */
-
-#define FUNCTION_PARTS(X) X(CODE) X(DEFAULTS) X(KWDEFAULTS) X(CLOSURE) X(GLOBALS) X(NAME) X(QUALNAME) X(ANNOTATIONS)
-
-/* What is asked of it. */
-#define FACTS(X)                                                                                                     \
-    X(TYPE) X(EQUAL) X(IS) X(TENSOR) X(LEN) X(KEYS) X(HAS) X(LACKS) X(CODE) X(SPECIALS) X(NO_ENTRY) X(UNSET)         \
-    X(NO_SLOT) X(UNHOOKED) /* of the instance dict of a module */                                                    \
-    X(ASK)                 /* only Python can tell */
-
-/* When a check need not be made again: LIVE: never. OWN: if the version of the value itself has not moved.
- * FIXED: if the value is the very object that was checked before. */
-#define LASTING(X) X(LIVE) X(OWN) X(FIXED)
-
-#define AS_EDGE(name) EDGE_##name,
-enum { EDGES(AS_EDGE) EDGE_COUNT };
-#define AS_FACT(name) FACT_##name,
-enum { FACTS(AS_FACT) FACT_COUNT };
-#define AS_LASTING(name) LASTING_##name,
-enum { LASTING(AS_LASTING) };
-#define AS_PART(name) PART_##name,
-enum { FUNCTION_PARTS(AS_PART) PART_COUNT };
-
 typedef struct {
     int fact;
     int origin, index;  /* the check's own, for words: its origin, and its place among that one's checks */
@@ -78,7 +41,6 @@ enum { HOOKS = 4 };
 extern PyObject *hook_names[HOOKS], *method_names[3]; /* interned; see guards_setup */
 enum { IN_RELATION = 1, IN_GROUP = 2 };
 enum { TRIPWIRES = 4 };
-enum { VERSION_NONE, VERSION_DICT, VERSION_TYPE };
 
 typedef struct {
     unsigned char edge;

@@ -2,11 +2,8 @@
 #ifndef STATOR_LEDGER_H
 #define STATOR_LEDGER_H
 
+#include "guard_codes.h"
 #include "native.h"
-
-/* As in recording.py; a test compares them. */
-enum { EDGE_LOCAL, EDGE_CONST, EDGE_ATTR, EDGE_ITEM, EDGE_COUNT = 9 };
-enum { FACT_TYPE, FACT_EQUAL, FACT_IS, FACT_LACKS = 7, FACT_SAME = 9, FACT_UNHOOKED = 15, FACT_VALUE, FACT_COUNT = 19 };
 
 typedef struct Origin {
     PyObject_HEAD

@@ -66,46 +66,46 @@ holds(Walk *w, const Check *c, PyObject *value, int stands)
 {
     Py_ssize_t hint = 0;
     switch (c->fact) {
-    case FACT_TYPE:
+    case CHECK_TYPE:
         return (PyObject *)Py_TYPE(value) == c->expected;
-    case FACT_TENSOR:
+    case CHECK_TENSOR:
         return tensor_holds(c->tensor, value);
-    case FACT_IS:
+    case CHECK_IS:
         return value == c->expected;
-    case FACT_EQUAL: {
+    case CHECK_EQUAL: {
         int same = same_constant(value, c->expected);
         w->ask |= same < 0;
         return same;
     }
-    case FACT_LEN: {
+    case CHECK_LEN: {
         Py_ssize_t found = length(value);
         w->unsure |= found < 0;
         return found == c->number;
     }
-    case FACT_KEYS:
+    case CHECK_KEYS:
         return same_keys(w, value, c->expected);
-    case FACT_HAS:
+    case CHECK_HAS:
         return PyDict_Check(value) && dict_find(w, value, c->expected, c->number, &hint) != NULL;
-    case FACT_LACKS:
+    case CHECK_LACKS:
         return PyDict_Check(value) && dict_find(w, value, c->expected, c->number, &hint) == NULL;
-    case FACT_CODE:
+    case CHECK_CODE:
         if (!PyFunction_Check(value)) {
             w->unsure = 1;
             return 0;
         }
         return ((PyFunctionObject *)value)->func_code == PyTuple_GET_ITEM(c->expected, 0) &&
                ((PyFunctionObject *)value)->func_globals == PyTuple_GET_ITEM(c->expected, 1);
-    case FACT_SPECIALS:
+    case CHECK_SPECIALS:
         w->ask |= !PyType_Check(value) || type_version_tag((PyTypeObject *)value) != (size_t)c->number;
         return 1;
-    case FACT_NO_ENTRY:
+    case CHECK_NO_ENTRY:
         return PyType_Check(value) && class_find(w, (PyTypeObject *)value, c->expected) == NULL;
-    case FACT_UNSET:
+    case CHECK_UNSET:
         return PyCell_Check(value) && PyCell_GET(value) == NULL;
-    case FACT_NO_SLOT:
+    case CHECK_NO_SLOT:
         return PyObject_TypeCheck(value, ((PyMemberDescrObject *)c->expected)->d_common.d_type) &&
                member(value, c->expected) == NULL;
-    case FACT_UNHOOKED:
+    case CHECK_UNHOOKED:
         return unhooked(w, c, value, stands);
     default: /* ASK */
         w->ask = 1;
@@ -119,7 +119,7 @@ static inline uint64_t
 version_of(const Node *n, PyObject *value, int same)
 {
     if (n->version == VERSION_DICT) {
-        return same || n->edge == EDGE_NAMESPACE || PyDict_Check(value) ? dict_version(value) : 0;
+        return same || n->edge == FETCH_NAMESPACE || PyDict_Check(value) ? dict_version(value) : 0;
     }
     return PyType_Check(value) ? type_version_tag((PyTypeObject *)value) : 0;
 }
@@ -128,13 +128,13 @@ version_of(const Node *n, PyObject *value, int same)
 static inline int
 quickly_holds(Walk *w, const Check *c, PyObject *value, int stands)
 {
-    if (c->fact == FACT_TYPE) {
+    if (c->fact == CHECK_TYPE) {
         return (PyObject *)Py_TYPE(value) == c->expected;
     }
-    if (c->fact == FACT_TENSOR) {
+    if (c->fact == CHECK_TENSOR) {
         return tensor_holds(c->tensor, value);
     }
-    return c->fact == FACT_UNHOOKED && stands ? no_hooks(c->hooks) : holds(w, c, value, stands);
+    return c->fact == CHECK_UNHOOKED && stands ? no_hooks(c->hooks) : holds(w, c, value, stands);
 }
 
 /* All checks of one node. `same`: its value is the object that was checked before. `stands`: so is its version. */
@@ -205,7 +205,7 @@ tripwire_holds(Guards *g, Walk *w, int node)
     for (int stands = 0; length > 0;) {
         Node *n = &g->nodes[path[--length]];
         g->visited++;
-        value = n->is_entry && stands ? n->value : n->edge == EDGE_CALL || n->edge == EDGE_GRAD ? NULL : fetch(w, n, value);
+        value = n->is_entry && stands ? n->value : n->edge == FETCH_CALL || n->edge == FETCH_GRAD ? NULL : fetch(w, n, value);
         if (value == NULL) {
             return 1; /* the walk itself will tell */
         }
@@ -214,7 +214,7 @@ tripwire_holds(Guards *g, Walk *w, int node)
     const Node *n = &g->nodes[node];
     const Check *c = g->checks + n->check, *end = c + n->live + n->own + n->fixed;
     for (; c < end && !w->unsure; c++) {
-        if (c->fact != FACT_UNHOOKED && !holds(w, c, value, 0)) {
+        if (c->fact != CHECK_UNHOOKED && !holds(w, c, value, 0)) {
             g->failed_origin = c->origin;
             g->failed_check = c->index;
             return w->unsure;
@@ -256,7 +256,7 @@ note_change(Guards *g, Node *n, PyObject *value, Py_ssize_t made)
     note_move(g, n);
     if (n->related) {
         g->related_hold &= !(n->related & IN_RELATION);
-        group_note(g, n, value, n->edge == EDGE_LOCAL && n->number == made);
+        group_note(g, n, value, n->edge == FETCH_LOCAL && n->number == made);
     }
 }
 
@@ -265,7 +265,7 @@ static inline int
 node_fetch(Guards *g, Walk *w, Node *n, const Node *parent)
 {
     PyObject *owner = parent == NULL ? NULL : parent->value, *value;
-    if (n->edge == EDGE_KEYED) {
+    if (n->edge == FETCH_KEYED) {
         value = PyDict_Check(owner) ? dict_find_object(owner, g->nodes[n->number].value, &n->hint) : NULL;
     }
     else {
@@ -287,7 +287,7 @@ node_fetch(Guards *g, Walk *w, Node *n, const Node *parent)
 static inline int
 node_stands(Guards *g, Walk *w, Node *n, int same)
 {
-    int made = n->edge == EDGE_LOCAL && n->number == w->made; /* seen once, then never again */
+    int made = n->edge == FETCH_LOCAL && n->number == w->made; /* seen once, then never again */
     uint64_t version = made ? 0 : version_of(n, n->value, same);
     n->stands = version != 0 && version == n->seen;
     if (!n->stands) {

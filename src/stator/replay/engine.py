@@ -10,207 +10,24 @@ Below a value with a version, children that are constants come first: C code pas
 
 from __future__ import annotations
 
-import _abc  # type: ignore[import-not-found]
 import operator
-import sys
-import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from .. import _native as n
 from ..recording import Check, Edge, Fact, Origin
-from ..support.guard_readers import is_open, keeps_class, shared_storages
+from ..support.guard_readers import shared_storages
 from ..support.symbolic_exprs import Relation, terms_of
 from ..support.symbolic_exprs import holds as relation_holds
 from . import layout, state
-from .guards import same_tensor
-from .reference import fetch, holds, specials_unchanged
+from .guard_edges import EDGES, fetch, known_type
+from .guard_facts import FACTS, holds
+from .reference import specials_unchanged
 
 _C: Any = torch._C
 Values = dict[int, Any]
 Row = tuple[int, int, int, int, Any]  # of a check: fact, how long it lasts, its origin and index, what is expected
-
-# Values that cannot change while they are the same object, and that C code compares by itself.
-_SIMPLE = (int, float, complex, bool, str, bytes, type(None))
-_QUIET_CALLS = (_abc.get_cache_token, sys.exc_info, sys.getrecursionlimit)
-_PARTS = {
-    "__code__": n.PART_CODE,
-    "__defaults__": n.PART_DEFAULTS,
-    "__kwdefaults__": n.PART_KWDEFAULTS,
-    "__closure__": n.PART_CLOSURE,
-    "__globals__": n.PART_GLOBALS,
-    "__name__": n.PART_NAME,
-    "__qualname__": n.PART_QUALNAME,
-    "__annotations__": n.PART_ANNOTATIONS,
-}
-
-
-def _is_simple(value: Any) -> bool:
-    return type(value) in _SIMPLE or (type(value) is tuple and all(map(_is_simple, value)))
-
-
-def _is_key(value: Any) -> bool:
-    return type(value) is str or type(value) is int
-
-
-_TYPES_OF_PARTS: dict[str, type] = {"__dict__": dict, "__closure__": tuple, "__defaults__": tuple}
-
-
-def known_type(origin: Origin) -> type | None:
-    """The exact type that an origin's value has once its checks hold (or None has, in parts of functions)."""
-    for fact, expected, _ in origin.checks:
-        if fact is Fact.TYPE:
-            return expected  # type: ignore[no-any-return]
-        if fact is Fact.IS or fact is Fact.EQUAL:
-            return type(expected)
-        if fact is Fact.CODE:
-            return types.FunctionType
-    if origin.edge is Edge.CONST:
-        return type(origin.key)
-    if origin.edge is Edge.ATTR:
-        return _TYPES_OF_PARTS.get(origin.key)
-    parent = origin.parent
-    in_closure = origin.edge is Edge.ITEM and parent is not None and parent.edge is Edge.ATTR
-    return types.CellType if in_closure and parent is not None and parent.key == "__closure__" else None
-
-
-# -- edges: (edge, key, number), or None where Python fetches
-
-Step = tuple[int, Any, int] | None
-
-
-def _item(origin: Origin, parent: type | None) -> Step:
-    if parent is None or not _is_key(origin.key):
-        return None
-    if issubclass(parent, dict):
-        return n.EDGE_KEY, origin.key, 0
-    if issubclass(parent, (list, tuple)) and type(origin.key) is int and origin.key >= 0:
-        return n.EDGE_INDEX, None, origin.key
-    return None
-
-
-def _attribute(origin: Origin, parent: type | None) -> Step:
-    name = origin.key
-    if parent is None or issubclass(parent, type):
-        return None
-    if name == "__dict__":
-        plain = type(n.mro_lookup(parent, name)) in (types.GetSetDescriptorType, types.MemberDescriptorType)
-        return (n.EDGE_NAMESPACE, None, 0) if plain else None
-    if parent is types.FunctionType and name in _PARTS:
-        return n.EDGE_FUNCTION, None, _PARTS[name]
-    if parent is types.CellType and name == "cell_contents":
-        return n.EDGE_CELL, None, 0
-    if name == "grad" and _is_readable_leaf(origin.parent) and n.mro_lookup(parent, name) is _GRAD:
-        return n.EDGE_GRAD, None, 0
-    if parent is types.BuiltinFunctionType and name == "__self__":
-        return n.EDGE_SELF, None, 0
-    member = n.mro_lookup(parent, name)
-    return (n.EDGE_MEMBER, member, 0) if not is_open(parent) and n.is_object_member(member) else None
-
-
-_GRAD = vars(_C.TensorBase).get("grad")
-
-
-def _is_readable_leaf(origin: Origin | None) -> bool:
-    """Is this a leaf tensor, in facts that C code checks? Of others torch may warn, in Python, when they are asked."""
-    checks = () if origin is None else origin.checks
-    return any(c.fact is Fact.TENSOR and c.expected.is_leaf and layout.native_facts(c.expected) for c in checks)
-
-
-def _call(origin: Origin, parent: type | None) -> Step:
-    assert origin.parent is not None
-    known = [c.expected for c in origin.parent.checks if c.fact is Fact.IS]
-    known += [origin.parent.key] if origin.parent.edge is Edge.CONST else []
-    quiet = any(function is f for function in known for f in _QUIET_CALLS)
-    return (n.EDGE_CALL, None, 0) if quiet and origin.key == () else None
-
-
-def _slot(origin: Origin, parent: type | None) -> Step:
-    return (n.EDGE_MEMBER, origin.key, 0) if n.is_object_member(origin.key) else None
-
-
-_STEPS: dict[Edge, Callable[[Origin, type | None], Step]] = {
-    Edge.LOCAL: lambda o, p: (n.EDGE_LOCAL, None, o.key[0]),
-    Edge.CONST: lambda o, p: (n.EDGE_CONST, o.key, 0),
-    Edge.ITEM: _item,
-    Edge.ATTR: _attribute,
-    Edge.MRO: lambda o, p: (n.EDGE_MRO, o.key, 0) if type(o.key) is str else None,
-    Edge.SUPER: lambda o, p: (n.EDGE_SUPER, o.key, 0) if type(o.key) is tuple and type(o.key[1]) is str else None,
-    Edge.SLOT: _slot,
-    Edge.CALL: _call,
-    Edge.KEYED: lambda o, p: (n.EDGE_KEYED, None, 0) if p is not None and issubclass(p, dict) else None,
-}
-
-
-# -- checks: (fact, lasting, expected), or None where Python checks every time
-
-
-def _type(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
-    return n.FACT_TYPE, n.FIXED if keeps_class(check.expected) else n.LIVE, check.expected
-
-
-def _tensor(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
-    facts = layout.native_facts(check.expected)
-    return None if facts is None else (n.FACT_TENSOR, n.LIVE, facts)
-
-
-def _size(fact: int) -> Callable[[Check, type | None], tuple[int, int, Any] | None]:
-    """Of containers: a dict has a version of its own (for its order, only if it is a plain one), a tuple is fixed."""
-
-    def row(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
-        if cls is None:
-            return None
-        if issubclass(cls, dict) and (fact == n.FACT_LEN or cls is dict):
-            return fact, n.OWN, check.expected
-        fixed = cls is frozenset or (issubclass(cls, tuple) and not is_open(cls))
-        listed = cls is set or (fact == n.FACT_LEN and issubclass(cls, (list, tuple, set)))
-        return (fact, n.FIXED if fixed else n.LIVE, check.expected) if fixed or listed else None
-
-    return row
-
-
-def _entry(fact: int) -> Callable[[Check, type | None], tuple[int, int, Any] | None]:
-    def row(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
-        quiet = cls is not None and issubclass(cls, dict) and _is_key(check.expected)
-        return (fact, n.OWN, check.expected) if quiet else None
-
-    return row
-
-
-def _no_slot(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
-    return (n.FACT_NO_SLOT, n.LIVE, check.expected) if n.is_object_member(check.expected) else None
-
-
-def _equal(check: Check, cls: type | None) -> tuple[int, int, Any] | None:
-    lasting = n.FIXED if _is_simple(check.expected) or type(check.expected) is torch.device else n.LIVE
-    return n.FACT_EQUAL, lasting, check.expected
-
-
-_ROWS: dict[Fact, Callable[[Check, type | None], tuple[int, int, Any] | None]] = {
-    Fact.TYPE: _type,
-    Fact.EQUAL: _equal,
-    Fact.IS: lambda c, t: (n.FACT_IS, n.FIXED, c.expected),
-    Fact.TENSOR: _tensor,
-    Fact.LEN: _size(n.FACT_LEN),
-    Fact.KEYS: _size(n.FACT_KEYS),
-    Fact.HAS: _entry(n.FACT_HAS),
-    Fact.LACKS: _entry(n.FACT_LACKS),
-    Fact.CODE: lambda c, t: (n.FACT_CODE, n.LIVE, tuple(c.expected)),
-    Fact.SPECIALS: lambda c, t: (n.FACT_SPECIALS, n.OWN, c.expected[0] or 0),
-    Fact.NO_ENTRY: lambda c, t: (n.FACT_NO_ENTRY, n.OWN, c.expected) if type(c.expected) is str else None,
-    Fact.UNSET: lambda c, t: (n.FACT_UNSET, n.LIVE, None),
-    Fact.NO_SLOT: _no_slot,
-    Fact.VALUE: lambda c, t: (n.FACT_ASK, n.FIXED, None),
-    Fact.HAS_KEYED: lambda c, t: None,
-    Fact.LACKS_KEYED: lambda c, t: None,
-}
-
-
-def _is_doubtful(check: Check) -> bool:
-    """May C code say that it cannot tell? Then Python is asked."""
-    return check.fact in (Fact.SPECIALS, Fact.VALUE) or (check.fact is Fact.EQUAL and not _is_simple(check.expected))
 
 
 class _Node:
@@ -227,7 +44,7 @@ class _Node:
     @property
     def is_fixed(self) -> bool:
         """Nothing about it can change while the version of its parent stands."""
-        entry = self.step[0] in (n.EDGE_KEY, n.EDGE_MRO, n.EDGE_SUPER)
+        entry = self.step[0] in (n.FETCH_KEY, n.FETCH_MRO, n.FETCH_SUPER)
         constant = self.version == n.VERSION_NONE and all(row[1] == n.FIXED for row in self.rows)
         return entry and constant and not self.children
 
@@ -274,10 +91,10 @@ class _Compiler:
         parent = origin.parent
         if parent is not None and parent.index not in self.nodes:
             return False
-        step = _STEPS[origin.edge](origin, None if parent is None else known_type(parent))
+        step = EDGES[origin.edge].in_c(origin, None if parent is None else known_type(parent))
         if step is None:
             return False
-        if parent is not None and step[0] == n.EDGE_NAMESPACE:
+        if parent is not None and step[0] == n.FETCH_NAMESPACE:
             node = self.nodes[origin.index] = self._namespace(self.nodes[parent.index])
             node.origin = origin.index
             return True
@@ -295,32 +112,27 @@ class _Compiler:
         left, doubtful = [], []
         cls = known_type(origin)
         for index, check in enumerate(origin.checks):
-            if check.fact in (Fact.SAME, Fact.OTHER):
-                if check.expected in self.nodes:
-                    same = check.fact is Fact.SAME
-                    self.relations.append((origin.index, check.expected, same, origin.index, index))
-                else:
-                    left.append((index, check))
+            row = FACTS[check.fact]
+            if row.same is not None and check.expected in self.nodes:
+                self.relations.append((origin.index, check.expected, row.same, origin.index, index))
                 continue
-            if check.fact is Fact.UNHOOKED:
-                self._namespace(node).rows.append((n.FACT_UNHOOKED, n.LIVE, origin.index, index, None))
-            else:
-                row = _ROWS[check.fact](check, cls)
-                if row is None:
-                    left.append((index, check))
-                    continue
-                if origin.edge is not Edge.CONST or row[1] != n.FIXED:
-                    node.rows.append((row[0], row[1], origin.index, index, row[2]))
-            if _is_doubtful(check):
+            code = row.in_c(check, cls)
+            if code is None:
+                left.append((index, check))
+                continue
+            if origin.edge is not Edge.CONST or code[1] != n.FIXED:
+                place = self._namespace(node) if row.of_namespace else node
+                place.rows.append((code[0], code[1], origin.index, index, code[2]))
+            if row.doubtful(check.expected):
                 doubtful.append((index, check))
         return left, doubtful
 
     def _namespace(self, node: _Node) -> _Node:
         """The instance dict of a node's value: the origin of that, if there is one, comes to the same place."""
         for child in node.children:
-            if child.step[0] == n.EDGE_NAMESPACE:
+            if child.step[0] == n.FETCH_NAMESPACE:
                 return child
-        namespace = _Node((n.EDGE_NAMESPACE, None, 0), node.origin, n.VERSION_DICT)
+        namespace = _Node((n.FETCH_NAMESPACE, None, 0), node.origin, n.VERSION_DICT)
         node.children.append(namespace)
         return namespace
 
@@ -394,7 +206,7 @@ def _storages(
         return [], []
     types_of = {origin.index: known_type(origin) for origin in origins}
     numbers = [types_of[i] in (int, float) for i in inputs]
-    read = [any(row[0] == n.FACT_TENSOR for row in nodes[i].rows) for i in inputs]
+    read = [any(row[0] == n.CHECK_TENSOR for row in nodes[i].rows) for i in inputs]
     if not all(map(operator.or_, numbers, read)):
         return [], []
     firsts = {place: group[0] for group in groups for place in group}
@@ -518,7 +330,7 @@ class _Asking:
 def _holds(check: Check, value: Any, known: Any) -> bool:
     if type(check.expected) is list:
         return n.type_version(value) == check.expected[0] or specials_unchanged(value, check.expected)
-    return same_tensor(value, check.expected) if check.fact is Fact.TENSOR else holds(check, value, known)
+    return holds(check, value, known)
 
 
 def _first_failing(origin: Origin, checks: list[tuple[int, Check]], known: Any) -> int | None:

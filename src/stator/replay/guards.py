@@ -8,113 +8,19 @@ checking is a failed guard. `Guards.why(slots)` walks the same data slowly and s
 from __future__ import annotations
 
 import contextlib
-import enum
 import operator
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from .. import _native
 from ..options import options
-from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_places
-from ..support.guard_readers import STATE_NAMES, fits_numbers, keeps_class, shared_storages, torch_state
+from ..recording import Edge, Fact, Origin, Recording, describe, render_places
+from ..support.guard_readers import STATE_NAMES, shared_storages, torch_state
 from ..support.symbolic_exprs import Relation, render, term_value, terms_of
 from ..support.symbolic_exprs import holds as relation_holds
-from .guard_text import KINDS, Miss, Told, absent, assertion, say
-from .reference import FETCH, HOLDS, differences, entry_of, fetch, holds, specials_unchanged, surely_holds
-
-# -- checking, quickly
-
-
-class _Quick(enum.IntEnum):
-    """Checks that the loop in `Guards.check` makes by itself; the others go through the table."""
-
-    TYPE = 0
-    LACKS = 1
-    LEN = 2
-    EQUAL = 3
-    TENSOR = 4
-    SAME = 5
-    OTHER = 6
-    TABLE = 7
-
-
-_PLAIN_CONTAINERS = (dict, list, tuple)
-_SIMPLE_CONSTANTS = (int, str, bool, bytes, type(None))
-
-
-def _known_type(origin: Origin) -> type | None:
-    """The exact type that an origin's value has once its checks hold."""
-    for check in origin.checks:
-        if check.fact is Fact.TYPE:
-            return check.expected  # type: ignore[no-any-return]
-    if origin.edge is Edge.CONST:
-        return type(origin.key)
-    return {"__dict__": dict, "__closure__": tuple, "__defaults__": tuple}.get(str(origin.key))
-
-
-def _needed(origin: Origin) -> list[Check]:
-    """The checks of an origin that no other one implies."""
-    facts = {check.fact for check in origin.checks}
-    if not {Fact.TENSOR, Fact.IS, Fact.EQUAL} & facts:
-        return origin.checks
-    valued = Fact.TENSOR in facts or Fact.EQUAL in facts
-    return [c for c in origin.checks if c.fact is not Fact.TYPE or not (valued or keeps_class(c.expected))]
-
-
-def _quick_check(origin: Origin, check: Check) -> tuple[_Quick, Any, Any]:
-    """(kind, expected, function for TABLE) of a check."""
-    fact, expected = check.fact, check.expected
-    plain = _known_type(origin) in _PLAIN_CONTAINERS
-    if fact is Fact.EQUAL:
-        simple = type(expected) in _SIMPLE_CONSTANTS
-        return (_Quick.EQUAL, expected, type(expected)) if simple else (_Quick.TABLE, expected, HOLDS[fact])
-    if fact is Fact.SPECIALS:
-        return _Quick.TABLE, [expected[0] or -1, expected[1]], _same_specials
-    if (fact is Fact.LACKS or fact is Fact.LEN) and not plain:
-        return _Quick.TABLE, expected, HOLDS[fact]
-    quick = _Quick.__members__.get(fact.name)
-    return (quick, expected, None) if quick is not None else (_Quick.TABLE, expected, HOLDS[fact])
-
-
-def _same_specials(cls: type, expected: list[Any], _: Any) -> bool:
-    return _native.type_version(cls) == expected[0] or specials_unchanged(cls, expected)
-
-
-def _quick_fetch(origin: Origin) -> tuple[Callable[[Any, Any], Any], int, Any]:
-    """(function, index of the parent's value, key) that give an origin's value."""
-    assert origin.parent is not None
-    if origin.edge is Edge.ITEM and _known_type(origin.parent) in _PLAIN_CONTAINERS:
-        return operator.getitem, origin.parent.index, origin.key
-    return FETCH[origin.edge], origin.parent.index, origin.key
-
-
-def _constant(slots: Any, value: Any) -> Any:
-    return value
-
-
-def _keyed(values: Any, key: tuple[int, int]) -> Any:
-    return entry_of(values[key[0]], values[key[1]])
-
-
-def same_tensor(value: Any, e: TensorFacts) -> bool:
-    """Do the facts hold of this tensor? Asked in the order of what changes most often."""
-    cls: Any = type(value)
-    return bool(
-        cls is e.type
-        and fits_numbers(value.shape, e.size)
-        and value.dtype is e.dtype
-        and value.requires_grad is e.requires_grad
-        and (fits_numbers(value.stride(), e.stride) if value.layout is torch.strided else not e.stride)
-        and _dispatch_keys(value).raw_repr() == e.keys
-        and value.device == e.device
-        and value.is_leaf is e.is_leaf
-    )
-
-
-_dispatch_keys = torch._C._dispatch_keys
-
+from .guard_edges import fetch
+from .guard_facts import FACTS, assertion, differences, holds, say, surely_holds
+from .guard_text import Miss, Told, absent
 
 Compiler = Callable[..., _native.Guards | None]
 
@@ -131,7 +37,6 @@ class Guards:
         self._inputs = recording.inputs
         self._relations: list[Relation] = recording.relations
         self._wanted = wanted
-        self._steps: list[tuple[Any, int, Any, list[tuple[_Quick, Any, Any]]]] = []
         self._compiler = compiler
         self._engine: _native.Guards | None = None
 
@@ -180,49 +85,13 @@ class Guards:
             failed = self._engine.failed if self._engine is not None else None
             raise AssertionError(f"guards disagree: C {found!r} (failed at {failed}), Python {expected!r}")
 
-    def _prepare(self) -> None:
-        for origin in self._origins:
-            checks = [_quick_check(origin, check) for check in _needed(origin)]
-            if origin.edge is Edge.LOCAL:
-                self._steps.append((operator.getitem, -1, origin.key[0], checks))
-            elif origin.edge is Edge.CONST:
-                self._steps.append((_constant, -1, origin.key, checks))
-            elif origin.edge is Edge.KEYED:
-                assert origin.parent is not None
-                self._steps.append((_keyed, -2, (origin.parent.index, origin.key.index), checks))
-            else:
-                self._steps.append((*_quick_fetch(origin), checks))
-
     def _check(self, slots: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if not self._steps:
-            self._prepare()
         values: list[Any] = []
-        for reach, parent, key, checks in self._steps:
-            value = reach(values[parent] if parent >= 0 else slots if parent == -1 else values, key)
+        for origin in self._origins:
+            value = fetch(origin, values, slots)
             values.append(value)
-            for kind, expected, function in checks:
-                if kind == 0:
-                    if type(value) is not expected:
-                        return None
-                elif kind == 1:
-                    if expected in value:
-                        return None
-                elif kind == 2:
-                    if len(value) != expected:
-                        return None
-                elif kind == 3:
-                    if type(value) is not function or value != expected:
-                        return None
-                elif kind == 4:
-                    if not same_tensor(value, expected):
-                        return None
-                elif kind == 5:
-                    if value is not values[expected]:
-                        return None
-                elif kind == 6:
-                    if value is values[expected]:
-                        return None
-                elif not function(value, expected, values):
+            for check in origin.checks:
+                if not holds(check, value, values):
                     return None
         if not self._hold_together(values):
             return None
@@ -343,7 +212,7 @@ class Guards:
         for origin in self._origins:
             for check in origin.checks:
                 places = render_places(check.place)
-                found.append(Told(KINDS[check.fact], assertion(check, origin), describe(origin), *places))
+                found.append(Told(FACTS[check.fact].about, assertion(check, origin), describe(origin), *places))
         for relation in self._relations:
             text = render(relation.expression, self._origins)
             found.append(Told("relations", text, "", *render_places(relation.place)))

@@ -1,45 +1,30 @@
-"""The reference: how a guard's value is reached and what its check means, slowly and one at a time.
+"""How Python reads what guards ask about, one value at a time: what the rows in `guard_edges.py` and `guard_facts.py`
+call.
 
-`replay.guards` and the guards in C do the same quickly. `Guards.why` goes by this, and so do tests.
+Nothing here runs code of the program, except where an origin itself is a call. The guards in C do the same, quickly.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from .. import _native
-from ..recording import Check, Edge, Fact, Origin
+from ..recording import TensorFacts
 from ..support.guard_readers import (
     class_dict,
     container_kind,
-    fits,
+    fits_numbers,
     has_own_hash,
-    is_unhooked,
     keys_of,
-    plain_value,
     same_constant,
     special_methods,
-    tensor_facts,
 )
 
 MISSING = _native.MISSING
 _BASES: dict[str, Any] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "deque": deque}
-
-
-def fetch(origin: Origin, values: list[Any], slots: tuple[Any, ...]) -> Any:
-    """The value of an origin, its parent's being known."""
-    if origin.edge is Edge.LOCAL:
-        return slots[origin.key[0]]
-    if origin.edge is Edge.CONST:
-        return origin.key
-    assert origin.parent is not None
-    if origin.edge is Edge.KEYED:
-        return entry_of(values[origin.parent.index], values[origin.key.index])
-    return FETCH[origin.edge](values[origin.parent.index], origin.key)
 
 
 def behind(cls: type, key: tuple[type, str]) -> Any:
@@ -75,16 +60,6 @@ def entry_of(mapping: Any, key: Any) -> Any:
     if not has_entry(mapping, key):
         raise KeyError("an object")
     return dict.__getitem__(mapping, key)
-
-
-FETCH: dict[Edge, Callable[[Any, Any], Any]] = {
-    Edge.ATTR: attribute,
-    Edge.ITEM: item,
-    Edge.MRO: _native.mro_lookup,
-    Edge.SUPER: behind,
-    Edge.SLOT: lambda value, slot: slot.__get__(value),
-    Edge.CALL: lambda value, args: value(*args),
-}
 
 
 def length(container: Any) -> int:
@@ -131,75 +106,19 @@ def no_slot(value: Any, slot: Any) -> bool:
     return False
 
 
-def holds(check: Check, value: Any, values: list[Any]) -> bool:
-    return bool(HOLDS[check.fact](value, check.expected, values))
+def same_tensor(value: Any, e: TensorFacts) -> bool:
+    """Do the facts hold of this tensor? Asked in the order of what changes most often."""
+    cls: Any = type(value)
+    return bool(
+        cls is e.type
+        and fits_numbers(value.shape, e.size)
+        and value.dtype is e.dtype
+        and value.requires_grad is e.requires_grad
+        and (fits_numbers(value.stride(), e.stride) if value.layout is torch.strided else not e.stride)
+        and _dispatch_keys(value).raw_repr() == e.keys
+        and value.device == e.device
+        and value.is_leaf is e.is_leaf
+    )
 
 
-HOLDS: dict[Fact, Callable[[Any, Any, Any], bool]] = {
-    Fact.TYPE: lambda v, e, _: type(v) is e,
-    Fact.EQUAL: lambda v, e, _: same_constant(v, e),
-    Fact.IS: lambda v, e, _: v is e,
-    Fact.TENSOR: lambda v, e, _: type(v) is e.type and fits(tensor_facts(v), e),
-    Fact.LEN: lambda v, e, _: length(v) == e,
-    Fact.KEYS: lambda v, e, _: same_keys(v, e),
-    Fact.HAS: lambda v, e, _: has(v, e),
-    Fact.LACKS: lambda v, e, _: not has(v, e),
-    Fact.CODE: lambda v, e, _: v.__code__ is e[0] and v.__globals__ is e[1],
-    Fact.SAME: lambda v, e, values: v is values[e],
-    Fact.OTHER: lambda v, e, values: v is not values[e],
-    Fact.SPECIALS: lambda v, e, _: specials_unchanged(v, [0, e[1]]),
-    Fact.NO_ENTRY: lambda v, e, _: _native.mro_lookup(v, e) is MISSING,
-    Fact.UNSET: lambda v, e, _: is_unset(v),
-    Fact.NO_SLOT: lambda v, e, _: no_slot(v, e),
-    Fact.UNHOOKED: lambda v, e, _: is_unhooked(v),
-    Fact.VALUE: lambda v, e, _: same_constant(plain_value(e[0], v), e[1]),
-    Fact.HAS_KEYED: lambda v, e, values: has_entry(values[e[0].index], values[e[1].index]),
-    Fact.LACKS_KEYED: lambda v, e, values: (
-        has_own_hash(values[e[1].index]) and not has_entry(values[e[0].index], values[e[1].index])
-    ),
-}
-
-
-def surely_holds(check: Check, value: Any, values: list[Any] | None = None) -> bool:
-    try:
-        return holds(check, value, values or [])
-    except Exception:
-        return False
-
-
-def differences(check: Check, value: Any) -> list[tuple[tuple[Any, ...], set[int | None]]]:
-    """In which sizes or numbers a value differs from what is expected; none if that is not all."""
-    expected = check.expected
-    if check.fact is Fact.EQUAL and type(value) is type(expected):
-        return [(steps, {None}) for steps in _differing_numbers(value, expected) or ()]
-    if check.fact is Fact.TENSOR and type(value) is expected.type and value.layout is torch.strided:
-        found = tensor_facts(value)
-        alike = found._replace(size=expected.size, stride=expected.stride)
-        if len(found.size) == len(expected.size) and fits(alike, expected):
-            dims = _differing(found.size, expected.size)
-            return [((), dims or {~dim for dim in _differing(found.stride, expected.stride)})]  # type: ignore[operator]
-    return []
-
-
-def _differing_numbers(value: Any, expected: Any) -> list[tuple[Any, ...]] | None:
-    """The steps from a number or a tuple to the numbers in which it differs; None if it differs otherwise."""
-    if same_constant(value, expected):
-        return []
-    if type(value) is not type(expected):
-        return None
-    if type(value) in (int, float):
-        return [()]
-    if not isinstance(value, tuple) or len(value) != len(expected):
-        return None
-    found: list[tuple[Any, ...]] = []
-    for index, pair in enumerate(zip(value, expected, strict=True)):
-        inside = _differing_numbers(*pair)
-        if inside is None:
-            return None
-        found += [((Edge.ITEM, index), *steps) for steps in inside]
-    return found
-
-
-def _differing(found: tuple[int, ...], expected: tuple[int | None, ...]) -> set[int | None]:
-    pairs = zip(found, expected, strict=True)
-    return {place for place, (a, b) in enumerate(pairs) if b is not None and a != b}
+_dispatch_keys = torch._C._dispatch_keys

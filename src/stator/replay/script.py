@@ -10,18 +10,17 @@ import ast
 import inspect
 import re
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import torch
 
 from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_place
 from ..support.guard_readers import STATE_NAMES
-from ..support.python_source import WIDTH, Values, broken, function, importable, number, script
+from ..support.python_source import WIDTH, Values, broken, function, number, script
 from ..support.symbolic_exprs import render
 from . import effects, emit
 from .emit import write_replay
-from .guard_text import assertion
+from .guard_edges import EDGES
+from .guard_facts import FACTS, assertion
 
 # ------------------------------------------------------------------------------------------------ stand-ins
 
@@ -251,21 +250,12 @@ class _Asked:
 
     def _reach(self, origin: Origin) -> str | None:
         """How the value of an origin is written, if it can be there."""
-        if origin.edge is Edge.LOCAL:
-            index = origin.key[0]
-            return self._slots[index] if index < len(self._slots) and _can_be_made(origin) else None
-        if origin.edge is Edge.CONST:
-            path = importable(origin.key)
-            return f"importlib.import_module({path!r})" if inspect.ismodule(origin.key) and path else None
         parent = self._found.get(origin.parent.index) if origin.parent is not None else None
-        if origin.edge is Edge.ITEM and parent is not None and type(origin.key) in (int, str):
-            return f"{parent}[{origin.key!r}]" if _can_be_made(origin) else None
-        return None
+        return EDGES[origin.edge].source(origin, parent, self._slots)
 
     def check(self, origin: Origin, check: Check) -> str:
         value = self._found[origin.index]
-        write = _PYTHON.get(check.fact)
-        holds = write(value, check.expected) if value is not None and write is not None else None
+        holds = FACTS[check.fact].source(value, check.expected) if value is not None else None
         return _row(holds, assertion(check, origin), check.place)
 
     def relation(self, relation: Any, origins: Sequence[Origin]) -> str:
@@ -288,48 +278,6 @@ class _Asked:
         return _row(f"{asked} == {value}" if asked else None, f"torch's {name} == {value}", None)
 
 
-def _can_be_made(origin: Origin) -> bool:
-    facts = _facts(origin)
-    plain = facts.get(Fact.TYPE) in (int, float, str, list, tuple, dict, torch.Tensor, torch.nn.Parameter)
-    return Fact.TENSOR in facts or Fact.EQUAL in facts or plain
-
-
 def _row(holds: str | None, words: str, place: Any) -> str:
     words = words if len(words) <= WIDTH else words[: WIDTH - 3] + "..."
     return f"({holds}, {words!r}, {render_place(place)!r})"
-
-
-def _written(value: Any) -> str | None:
-    values = Values()
-    text = values.expression(value)
-    return None if "Thing(" in text or values.lines else text
-
-
-def _compare(sign: str) -> Callable[[str, Any], str | None]:
-    def write(value: str, expected: Any) -> str | None:
-        text = _written(expected)
-        return None if text is None else f"{value} {sign} {text}"
-
-    return write
-
-
-def _type(value: str, expected: type) -> str | None:
-    text = _written(expected)
-    return None if text is None else f"type({value}) is {text}"
-
-
-def _looks(value: str, e: TensorFacts) -> str:
-    size, stride = [list(part) for part in (e.size, e.stride)]
-    return f"looks({value}, {e.dtype}, {size}, {stride}, {str(e.device)!r}, {e.requires_grad})"
-
-
-_PYTHON: dict[Fact, Callable[[str, Any], str | None]] = {
-    Fact.TYPE: _type,
-    Fact.EQUAL: _compare("=="),
-    Fact.TENSOR: _looks,
-    Fact.LEN: lambda value, expected: f"len({value}) == {expected}",
-    Fact.KEYS: lambda value, expected: (
-        None if _written(tuple(expected)) is None else f"tuple({value}) == {_written(tuple(expected))}"
-    ),
-    Fact.LACKS: lambda value, expected: None if _written(expected) is None else f"{_written(expected)} not in {value}",
-}

@@ -212,7 +212,7 @@ def native_guards(expression):
     places: dict[int, int] = {}
     steps = _steps(expression, places)
     assert steps is not None
-    nodes = [(_native.EDGE_LOCAL, -1, None, slot, _native.VERSION_NONE, slot + 1, slot, []) for slot in range(3)]
+    nodes = [(_native.FETCH_LOCAL, -1, None, slot, _native.VERSION_NONE, slot + 1, slot, []) for slot in range(3)]
     return _native.Guards(
         state=torch_state(),
         nodes=nodes,
