@@ -47,6 +47,15 @@ def mlp() -> tuple[nn.Module, Loss]:
     return model, lambda model: model(batch).pow(2).mean()
 
 
+def convolutions() -> tuple[nn.Module, Loss]:
+    def block(width: int, out: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(width, out, 3, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU())
+
+    model = nn.Sequential(block(3, 32), block(32, 32), nn.MaxPool2d(2), block(32, 64), block(64, 64))
+    batch = torch.randn(8, 3, 64, 64)
+    return model, lambda model: model(batch).pow(2).mean()
+
+
 class Checkpointed(nn.Module):
     """Blocks of which eager keeps what enters them, and what matrix products give if `selective`."""
 
@@ -78,26 +87,31 @@ BUILD: dict[str, Callable[[], tuple[nn.Module, Loss]]] = {
     "BERT-4": lambda: bert(0.0),
     "BERT-4 with dropout": lambda: bert(0.1),
     "MLP": mlp,
+    "convolutions": convolutions,
     "checkpointed": lambda: checkpointed(selective=False),
     "checkpointed selectively": lambda: checkpointed(selective=True),
 }
 
 
-def steps(name: str, backend: str | None) -> tuple[int, int, int]:
-    """When a training step began, when its forward was done, when it ended, in the profiler's time."""
+def steps(name: str, backend: str | None, inference: bool) -> tuple[int, int, int]:
+    """When a step began, when its forward was done, when it ended, in the profiler's time."""
     torch.manual_seed(0)
     model, loss = BUILD[name]()
     call = stator.compile(model, backend=backend) if backend else model
-    for _ in range(3):
-        model.zero_grad()
-        loss(call).backward()
-    model.zero_grad()
-    gc.collect()
-    begin = time.time_ns()
-    result = loss(call)
-    between = time.time_ns()
-    result.backward()
-    return begin, between, time.time_ns()
+    with torch.set_grad_enabled(not inference):
+        for _ in range(3):
+            result = loss(call)
+            if not inference:
+                result.backward()
+            model.zero_grad()
+        del result
+        gc.collect()
+        begin = time.time_ns()
+        result = loss(call)
+        between = time.time_ns()
+        if not inference:
+            result.backward()
+        return begin, between, time.time_ns()
 
 
 def bytes_of(blocks: list[tuple[int, int]], begin: int, between: int, end: int) -> dict[str, int]:
@@ -134,7 +148,8 @@ def main() -> None:
     events.subscribe(refused.append, events.NotDerived, events.NotGenerated, events.InternalFailure)
     arena = largest_arena() if backend == "native" else []
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        times = {kind: steps(sys.argv[1], how) for kind, how in (("eager", None), ("compiled", backend))}
+        inference = "inference" in sys.argv[3:]
+        times = {kind: steps(sys.argv[1], how, inference) for kind, how in (("eager", None), ("compiled", backend))}
     assert not refused, refused
     raw: Any = profiled.profiler
     found = [event for event in raw.kineto_results.events() if event.name() == "[memory]"]

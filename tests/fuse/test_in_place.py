@@ -100,3 +100,28 @@ def test_what_others_read_is_not_written(programs: list[Program]) -> None:
         torch.testing.assert_close(compiled(*mine), shift(*eager))
         assert all(torch.allclose(a, b) for a, b in zip(mine, eager, strict=True))
     assert len(programs) == 1
+
+
+def swapped(a: Tensor, b: Tensor, c: Tensor) -> None:
+    """One kernel, whose later result needs what its earlier one is written over."""
+    one, other = b + c, a + c
+    a.copy_(one)
+    b.copy_(other)
+
+
+def mixed(a: Tensor, b: Tensor, c: Tensor) -> None:
+    shared = a * b + c
+    one, other = shared - a, b - c
+    a.copy_(other)
+    b.copy_(one)
+
+
+@pytest.mark.parametrize("fn", [swapped, mixed])
+def test_nothing_is_written_that_another_result_still_needs(fn: Any, programs: list[Program]) -> None:
+    compiled = stator.compile(fn, backend="native")
+    for seed in range(4):
+        mine, eager = tensors(seed), tensors(seed)
+        compiled(*mine)
+        fn(*eager)
+        assert all(torch.equal(a, b) for a, b in zip(mine, eager, strict=True))
+    assert len(programs) == 1

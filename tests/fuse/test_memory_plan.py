@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -10,7 +11,7 @@ import sympy
 import torch
 
 from stator.fuse.loops import Call, Gemm, Kernel, Launch, Place, Program, Ref
-from stator.fuse.memory import ALIGNMENT, MemoryPlan, plan_memory, reach
+from stator.fuse.memory import ALIGNMENT, MemoryPlan, _tensors, lifetimes, plan_memory, reach
 
 S, T = sympy.Symbol("s0", positive=True, integer=True), sympy.Symbol("s1", positive=True, integer=True)
 
@@ -78,7 +79,9 @@ def check_plan(program: Program, plan: MemoryPlan, numbers: dict[Any, int]) -> i
     for number, names in plan.dropped.items():
         assert all(last.get(name, 0) <= number and name not in kept for name in names)
     allocated = [(name, number) for number, names in plan.allocated.items() for name in names]
-    assert all(first[name] == number and name in program.tensors for name, number in allocated)
+    assert all(first[name] == number and name not in plan.offsets for name, number in allocated)
+    freed = [(name, number) for number, names in plan.dropped.items() for name in names]
+    assert all((name, last[name]) in freed for name, _ in allocated if name not in kept)
     made_by_calls = {name for step in program.steps if isinstance(step, Call) for name in step.writes}
     assert {name for name, _ in allocated} | set(plan.offsets) | made_by_calls | set(program.inputs) >= set(last)
     return len(spans)
@@ -100,6 +103,62 @@ def test_no_two_live_buffers_share_a_byte_with_symbols(first: int) -> None:
         for numbers in ({S: 5, T: 3}, {S: 1, T: 1000}, {S: 0, T: 7}):
             found += check_plan(program, plan, numbers)
     assert found > 100
+
+
+def chain(lengths: list[int], results: set[int], dying: list[str]) -> Program:
+    """Kernels that each read the buffer before; buffer -1 is the input."""
+    names = ["x", *[f"b{k}" for k in range(len(lengths))]]
+    places = {
+        name: Place(name, torch.float32, (n,), (1,)) for name, n in zip(names, [lengths[0], *lengths], strict=True)
+    }
+    steps = [
+        Launch(Kernel(f"k{k}", [], [], [], [], []), [before, name], [name])
+        for k, (before, name) in enumerate(itertools.pairwise(names))
+    ]
+    outputs = [Ref(f"b{k}") for k in sorted(results)]
+    return Program(["x"], [*steps], outputs, places, {"x", *(out.name for out in outputs)}, dying=dying)
+
+
+def peak(program: Program, plan: MemoryPlan) -> int:
+    """Bytes that are alive at once, step by step: the arena, and tensors between their making and their end."""
+    alive = {name: program.places[name] for name in program.dying}
+    most = 0
+    for number in range(len(program.steps)):
+        alive |= {name: program.places[name] for name in plan.allocated.get(number, ())}
+        most = max(most, sum(reach(place) * place.dtype.itemsize for place in alive.values()))
+        for name in plan.dropped.get(number, ()):
+            alive.pop(name, None)
+    return most + int(plan.size)
+
+
+def test_buffers_that_come_before_results_do_not_stay_beside_them() -> None:
+    """Large buffers, then as large results, while the input goes: an arena would be there all the time."""
+    big = 1 << 20
+    program = chain([big, big, big, big, 1000, 2000, big, big], {6, 7}, ["x"])
+    plan = plan_memory(program)
+    assert peak(program, plan) <= 2 * 4 * big + (1 << 18)
+    assert {"b4", "b5"} <= plan.offsets.keys() and "b1" not in plan.offsets
+    check_plan(program, plan, {})
+
+
+def test_buffers_stay_in_the_arena_where_that_costs_nothing() -> None:
+    big = 1 << 20
+    program = chain([big, big, big, big, 100], {4}, [])
+    plan = plan_memory(program)
+    assert plan.size == 2 * 4 * big == peak(program, plan) - 400
+    assert plan.offsets.keys() == {"b0", "b1", "b2", "b3"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_plan_takes_little_more_than_what_is_alive_at_once(seed: int) -> None:
+    r = random.Random(seed)
+    lengths = [r.choice((10, 1000, 1 << 18, 1 << 20, 3 << 20)) for _ in range(r.randint(2, 30))]
+    results = {len(lengths) - 1, *r.sample(range(len(lengths)), r.randint(0, len(lengths) // 2))}
+    program = chain(lengths, results, ["x"] * r.randint(0, 1))
+    plan, each = plan_memory(program), _tensors(program, *lifetimes(program), {*program.places} - program.tensors)
+    least = peak(program, each)
+    assert peak(program, plan) <= least + max(1 << 18, least // 64) + ALIGNMENT * len(lengths)
+    check_plan(program, plan, {})
 
 
 def test_memory_is_used_again() -> None:

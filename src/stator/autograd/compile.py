@@ -25,9 +25,10 @@ from .describe import derived
 from .joint import PassRun, optimise
 from .partition import PartitionFn, min_cut_partition
 from .record import Decompositions
-from .runtime import Boxed, Original, wrap
+from .runtime import Original, wrap
 from .standins import FakeStandIns, MetaStandIns, StandIns
 from .symbols import is_symbolic
+from .tangents import Backwards, Boxed, OneBackward
 from .trace import Function, Joint, trace
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -96,10 +97,12 @@ def compile_function(
     partition_fn: PartitionFn = min_cut_partition,
     decompositions: Decompositions | None = None,
     with_devices: bool = True,
+    by_tangents: bool = False,
 ) -> Callable[..., Sequence[Any]]:
     """The function by way of compiled graphs; it takes the inputs one by one and gives a sequence.
 
     `with_devices`: the compilers read example values, so give them fake tensors, which know their device.
+    `by_tangents`: where tangents are missing, a backward graph without them is compiled when it is first needed.
     """
     inputs = _with_symbols(function, inputs)
     graphs = derive(function, inputs, partition_fn=partition_fn, decompositions=decompositions)
@@ -115,11 +118,18 @@ def compile_function(
     if backward is None:
         forward.meta["writes"] = _writes(joint)
     compiled = boxed(fw_compiler(forward, _examples(forward)))
-    compiled_backward = None
+    backwards: Backwards | OneBackward | None = None
     if backward is not None:
         assert len(_examples(backward)) == len(saved) + len(joint.tangents)
-        compiled_backward = boxed((bw_compiler or fw_compiler)(backward, _examples(backward)))
-    return wrap(joint, graphs.label, compiled, compiled_backward, original, inputs, tensors)
+
+        def compile_backward(module: fx.GraphModule) -> Boxed:
+            return boxed((bw_compiler or fw_compiler)(module, _examples(module)))
+
+        if by_tangents:
+            backwards = Backwards(backward, joint.tangents, compile_backward)
+        else:
+            backwards = OneBackward(compile_backward(backward), len(joint.tangents))
+    return wrap(joint, graphs.label, compiled, backwards, original, inputs, tensors)
 
 
 def _writes(joint: Joint) -> dict[int, int]:

@@ -183,7 +183,7 @@ def _backward_graph(
     given: dict[fx.Node, fx.Node] = {}
     for node in (*saved, *sides.tangents):
         given[node] = graph.create_node("placeholder", node.name, name=node.name)
-        given[node].meta = dict(node.meta)
+        given[node].meta = {**node.meta, "parameter": node in sides.alive}
     masks = set(filter(is_mask, saved)) - drawn_again
     copies = {node: value for node, value in given.items() if node not in masks and node not in drawn_again}
     body = needed - copies.keys()

@@ -25,9 +25,9 @@ from .. import events
 from ..errors import mark_unwritten
 from .functional import View
 from .symbols import Later, filled, is_symbolic
+from .tangents import Backwards, Boxed, OneBackward
 from .trace import Constant, Given, Joint, Output, Plan, Result, Seen
 
-Boxed = Callable[[list[Any]], Sequence[Any]]
 _MOST_BYTES = 64 << 20  # of an input that is written to: it is copied in every call, in case of a second derivative
 
 
@@ -70,7 +70,7 @@ def wrap(
     joint: Joint,
     label: str,
     forward: Boxed,
-    backward: Boxed | None,
+    backward: Backwards | OneBackward | None,
     original: Original,
     inputs: Sequence[Any],
     tensors: int,
@@ -88,7 +88,7 @@ def wrap(
         def run(*primals: Any) -> Sequence[Any]:
             return plain(list(primals))
     else:
-        run = _node(joint, forward, _told(label, backward, original), original, inputs, tensors)
+        run = _node(joint, label, forward, backward, original, inputs, tensors)
     if plan.writes:
         run = _before_writes(run)
     finish = _finisher(joint)
@@ -112,7 +112,13 @@ def wrap(
 
 
 def _node(
-    joint: Joint, forward: Boxed, backward: Boxed, original: Original, inputs: Sequence[Any], tensors: int
+    joint: Joint,
+    label: str,
+    forward: Boxed,
+    backwards: Backwards | OneBackward,
+    original: Original,
+    inputs: Sequence[Any],
+    tensors: int,
 ) -> Callable[..., Any]:
     """One `autograd.Function` for this graph."""
     plan, results = joint.plan, joint.plan.results
@@ -122,10 +128,11 @@ def _node(
     end_of_tensors = results + tensors
     differentiable = plan.differentiable
     constant = [position for position in range(results) if position not in differentiable]
-    forward, backward = _without_autocast(forward), _without_autocast(backward)
+    forward = _without_autocast(forward)
     again = _Again(plan, original, inputs)
     expected = list(zip(differentiable, tangents, strict=True))
     leading_there = list(plan.read_again.values())
+    run_backward = _without_autocast(_told(label, original))
 
     class Graph(torch.autograd.Function):
         @staticmethod
@@ -158,8 +165,13 @@ def _node(
             if not torch._C._autograd._get_current_graph_task_keep_graph():
                 ctx.maybe_clear_saved_tensors()
             args += ctx.numbers
-            args += [facts.fit(given[position], ctx.sizes) for position, facts in expected]
-            return tuple(backward(args))
+            backward, taken = backwards.of(tuple([given[position] is not None for position in differentiable]))
+            args += [
+                facts.fit(given[position], ctx.sizes)
+                for (position, facts), takes in zip(expected, taken, strict=True)
+                if takes
+            ]
+            return tuple(run_backward(backward, args))
 
     # Past the wrapper in Python, which is there for function transforms; a compiled graph is not run under one.
     apply: Callable[..., Any] = super(torch.autograd.Function, Graph).apply
@@ -182,11 +194,11 @@ def _modified(counter: Tensor, version: int) -> RuntimeError:
     )
 
 
-def _told(label: str, backward: Boxed, original: Original) -> Boxed:
-    """The backward of a graph, which says how long it took if somebody wants to know."""
+def _told(label: str, original: Original) -> Callable[[Boxed, list[Any]], Sequence[Any]]:
+    """Runs the backward of a graph, and says how long it took if somebody wants to know."""
     source = getattr(original.function, "__self__", original.function)  # of a graph: its `forward`
 
-    def run(args: list[Any]) -> Sequence[Any]:
+    def run(backward: Boxed, args: list[Any]) -> Sequence[Any]:
         if events.BackwardRan not in events.READERS:
             return backward(args)
         start = time.perf_counter()
@@ -213,14 +225,14 @@ def _tangent_facts(tangent: Tensor, device: torch.device | None, later: Later) -
     return TangentFacts(size, stride, tangent.dtype, device or tangent.device)
 
 
-def _without_autocast(graph: Boxed) -> Boxed:
+def _without_autocast(graph: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
     """Casts are written out in the graph; autocast must not add to them."""
 
-    def run(args: list[Any]) -> Sequence[Any]:
+    def run(*args: Any) -> Sequence[Any]:
         if torch._C._is_any_autocast_enabled():
             with torch._C._DisableAutocast():
-                return graph(args)
-        return graph(args)
+                return graph(*args)
+        return graph(*args)
 
     return run
 

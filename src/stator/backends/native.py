@@ -26,6 +26,7 @@ from ..fuse.decompose import decompositions
 from ..fuse.in_place import write_in_place
 from ..fuse.loops import Call, Launch, Program, Ref
 from ..fuse.memory import plan_memory
+from ..fuse.overwrite import write_over
 from ..fuse.script import program_script, program_text
 from ..fuse.split import split_reductions
 from ..fuse.views import NoMap
@@ -74,6 +75,7 @@ def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any], captures: bool) -
         bw_compiler=functools.partial(_generate, part="backward", captures=captures),
         decompositions=decompositions(),
         with_devices=False,  # a meta tensor stands for one on the CPU
+        by_tangents=True,
     )
 
 
@@ -87,6 +89,7 @@ def _generate(
         if part == "backward":
             # The forward has checked the same indices. What it keeps is large, and let go of as soon as it was used.
             program.may_fail = False
+            program.dying = _dying(module)
         compiled: Callable[..., Any] = _host_function(module, program, plain)
     except (host.NotCompiled, jit.Unavailable, sizes.Unknown, NoMap) as why:
         events.emit(events.NotGenerated(part, str(why)))
@@ -125,6 +128,13 @@ def _generated(
     )
 
 
+def _dying(module: fx.GraphModule) -> list[str]:
+    """The inputs of a backward that die with it: all but parameters and what else is alive anyway."""
+    given = module.graph.find_nodes(op="placeholder")
+    tensors = [node for node in given if isinstance(node.meta.get("val"), torch.Tensor)]
+    return [node.name for node in tensors if not node.meta.get("parameter")]
+
+
 def _constants(module: fx.GraphModule) -> dict[str, Any]:
     return {node.name: getattr(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
 
@@ -141,7 +151,8 @@ def _program(module: fx.GraphModule) -> Program:
         raise host.NotCompiled(why)
     program = split_reductions(write_program(module, scalar.supported))
     writes = module.meta.get("writes") or {}
-    return write_in_place(program, {position: program.inputs[number] for position, number in writes.items()})
+    program = write_in_place(program, {position: program.inputs[number] for position, number in writes.items()})
+    return write_over(program)
 
 
 def _devices(module: fx.GraphModule) -> dict[str, torch.device]:

@@ -90,7 +90,7 @@ def _load(memory: Tensor, flat: Tensor, condition: list[Tensor]) -> Tensor:
         shape = _broadcast(flat.shape, condition[0].shape)
         safe = torch.where(condition[0], flat, torch.zeros_like(flat)).expand(shape)
         return torch.where(condition[0], memory[safe], torch.zeros([], dtype=memory.dtype))
-    return memory[flat]
+    return memory.take(flat)  # a copy, of a single element too
 
 
 def _scalar(op: str, args: list[Tensor], dtype: torch.dtype) -> Tensor:

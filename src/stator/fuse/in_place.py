@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .loops import Kernel, Launch, Program, Ref
+from .loops import Launch, Program, Ref
+from .overwrite import reads_before_it_writes
 
 
 def write_in_place(program: Program, writes: Mapping[int, str]) -> Program:
@@ -51,18 +52,19 @@ def _targets(program: Program, writes: Mapping[int, str]) -> dict[str, str]:
 
 
 def _writes_only(step: Launch, targets: Mapping[str, str]) -> bool:
-    """Whether all that a kernel stores goes to inputs, element by element."""
+    """Whether all that a kernel stores goes to inputs, element by element, each read before it is written."""
     kernel = step.kernel
     if kernel.inner or any(value.op == "check" for value in kernel.values):
         return False
-    return all(name in targets and _same_elements(kernel, step.buffers, name, targets[name]) for name in step.writes)
-
-
-def _same_elements(kernel: Kernel, buffers: list[str], name: str, target: str) -> bool:
-    """Whether a kernel reads the input, if at all, only where it writes, and without a condition."""
-    stored = [v.attr[1] for v in kernel.values if v.op == "store" and buffers[v.attr[0]] == name]
-    loads = [v for v in kernel.values if v.op == "load" and buffers[v.attr[0]] == target]
-    return len(stored) == 1 and all(not load.args and load.attr[1] == stored[0] for load in loads)
+    stores = {step.buffers[v.attr[0]]: number for number, v in enumerate(kernel.values) if v.op == "store"}
+    return len(stores) == len(step.writes) and all(
+        name in targets
+        and (
+            targets[name] not in step.buffers
+            or reads_before_it_writes(kernel, step.buffers.index(targets[name]), stores[name])
+        )
+        for name in step.writes
+    )
 
 
 def _conflicts(launches: list[Launch], targets: Mapping[str, str]) -> Launch | None:

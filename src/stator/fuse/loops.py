@@ -335,6 +335,7 @@ class Program:
     numbers: dict[str, Any] = field(default_factory=dict)  # inputs that are numbers: their symbols
     may_fail: bool = False  # checks of indices: inputs are kept until the end, for a run by other means
     written: list[str] = field(default_factory=list)  # inputs that kernels write to, the last ones
+    dying: list[str] = field(default_factory=list)  # inputs that nobody else holds: freed behind their last use
 
     def __str__(self) -> str:
         lines = [f"inputs: {', '.join(self.inputs)}"]

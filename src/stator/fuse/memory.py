@@ -2,13 +2,16 @@
 
 Enters: a `Program`. Leaves: a `MemoryPlan`. Results and what calls take are tensors with storage of their own; every
 other buffer is a part of the arena, an offset in bytes, which buffers that are not alive at the same time share.
-Offsets are ints, or expressions of the graph's symbols.
+The arena is there for the whole call, beside tensors that come and go: where that would take more memory at once than
+buffers that come and go, the largest become tensors, too. Offsets are ints, or expressions of the graph's symbols.
 """
 
 from __future__ import annotations
 
 import bisect
 import heapq
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import sympy  # type: ignore[import-untyped]  # torch's own for symbolic sizes
@@ -16,6 +19,8 @@ import sympy  # type: ignore[import-untyped]  # torch's own for symbolic sizes
 from .loops import Alias, Call, Place, Program, Ref, Size, product
 
 ALIGNMENT = 64  # a cache line
+# What a call may take beyond what is alive at once: so many bytes, or one of so many of those.
+_SLACK, _SHARE = 1 << 18, 64
 
 
 @dataclass
@@ -37,29 +42,51 @@ def reach(place: Place) -> Size:
 
 
 def plan_memory(program: Program) -> MemoryPlan:
-    plan = MemoryPlan()
-    made, last = _lifetimes(program)
-    results = {out.name for out in program.outputs if isinstance(out, Ref)}
-    for name, step in made.items():
-        if (
-            name in program.tensors
-            and name not in program.inputs
-            and not isinstance(program.steps[step], (Call, Alias))
-        ):
-            plan.allocated.setdefault(step, []).append(name)
-    for name, step in last.items():
-        if name in program.tensors and name not in results:
-            plan.dropped.setdefault(step, []).append(name)
+    made, last = lifetimes(program)
     in_arena = [name for name in made if name in program.places and name not in program.tensors]
     sizes = {name: reach(program.places[name]) * program.places[name].dtype.itemsize for name in in_arena}
-    if all(isinstance(size, int) for size in sizes.values()):
-        _share_bytes(plan, in_arena, sizes, made, last)
-    else:
+    if not all(isinstance(size, int) for size in sizes.values()):
+        plan = _tensors(program, made, last, set())
         _share_places(plan, in_arena, sizes, made, last)
+        return plan
+    least = _most_alive(program, made, last, MemoryPlan())  # if every buffer comes and goes
+    allowed = least + max(_SLACK, least // _SHARE)
+    for largest in _limits(sizes):
+        small = [name for name in in_arena if sizes[name] <= largest]
+        plan = _tensors(program, made, last, {name for name in in_arena if sizes[name] > largest})
+        _share_bytes(plan, small, sizes, made, last)
+        if plan.size <= allowed - least or _most_alive(program, made, last, plan) <= allowed:
+            break
     return plan
 
 
-def _lifetimes(program: Program) -> tuple[dict[str, int], dict[str, int]]:
+def _limits(sizes: dict[str, int]) -> Iterator[int]:
+    """How large a buffer of the arena may be: as large as they are, half of that, and so on."""
+    largest = max(sizes.values(), default=0)
+    yield largest
+    while largest > _SLACK:
+        largest //= 2
+        yield largest
+
+
+def _tensors(program: Program, made: dict[str, int], last: dict[str, int], more: set[str]) -> MemoryPlan:
+    """When tensors are made and dropped; `more`: buffers that are tensors, too."""
+    plan = MemoryPlan()
+    results = {out.name for out in program.outputs if isinstance(out, Ref)}
+    for name, step in made.items():
+        if name in more or (name in program.tensors and name not in program.inputs and _is_allocated(program, step)):
+            plan.allocated.setdefault(step, []).append(name)
+    for name, step in last.items():
+        if name in more or (name in program.tensors and name not in results):
+            plan.dropped.setdefault(step, []).append(name)
+    return plan
+
+
+def _is_allocated(program: Program, step: int) -> bool:
+    return not isinstance(program.steps[step], (Call, Alias))
+
+
+def lifetimes(program: Program) -> tuple[dict[str, int], dict[str, int]]:
     """By buffer: the step that makes it, and the last one that uses it."""
     made: dict[str, int] = {}
     last = {name: 0 for name in program.inputs}
@@ -69,6 +96,27 @@ def _lifetimes(program: Program) -> tuple[dict[str, int], dict[str, int]]:
         for name in step.writes:
             made.setdefault(name, number)
     return made, last
+
+
+def _most_alive(program: Program, made: dict[str, int], last: dict[str, int], plan: MemoryPlan) -> int:
+    """The most bytes that are alive at once, with the plan's arena in place of the buffers that lie in it.
+
+    What a tensor was made from by an alias lives as long as that. Of the inputs those count that this call alone holds:
+    others stay alive whatever it does.
+    """
+    end = len(program.steps)
+    until = last | {out.name: end for out in program.outputs if isinstance(out, Ref)}
+    for step in reversed(program.steps):
+        if isinstance(step, Alias):
+            until[step.place.buffer] = max(until[step.place.buffer], until[step.out])
+    changes = [0] * (end + 2)
+    for name, first in [*made.items(), *[(name, 0) for name in program.dying]]:
+        place = program.places.get(name)
+        size = None if place is None else reach(place) * place.dtype.itemsize
+        if isinstance(size, int) and name not in plan.offsets and not isinstance(program.steps[first], Alias):
+            changes[first] += size
+            changes[until[name] + 1] -= size
+    return int(plan.size) + max(itertools.accumulate(changes))
 
 
 def _aligned(size: int) -> int:

@@ -34,7 +34,7 @@ def seen(tensor, sizes, strides, offset):
 
 def load(buffer, at, where=None):
     if where is None:
-        return buffer[at]
+        return buffer.take(at)
     at, where = torch.broadcast_tensors(at, where)
     return torch.where(where, buffer[at.where(where, 0)], torch.zeros([], dtype=buffer.dtype))
 

@@ -1,0 +1,99 @@
+"""Kernels that write over what they read last: one buffer instead of two.
+
+Enters: a `Program`. Leaves: the same, in which a buffer that a kernel is the last to read lies where that kernel's
+result does, if the kernel reads each element before it writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from .loops import Gemm, Kernel, Launch, Program, Step, Value, operands
+from .memory import lifetimes, reach
+
+
+def reads_before_it_writes(kernel: Kernel, buffer: int, store: int) -> bool:
+    """Whether each element of a buffer is read before the store writes there, if both are the same memory.
+
+    Code is made root by root, in order; what a root needs is computed when it is first wanted, and kept until the
+    point's last root is done. With inner axes there is a loop for each level, and what a later one needs is read anew.
+    """
+    index = kernel.values[store].attr[1]
+    loads = {n for n, v in enumerate(kernel.values) if v.op == "load" and v.attr[0] == buffer}
+    if index.gathered or any(kernel.values[n].args or kernel.values[n].attr[1] != index for n in loads):
+        return False
+    itself = loads & _needed(kernel, store)
+    levels = kernel.levels()
+    for root, value in enumerate(kernel.values):
+        if root == store or not _is_root(kernel, value):
+            continue
+        if kernel.inner:
+            earlier = levels[root] - (value.op == "reduce") < levels[store]
+            fine = earlier or not loads & _needed(kernel, root)
+        else:
+            fine = root < store or (loads & _needed(kernel, root)) <= itself
+        if not fine:
+            return False
+    return True
+
+
+def _is_root(kernel: Kernel, value: Value) -> bool:
+    return value.op in ("store", "check") or (value.op == "reduce" and bool(kernel.inner))
+
+
+def _needed(kernel: Kernel, root: int) -> set[int]:
+    """What a root is computed from, in its own loop."""
+    found: set[int] = set()
+    pending = [*operands(kernel.values[root])]
+    while pending:
+        number = pending.pop()
+        if number not in found and not (kernel.inner and kernel.values[number].op == "reduce"):
+            found.add(number)
+            pending.extend(operands(kernel.values[number]))
+    return found
+
+
+def write_over(program: Program) -> Program:
+    made, last = lifetimes(program)
+    new: dict[str, str] = {}  # by buffer: the one that lies in its place
+    for number, step in enumerate(program.steps):
+        if isinstance(step, Launch):
+            dying = [name for name in step.reads if last[name] == number and _is_ours(program, name, made)]
+            for store, result in _results(step):
+                if made.get(result) != number or result in program.inputs:
+                    continue
+                fitting = (name for name in dying if _fits(program, step, name, store, result))
+                if (found := next(fitting, None)) is not None:
+                    dying.remove(found)
+                    new[found] = result
+    for name in reversed(new):  # of a chain of kernels, all take the place of the last result
+        new[name] = new.get(new[name], new[name])
+    return replace(program, steps=[_renamed(step, new) for step in program.steps]) if new else program
+
+
+def _is_ours(program: Program, name: str, made: dict[str, int]) -> bool:
+    return name not in program.tensors and name in made and isinstance(program.steps[made[name]], (Launch, Gemm))
+
+
+def _results(step: Launch) -> Iterator[tuple[int, str]]:
+    for number, value in enumerate(step.kernel.values):
+        if value.op == "store":
+            yield number, step.buffers[value.attr[0]]
+
+
+def _fits(program: Program, step: Launch, name: str, store: int, result: str) -> bool:
+    one, other = program.places[name], program.places[result]
+    if one.dtype.itemsize != other.dtype.itemsize or reach(one) != reach(other):
+        return False
+    return reads_before_it_writes(step.kernel, step.buffers.index(name), store)
+
+
+def _renamed(step: Step, new: dict[str, str]) -> Step:
+    if isinstance(step, Launch):
+        buffers, writes = ([new.get(name, name) for name in names] for names in (step.buffers, step.writes))
+        return Launch(step.kernel, buffers, writes)
+    if isinstance(step, Gemm):
+        out, a, b = (replace(place, buffer=new.get(place.buffer, place.buffer)) for place in (step.out, step.a, step.b))
+        return replace(step, out=out, a=a, b=b)
+    return step
