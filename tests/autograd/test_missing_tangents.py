@@ -21,10 +21,10 @@ def backwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[fx.GraphModule]]
     seen: list[fx.GraphModule] = []
     inner = native._generate
 
-    def noting(module: fx.GraphModule, examples: Any, *, part: str) -> Any:
+    def noting(module: fx.GraphModule, examples: Any, *, part: str, **options: Any) -> Any:
         if part == "backward":
             seen.append(module)
-        return inner(module, examples, part=part)
+        return inner(module, examples, part=part, **options)
 
     monkeypatch.setattr(native, "_generate", noting)
     with stator.options.patch(suppress_errors=False):
