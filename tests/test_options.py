@@ -27,6 +27,7 @@ DOCUMENTED = [
     "assume_static_by_default",
     "capture_scalar_outputs",
     "reorder_print",
+    "native_random",
     "debug_dir",
     "verify",
     "check_guards",

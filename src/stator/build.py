@@ -73,6 +73,7 @@ def _compile(
 ) -> Callable[..., Any]:
     assert recording.graph is not None
     recording.graph.meta["label"] = reporting.label(name, number)
+    recording.graph.meta["native_random"] = settings.native_random and not settings.verify
     if events.listening(events.GraphCaptured):
         events.emit(reporting.captured(name, number, recording))
     start = time.perf_counter()

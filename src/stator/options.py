@@ -160,6 +160,13 @@ class Settings:
         "Let `print` of what no tensor decides run after the graph around it. False: it breaks the graph, so that the "
         "order of all output is kept.",
     )
+    native_random: bool = _option(
+        False,
+        _flag,
+        'Let the kernels of `backend="native"` compute random numbers: other numbers than eager\'s, of the same '
+        "distributions, and much faster. They come of seeds that are drawn from torch's generator in each call, so "
+        "`torch.manual_seed` and `torch.set_rng_state` repeat them. False, or beside `verify`: eager's own numbers.",
+    )
     debug_dir: str | None = _option(
         None,
         _folder,

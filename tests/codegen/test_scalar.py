@@ -22,11 +22,13 @@ from stator.fuse import evaluate
 from stator.fuse.builder import V
 from stator.fuse.loops import STORABLE, computed_in
 from stator.fuse.pointwise import POINTWISE
+from stator.fuse.random_numbers import philox
 
 aten = torch.ops.aten
 WIDTHS = [1, 8, 16]
 TYPES = [t for t in STORABLE if computed_in(t) is t]
 BINARY: dict[str, Callable[..., Tensor]] = {
+    "philox": functools.partial(philox, more=False), "philox_more": functools.partial(philox, more=True),
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.true_divide,
     "floor_div": torch.floor_divide, "trunc_div": functools.partial(torch.div, rounding_mode="trunc"),
     "remainder": torch.remainder, "fmod": torch.fmod, "min": torch.minimum, "max": torch.maximum,

@@ -57,23 +57,24 @@ in_mode = functools.cache(InMode)  # one for each mode: functions compiled alike
 
 
 def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], *, captures: bool) -> Callable[..., Any]:
+    random = bool(gm.meta.get("native_random"))  # see `options.native_random`
     try:
         parts = split(gm, example_inputs)
         if parts is not None:
-            return parts.join(_derive(parts.rest, parts.examples, captures))
-        return _derive(gm, example_inputs, captures)
+            return parts.join(_derive(parts.rest, parts.examples, captures, random))
+        return _derive(gm, example_inputs, captures, random)
     except CannotDerive as why:
         events.emit(events.NotDerived(why))
         return eager.compile_graph(gm, example_inputs)
 
 
-def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any], captures: bool) -> Callable[..., Any]:
+def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any], captures: bool, random: bool) -> Callable[..., Any]:
     return compile_function(
         gm,
         example_inputs,
         fw_compiler=functools.partial(_generate, part="forward", captures=captures),
         bw_compiler=functools.partial(_generate, part="backward", captures=captures),
-        decompositions=decompositions(),
+        decompositions=decompositions(random),
         with_devices=False,  # a meta tensor stands for one on the CPU
         by_tangents=True,
     )

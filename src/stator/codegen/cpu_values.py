@@ -18,7 +18,7 @@ from .ir import ELEMENT, literal
 DEAR = {
     name: 6
     for name in "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    "erf erfc pow sigmoid rsqrt sqrt div atan2 fmod remainder floor_div".split()
+    "erf erfc pow sigmoid rsqrt sqrt div atan2 fmod remainder floor_div philox philox_more".split()
 }
 MOST_SCRATCH = 1 << 19  # bytes of each thread, where sizes are known
 BYTES = {torch.float64: 8, torch.int64: 8, torch.float32: 4, torch.int32: 4, torch.int16: 2}

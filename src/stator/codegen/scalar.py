@@ -262,6 +262,36 @@ def _signbit(f: Function, dtype: torch.dtype, kinds: Sequence[torch.dtype], args
     return _compare(f, "lt", wide, bits, f.constant(0, wide))
 
 
+_PHILOX_FACTORS, _PHILOX_STEPS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
+
+
+def _philox(more: bool) -> Row:
+    """Philox 4x32-10: of a seed (64 bits) and a position, 128 random bits; the first 64 of them, or the others. The
+    words lie in lanes of 64 bits, where a product of two of them has room."""
+
+    def row(f: Function, dtype: torch.dtype, kinds: Sequence[torch.dtype], args: Sequence[str]) -> str:
+        kind = f.vector("i64")
+
+        def do(op: str, a: str, b: str | int) -> str:
+            return f.emit(f"{op} {kind} {a}, {f.constant(b, torch.int64) if isinstance(b, int) else b}")
+
+        low = 0xFFFFFFFF
+        seed, position = args
+        zero = f.constant(0, torch.int64)
+        words = [do("and", position, low), do("lshr", position, 32), zero, zero]
+        keys = [do("and", seed, low), do("lshr", seed, 32)]
+        for _ in range(10):
+            one, other = do("mul", words[0], _PHILOX_FACTORS[0]), do("mul", words[2], _PHILOX_FACTORS[1])
+            first = do("xor", do("xor", do("lshr", other, 32), words[1]), keys[0])
+            third = do("xor", do("xor", do("lshr", one, 32), words[3]), keys[1])
+            words = [first, do("and", other, low), third, do("and", one, low)]
+            keys = [do("and", do("add", key, step), low) for key, step in zip(keys, _PHILOX_STEPS, strict=True)]
+        lower, upper = words[2:] if more else words[:2]
+        return do("or", lower, do("shl", upper, 32))
+
+    return row
+
+
 def _intrinsic(name: str) -> Row:
     return lambda f, dtype, kinds, args: f.intrinsic(name, ELEMENT[dtype], *args)
 
@@ -278,6 +308,7 @@ _ON: dict[str, frozenset[torch.dtype]] = {  # the types of operands; every type 
     **dict.fromkeys("div floor ceil trunc round copysign signbit".split(), _FLOATS),
     **dict.fromkeys("round_bf16 round_f16".split(), frozenset((torch.float32,))),
     **dict.fromkeys("trunc_div shl shr".split(), _INTEGERS),
+    **dict.fromkeys("philox philox_more".split(), frozenset((torch.int64,))),
     **dict.fromkeys("and or xor not".split(), _INTEGERS | {torch.bool}),
     **dict.fromkeys("add sub mul neg abs fmod remainder floor_div".split(), _NUMBERS),
 }
@@ -311,6 +342,8 @@ OPERATIONS: dict[str, Row] = {
     "round": _intrinsic("roundeven"),
     "copysign": _intrinsic("copysign"),
     "signbit": _signbit,
+    "philox": _philox(False),
+    "philox_more": _philox(True),
     "round_bf16": _round_bf16,
     "round_f16": _round_f16,
     **{op: _comparison(op) for op in _FLOAT_TESTS},

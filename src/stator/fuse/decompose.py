@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import random_numbers
+
 aten = torch.ops.aten
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}
@@ -497,9 +499,10 @@ std std_mean
 
 
 @functools.cache
-def decompositions() -> dict[Any, Rule]:
-    """All rules, ours first; torch's reference decompositions take a moment to import."""
+def decompositions(native_random: bool = False) -> dict[Any, Rule]:
+    """All rules, ours first; torch's reference decompositions take a moment to import. `native_random`: random numbers
+    are computed by kernels, too."""
     from torch._decomp import get_decompositions
 
     packets = [getattr(aten, name) for name in _BORROWED if hasattr(aten, name)]
-    return {**get_decompositions(packets), **RULES}
+    return {**get_decompositions(packets), **RULES, **(random_numbers.RULES if native_random else {})}

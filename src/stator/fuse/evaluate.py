@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .loops import Alias, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, concrete
+from .random_numbers import philox
 
 _BINARY: dict[str, Callable[..., Any]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.true_divide, "pow": torch.pow,
@@ -31,6 +32,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
     for name in "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh "
     "acosh atanh erf erfc sigmoid floor ceil trunc round neg abs sign signbit".split()
 } | {"not": torch.bitwise_not}
+_BINARY |= {"philox": functools.partial(philox, more=False), "philox_more": functools.partial(philox, more=True)}
 SCALAR_OPS = frozenset((*_BINARY, *_UNARY, "where", "cast", "round_bf16", "round_f16"))
 
 

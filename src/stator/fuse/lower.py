@@ -19,6 +19,7 @@ from . import special as special  # its rows
 from .builder import Builder, V
 from .loops import STORABLE, Index, Size, computed_in, product
 from .pointwise import POINTWISE, Row
+from .random_numbers import random_bits
 from .views import At, NoMap, broadcast, size_of, sizes_of
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -386,7 +387,17 @@ def _repeat(scope: Scope, node: fx.Node, at: At) -> V:
     return scope.at(source, broadcast(at, sizes_of(node), inside))
 
 
+def _random_bits(scope: Scope, node: fx.Node, at: At) -> V:
+    seed: Any = node.args[0]
+    more = node.args[2] if len(node.args) > 2 else node.kwargs.get("more", False)
+    position = Index()
+    for index, size in zip(at, sizes_of(node), strict=True):
+        position = position * size + index
+    return scope.b.op("philox_more" if more else "philox", scope.at(seed, ()), scope.b.index(position))
+
+
 LOWERINGS: dict[Any, Lowering] = {
+    random_bits: _random_bits,
     aten.full.default: _full,
     aten.full_like.default: _full,
     aten.new_full.default: lambda scope, node, at: _filled(scope, node, node.args[2]),

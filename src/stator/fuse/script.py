@@ -7,6 +7,7 @@ was not fused with more; sizes that are symbols have the values of the example i
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from ..support.python_source import Values, broken, number, script
 from .loops import Alias, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, Size, Value
 from .memory import bytes_moved, plan_memory
+from .random_numbers import philox
 
 _HELPERS = '''
 def axis(number, extent, rank):
@@ -84,7 +86,7 @@ _CALLED = {
     "min": "torch.minimum({})", "max": "torch.maximum({})", "not": "torch.bitwise_not({})",
     "floor_div": 'torch.div({}, rounding_mode="floor")', "trunc_div": 'torch.div({}, rounding_mode="trunc")',
     "round_bf16": "({}).bfloat16().float()", "round_f16": "({}).half().float()", "where": "torch.where({})",
-    "check": "check({})",
+    "check": "check({})", "philox": "philox({}, False)", "philox_more": "philox({}, True)",
 }  # fmt: skip
 
 
@@ -97,8 +99,9 @@ def program_script(title: str, program: Program, inputs: Sequence[Any], constant
     call = "\n".join(broken(f"        results = graph({given})"))
     text = program_text(program, values)  # first: it may add lines to `values`
     lines = "\n".join(values.lines)
+    helpers = f"{_HELPERS}\n\n{inspect.getsource(philox)}" if "philox(" in text else _HELPERS
     body = (
-        f"{_HELPERS}\n\ntorch.manual_seed(0)\n{lines}{fixed}{sizes}\n\n\n{text}\n\n\n"
+        f"{helpers}\n\ntorch.manual_seed(0)\n{lines}{fixed}{sizes}\n\n\n{text}\n\n\n"
         f'if __name__ == "__main__":\n    with torch.no_grad():\n{call}\n    show(results)\n'
     )
     return script(title, body)
