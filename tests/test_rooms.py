@@ -18,7 +18,7 @@ from stator.watch.observe import policy
 SOURCE = Path(__file__).parents[1] / "src" / "stator"
 
 # Plain data that every room may use.
-GROUND = {"options", "errors", "events", "guard_codes", "recording", "source_lines", "support"}
+GROUND = {"options", "errors", "events", "guard_codes", "recording", "source_lines", "own_files", "support"}
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
 BELOW_BUILD = GROUND | STAGES | {"_native", "reporting", "verify"}
 BELOW_PIPELINE = BELOW_BUILD | {"build", "calling", "async_compile"}
@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # ground: no room at all, and each other only downward
     "options": set(),
     "source_lines": set(),
+    "own_files": set(),
     "errors": {"source_lines"},
     "events": {"errors"},
     "guard_codes": set(),
@@ -51,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dispatch": BELOW_PIPELINE | {"pipeline"},
     "modules": BELOW_PIPELINE | {"pipeline", "dispatch"},
     "api": BELOW_API,
-    "report": {"options", "errors", "events", "source_lines", "report"},
+    "report": {"options", "errors", "events", "source_lines", "own_files", "report"},
     "__init__": BELOW_API | {"api"},
     "cli": BELOW_API | {"api", "__init__", "cli"},
     "__main__": {"cli"},

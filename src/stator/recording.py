@@ -142,7 +142,7 @@ def describe(origin: Origin) -> str:
         named = parent.edge is Edge.CONST or (parent.edge is Edge.ATTR and parent.key == "__dict__")
         if named and isinstance(key, str):
             return f"{base.removesuffix('.__dict__')}.{key}"
-        return f"{base}[{key!r}]"
+        return f"{base}[{_text_of(key)}]"
     if origin.edge is Edge.SUPER:
         return f"super({key[0].__name__}, {base}).{key[1]}"
     if origin.edge is Edge.SLOT:

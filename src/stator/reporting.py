@@ -9,7 +9,6 @@ import contextlib
 import dis
 import os
 import sys
-import tempfile
 import traceback
 import types
 import warnings
@@ -18,7 +17,7 @@ from typing import Any
 
 from torch import fx
 
-from . import _native, events
+from . import _native, events, own_files
 from .errors import InternalError
 from .options import View
 from .recording import Recording
@@ -42,15 +41,13 @@ def warn(text: str) -> None:
 
 def save(text: str, kind: str, folder: str | None) -> str | None:
     """The path of a new file with this text; None if there cannot be one."""
-    folder = folder or os.path.join(tempfile.gettempdir(), "stator")
     try:
-        os.makedirs(folder, exist_ok=True)
-        handle, path = tempfile.mkstemp(prefix=f"{kind}-", suffix=".txt", dir=folder, text=True)
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
+        return own_files.save(folder, kind, ".txt", text)
+    except own_files.Refused as refused:
+        warn(f"nothing is saved: {refused}")
+        return None
     except OSError:
         return None
-    return path
 
 
 def failure(name: str, where: str, error: BaseException, settings: View, *, quiet: bool = False) -> None:

@@ -177,10 +177,13 @@ def make_boxed(module: fx.GraphModule) -> Boxed:
     written = module.graph.python_code("self")
     module.graph.set_codegen(former)
     names: dict[str, Any] = dict(written.globals)
+    taken = {node.name for node in module.graph.nodes}
 
     def short(match: re.Match[str]) -> str:
         namespace, packet, overload = match.groups()
         name = f"{namespace}_{packet}_{overload}"
+        while name in taken:  # by a variable of the graph
+            name = f"_{name}"
         names[name] = getattr(getattr(getattr(torch.ops, namespace), packet), overload)._op
         return name
 

@@ -21,6 +21,7 @@ import torch
 
 from .. import _native
 from ..recording import Blueprint, Constant, Continuation, Exit, Output, Outside, Recipe, Recording, Way
+from ..support.literals import literal, one_line
 from . import effects
 from .graph import Unsettled
 
@@ -60,8 +61,9 @@ def walk(begin: Callable[[Any], Any], walked: Any, passed: int) -> Any:
 @functools.cache
 def _raiser(filename: str, function: str, line: int) -> types.CodeType:
     """Code that raises, and looks as if it did so there."""
-    code = compile("raise KeyError", filename, "exec")
-    return code.replace(co_name=function.rpartition(".")[2], co_qualname=function, co_firstlineno=line)
+    code = compile("raise KeyError", "<stator replay>", "exec")
+    name = function.rpartition(".")[2]
+    return code.replace(co_filename=filename, co_name=name, co_qualname=function, co_firstlineno=line)
 
 
 def traceback_of(lines: tuple[tuple[str, str, int], ...]) -> types.TracebackType | None:
@@ -128,12 +130,16 @@ class _Emitter:
 
     def constant(self, value: Any) -> str:
         if type(value) in _LITERALS or (type(value) is int and -5 <= value <= 256):  # else `is` could tell it
-            return repr(value)
+            return literal(value)
         name = self._constants.get(id(value))
         if name is None:
             name = self._constants[id(value)] = f"c{len(self._constants)}"
             self.names[name] = value
         return name
+
+    def name(self, name: Any) -> str:
+        """What an attribute or an argument is called. A text of another class than `str` is no literal."""
+        return literal(name) if type(name) is str else self.constant(name)
 
     def expression(self, recipe: Recipe) -> str:
         if isinstance(recipe, Constant):
@@ -163,7 +169,7 @@ class _Emitter:
         blueprint = self.recording.blueprints[index]
         _MAKE[blueprint.kind](self, f"f{index}", blueprint)
         if blueprint.attributes:
-            entries = ", ".join(f"{name!r}: {self.expression(recipe)}" for name, recipe in blueprint.attributes)
+            entries = ", ".join(f"{self.name(n)}: {self.expression(recipe)}" for n, recipe in blueprint.attributes)
             self.fill.append(f"namespace(f{index}).update({{{entries}}})")
         for slot, recipe in blueprint.slots:
             self.fill.append(f"{self.constant(slot)}.__set__(f{index}, {self.expression(recipe)})")
@@ -242,7 +248,7 @@ class _Emitter:
 
     def _partial(self, name: str, b: Blueprint) -> None:
         func, args, keywords = b.parts
-        named = "".join(f"{key!r}: {self.expression(value)}, " for key, value in keywords)
+        named = "".join(f"{self.name(key)}: {self.expression(value)}, " for key, value in keywords)
         self.create.append(f"{name} = partial({self.expression(func)}, {self.items(args)}**{{{named}}})")
 
     def _function(self, name: str, b: Blueprint) -> None:
@@ -327,7 +333,9 @@ def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str
     if recording.effects:
         made = _trying(made, written.back)
     lines += [*written.keep, *made]
-    prints = [f"print({emitter.items(arguments)}**{keywords!r})" for arguments, keywords in recording.prints]
+    prints = [
+        f"print({emitter.items(arguments)}**{emitter.constant(keywords)})" for arguments, keywords in recording.prints
+    ]
     lines += _trying(prints, "mark_half_done(error)") if prints else []
     if recording.grad_mode is not None:
         emitter.names["set_grad_mode"] = torch._C._set_grad_enabled
@@ -387,7 +395,7 @@ class _Leaving:
         code, namespace = continuation
         if not code.co_freevars:
             return self._emitter.constant(types.FunctionType(code, namespace))
-        parts = (self._emitter.constant(code), self._emitter.constant(namespace), repr(code.co_name))
+        parts = (self._emitter.constant(code), self._emitter.constant(namespace), literal(code.co_name))
         return f"function_of({', '.join(parts)}, None, {original}.__closure__)"  # C code: nothing of ours fails here
 
 
@@ -407,7 +415,7 @@ def emit(
     if relay is None:
         names["graph"] = graph
     if relay is None or (recording.exit is not None and len(recording.exit.states) > 1):
-        exec(compile(text, f"<stator replay of {recording.name}>", "exec"), names)
+        exec(compile(text, f"<stator replay of {one_line(recording.name)}>", "exec"), names)
     leave = None if recording.exit is None else _leave(recording.exit, names.get("leave"))
     return names["replay"] if relay is None else relay, leave, text
 

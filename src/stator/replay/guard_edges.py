@@ -19,6 +19,7 @@ from .. import _native as n
 from ..guard_codes import PARTS
 from ..recording import Edge, Fact, Origin
 from ..support.guard_readers import is_open
+from ..support.literals import literal
 from ..support.python_source import importable
 from . import layout
 from .reference import attribute, behind, entry_of, item
@@ -130,12 +131,12 @@ def _slot_source(origin: Origin, parent: str | None, slots: Sequence[str]) -> st
 
 def _module_source(origin: Origin, parent: str | None, slots: Sequence[str]) -> str | None:
     path = importable(origin.key)
-    return f"importlib.import_module({path!r})" if inspect.ismodule(origin.key) and path else None
+    return f"importlib.import_module({literal(path)})" if inspect.ismodule(origin.key) and path else None
 
 
 def _item_source(origin: Origin, parent: str | None, slots: Sequence[str]) -> str | None:
     plain = parent is not None and type(origin.key) in (int, str)
-    return f"{parent}[{origin.key!r}]" if plain and can_be_made(origin) else None
+    return f"{parent}[{literal(origin.key)}]" if plain and can_be_made(origin) else None
 
 
 def can_be_made(origin: Origin) -> bool:

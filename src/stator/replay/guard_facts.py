@@ -23,6 +23,7 @@ from ..support.guard_readers import (
     same_constant,
     tensor_facts,
 )
+from ..support.literals import literal
 from ..support.python_source import Values
 from . import layout
 from .guard_edges import is_key
@@ -222,7 +223,7 @@ def _with(form: str, expected: Any, value: str) -> str | None:
 
 def _looks(value: str, e: TensorFacts) -> str:
     size, stride = [list(part) for part in (e.size, e.stride)]
-    return f"looks({value}, {e.dtype}, {size}, {stride}, {str(e.device)!r}, {e.requires_grad})"
+    return f"looks({value}, {e.dtype}, {size}, {stride}, {literal(str(e.device))}, {e.requires_grad})"
 
 
 FACTS: dict[Fact, FactRow] = {

@@ -7,6 +7,7 @@ them is enough to make others that pass, and a guard on something deeper is list
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import re
 import types
@@ -15,6 +16,7 @@ from typing import Any
 
 from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_place
 from ..support.guard_readers import STATE_NAMES
+from ..support.literals import is_identifier, literal
 from ..support.python_source import WIDTH, Values, broken, function, number, script
 from ..support.symbolic_exprs import render
 from . import effects, emit
@@ -59,7 +61,7 @@ class _StandIns:
             return f"[{items}]" if kind is list else f"({items})"
         if kind in (int, float, str, set):
             return {int: "2", float: "0.5", str: "''", set: "set()"}[kind]
-        return f"Thing({describe(origin)!r})"
+        return f"Thing({literal(describe(origin))})"
 
     def _item(self, origin: Origin, key: Any) -> str:
         found = self._items.get(origin.index, {}).get(key)
@@ -72,7 +74,7 @@ def _tensor(facts: TensorFacts) -> str:
     grad = ", grad=True" if facts.requires_grad else ""
     leaf = "" if facts.is_leaf else ", leaf=False"
     whole = "" if facts.dtype.is_floating_point else ", low=0, high=0"
-    device = "" if facts.device.type == "cpu" else f", {str(facts.device)!r}"
+    device = "" if facts.device.type == "cpu" else f", {literal(str(facts.device))}"
     return f"tensor({size}, {stride}, {facts.dtype}{device}{whole}{grad}{leaf})"
 
 
@@ -202,11 +204,19 @@ if __name__ == "__main__":
 """
 
 
+# Names that these files use themselves.
+_NOT_FOR_SLOTS = frozenset(
+    {"torch", "types", "importlib", "marshal", "base64", "looks", "guards", "example", "Thing", "tensor", "show"}
+    | {f"{kind}_{number}" for kind in ("module", "class", "tensor", "code", "slot") for number in range(100)}
+    | set(dir(builtins))
+)
+
+
 def guards_script(title: str, recording: Recording, names: Sequence[str]) -> str:
     """What was assumed, as a function of the arguments that says what holds; run on arguments that were made up."""
     values = Values()
     slots = [
-        name if name.isidentifier() and name not in names[:index] else f"slot_{index}"
+        name if is_identifier(name) and name not in (*names[:index], *_NOT_FOR_SLOTS) else f"slot_{index}"
         for index, name in enumerate(names)
     ]
     asked = _Asked(slots, recording.origins)
@@ -280,4 +290,4 @@ class _Asked:
 
 def _row(holds: str | None, words: str, place: Any) -> str:
     words = words if len(words) <= WIDTH else words[: WIDTH - 3] + "..."
-    return f"({holds}, {words!r}, {render_place(place)!r})"
+    return f"({holds}, {literal(words)}, {literal(render_place(place))})"

@@ -8,16 +8,15 @@ costs one warning, not a call.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
 import warnings
 from collections.abc import Callable
 
-from stator import events
+from stator import events, own_files
 from stator.events import Event
-
-_MOST_IN_A_NAME = 60
 
 
 class _Open(threading.local):
@@ -46,26 +45,26 @@ def _write(stage: str, text: Callable[[], str]) -> None:
     try:
         content = text()
         if content.strip():
-            with _create(folder, f"{_as_file_name(name)}_{_as_file_name(stage)}.py") as file:
-                file.write(content)
+            _create(folder, f"{_as_file_name(name)}_{_as_file_name(stage)}.py", content)
     except OSError as error:
         if folder not in _refused:
             _refused.add(folder)
             warnings.warn(f"options.debug_dir: {error}; stages are not kept there", stacklevel=2)
 
 
-def _create(folder: str, name: str):  # type: ignore[no-untyped-def]  # an open text file
+def _create(folder: str, name: str, content: str) -> None:
     with _lock:
-        os.makedirs(folder, exist_ok=True)
-        number = _numbers.get(folder) or _last_number(folder)
-        while True:
-            number += 1
-            try:
-                file = open(os.path.join(folder, f"{number:04}_{name}"), "x", encoding="utf-8")  # noqa: SIM115
-            except FileExistsError:
-                continue
-            _numbers[folder] = number
-            return file
+        opened, _ = own_files.open_folder(folder)
+        try:
+            number = _numbers.get(folder) or _last_number(folder)
+            while True:
+                number += 1
+                with contextlib.suppress(FileExistsError):
+                    own_files.create(opened, f"{number:04}_{name}", content)
+                    _numbers[folder] = number
+                    return
+        finally:
+            os.close(opened)
 
 
 def _last_number(folder: str) -> int:
@@ -74,8 +73,7 @@ def _last_number(folder: str) -> int:
 
 
 def _as_file_name(text: str) -> str:
-    text = text.rpartition("<locals>.")[2]
-    return re.sub(r"\W+", "_", text).strip("_")[:_MOST_IN_A_NAME] or "function"
+    return own_files.as_file_name(text.rpartition("<locals>.")[2])
 
 
 # ----------------------------------------------------------------------------------------- which event, which file

@@ -33,8 +33,9 @@ def write(
 ) -> str:
     """Write the page to `path`; gives back where that is."""
     text = render({**tell(chronicle), "title": title, "summary": summary, "calls": list(calls), "made": made_with()})
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    encoded = text.encode("utf-8", "backslashreplace")
+    with open(path, "wb") as file:
+        file.write(encoded)
     return os.path.abspath(path)
 
 

@@ -25,6 +25,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from .literals import in_docstring, is_literal, is_path, literal, name_of, one_line, plain_text
+
 WIDTH = 100
 _MOST_ITEMS = 64  # tensors of so few elements are written out
 
@@ -34,7 +36,10 @@ _MOST_ITEMS = 64  # tensors of so few elements are written out
 
 def readable(code: str) -> str:
     """What fx writes, one statement a line: without the assignments that only free memory, and not too wide."""
-    return _unparsed(ast.parse(textwrap.dedent(code).strip()))
+    try:
+        return _unparsed(ast.parse(textwrap.dedent(code).strip()))
+    except SyntaxError:  # a class is called as a program's function is, which need not be a name
+        return code
 
 
 def _unparsed(tree: ast.Module) -> str:
@@ -192,7 +197,7 @@ class Values:
         for fits, write in _WRITERS:
             if fits(value):
                 return write(self, value)
-        return f"Thing({_name(value)!r})"
+        return _thing(value)
 
     def items(self, values: Sequence[Any]) -> str:
         return ", ".join(map(self.expression, values))
@@ -207,20 +212,21 @@ class Values:
         return name
 
 
-def _name(value: Any) -> str:
-    return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", None) or type(value).__qualname__)
+def _thing(value: Any) -> str:
+    return f"Thing({literal(name_of(value))})"
 
 
 def importable(value: Any) -> str | None:
     """`module.name` under which a fresh process would find this very object."""
     if isinstance(value, types.ModuleType):
-        return value.__name__ if _is_installed(value.__name__) else None
+        path = value.__name__
+        return path if is_path(path) and _is_installed(path) and sys.modules.get(path) is value else None
     module = getattr(value, "__module__", None)
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     if not isinstance(module, str) or not isinstance(name, str) or not _is_installed(module):
         return None
     found: Any = sys.modules.get(module)
-    for part in name.split("."):
+    for part in name.split(".") if is_path(f"{module}.{name}") else ():
         found = getattr(found, part, None)
     return f"{module}.{name}" if found is value else None
 
@@ -238,7 +244,7 @@ def _imported(values: Values, value: Any) -> str:
     if module == "builtins":
         return path.removeprefix("builtins.")
     if module != "torch":
-        values.once(sys.modules[module], "module", f"importlib.import_module({module!r})")
+        values.once(sys.modules[module], "module", f"importlib.import_module({literal(module)})")
         return values._named[id(sys.modules[module])] + path.removeprefix(module)
     return path
 
@@ -247,12 +253,12 @@ def _class(values: Values, value: type) -> str:
     """A class of the program: one with its name, on the builtin class that it is made from."""
     bases = [base for base in value.__mro__ if base in (list, dict, tuple, set, frozenset, Exception)]
     base = bases[0].__name__ if bases else "object"
-    return values.once(value, "class", f"type({value.__name__!r}, ({base},), {{}})")
+    return values.once(value, "class", f"type({literal(name_of(value).rpartition('.')[2])}, ({base},), {{}})")
 
 
 def _function(values: Values, value: types.FunctionType) -> str:
     if value.__code__.co_freevars:
-        return f"Thing({_name(value)!r})"
+        return _thing(value)
     return f"types.FunctionType({_code(values, value.__code__)}, globals())"
 
 
@@ -274,7 +280,7 @@ def tensor_call(value: torch.Tensor) -> str:
     device = str(value.device)
     has_data = device != "meta" and not _is_fake(value) and strided
     if device not in ("cpu", "meta"):
-        parts.append(repr(device))
+        parts.append(literal(device))
     parts += _contents(value.detach()) if has_data and value.numel() else [] if _is_real(value) else ["low=0, high=0"]
     if value.requires_grad:
         parts += ["grad=True"] if value.is_leaf else ["grad=True", "leaf=False"]
@@ -304,10 +310,6 @@ def _dense_steps(size: list[int]) -> list[int]:
     return [math.prod(size[position + 1 :]) for position in range(len(size))]
 
 
-def _plain_float(values: Values, value: float) -> str:
-    return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
-
-
 def _container(opening: str, closing: str) -> Callable[[Values, Any], str]:
     def write(values: Values, value: Any) -> str:
         comma = "," if opening == "(" and len(value) == 1 else ""
@@ -326,19 +328,20 @@ def _exactly(*kinds: type) -> Callable[[Any], bool]:
 
 _TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
 _WRITERS: list[tuple[Callable[[Any], bool], Callable[[Values, Any], str]]] = [
-    (_exactly(int, bool, str, bytes, type(None), complex, type(...)), lambda values, value: repr(value)),
-    (lambda value: type(value).__name__ == "Int" and isinstance(value, int), lambda values, value: repr(int(value))),
-    (lambda value: isinstance(value, float), lambda values, value: _plain_float(values, float(value))),
-    (lambda value: isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)), lambda v, x: repr(number(x))),
+    (lambda value: type(value) is not tuple and is_literal(value), lambda values, value: literal(value)),
+    (lambda value: issubclass(type(value), int) and type(value).__name__ == "Int",
+     lambda values, value: literal(int.__int__(value))),
+    (lambda value: issubclass(type(value), float), lambda values, value: literal(float.__float__(value))),
+    (_exactly(torch.SymInt, torch.SymFloat, torch.SymBool), lambda v, x: literal(number(x))),
     (lambda value: isinstance(value, torch.Tensor), _tensor),
     (_exactly(*_TORCH_CONSTANTS), lambda values, value: str(value)),
-    (_exactly(torch.device), lambda values, value: f"torch.device({str(value)!r})"),
+    (_exactly(torch.device), lambda values, value: f"torch.device({literal(str(value))})"),
     (lambda value: isinstance(value, torch.Size), lambda values, value: f"torch.Size({list(map(number, value))})"),
     (_exactly(list), _container("[", "]")),
     (_exactly(tuple), _container("(", ")")),
     (_exactly(dict), _mapping),
     (lambda value: isinstance(value, enum.Enum) and importable(type(value)) is not None,
-     lambda values, value: f"{values.expression(type(value))}[{value.name!r}]"),
+     lambda values, value: f"{values.expression(type(value))}[{literal(plain_text(value._name_))}]"),
     (_exactly(slice), lambda v, x: f"slice({v.expression(x.start)}, {v.expression(x.stop)}, {v.expression(x.step)})"),
     (lambda value: importable(value) is not None, _imported),
     (lambda value: isinstance(value, type), _class),
@@ -352,7 +355,7 @@ _WRITERS: list[tuple[Callable[[Any], bool], Callable[[Values, Any], str]]] = [
 
 def script(title: str, body: str, imports: str = "") -> str:
     """A file: what it is, what it needs, what it does."""
-    head = "\n".join(textwrap.wrap(title, WIDTH))
+    head = in_docstring("\n".join(textwrap.wrap(title, WIDTH)))
     needed = "\n".join(
         f"import {name}" for name in ("base64", "importlib", "marshal", "types") if re.search(rf"\b{name}\.", body)
     )
@@ -386,7 +389,7 @@ class _OwnState(ast.NodeTransformer):
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         path = ast.unparse(node).removeprefix("self.")
         if path in self._state:
-            return ast.parse(f"{self._holder}[{path!r}]", mode="eval").body
+            return ast.parse(f"{self._holder}[{literal(path)}]", mode="eval").body
         self.generic_visit(node)
         return node
 
@@ -405,12 +408,12 @@ def _import_of(alias: str, value: Any) -> str:
     if isinstance(value, types.ModuleType):
         return f"import {value.__name__} as {alias}" if "." in value.__name__ else f"import {value.__name__}"
     if isinstance(value, float):
-        return f"{alias} = {_plain_float(Values(), value)}"
+        return f"{alias} = {literal(float.__float__(value))}"
     path = importable(value) or _path_of_type(value)
     if getattr(value, "__module__", None) == _NUMBERS:  # a script needs stator for nothing else
         path = f"{_NUMBERS}.{value.__name__}"
     if path is None:
-        return f"{alias} = None  # {_name(value)} is of the program"
+        return f"{alias} = None  # {one_line(name_of(value))} is of the program"
     module, _, name = path.rpartition(".")
     return f"from {module} import {name}" + (f" as {alias}" if alias != name else "")
 

@@ -1,20 +1,24 @@
-"""A difference as a script that shows it again: the graph node by node, its inputs beside it in a file."""
+"""A difference as a script that shows it again: the graph node by node, its inputs beside it in a file.
+
+Nothing in the file is code: it has the bytes of tensors. What cannot be written is imported by its name, or is for the
+reader to put in.
+"""
 
 from __future__ import annotations
 
-import math
 import operator
-import os
-import pickle
 import sys
-import tempfile
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
-_HEAD = '''"""{name}: what backend {backend!r} made of a graph differs from eager.
+from .. import own_files
+from ..support.literals import in_docstring, is_literal, is_path, literal, name_of, plain_text
+from .saved_data import READER, Data
+
+_HEAD = '''"""{name}: what backend {backend} made of a graph differs from eager.
 
 {lines}
 
@@ -30,9 +34,17 @@ from torch import fx
 import stator
 from stator.verify import check_graph
 
-saved = torch.load(os.path.join(os.path.dirname(__file__), {data!r}), weights_only=False)
-inputs, objects = saved["inputs"], saved["objects"]
-torch.set_rng_state(saved["random numbers"])
+with open(os.path.join(os.path.dirname(__file__), "inputs.bin"), "rb") as file:
+    saved = file.read()
+
+{reader}
+storages = [
+{storages}
+]
+inputs = [
+{inputs}
+]
+torch.set_rng_state({numbers})
 {imports}
 
 graph = fx.Graph()
@@ -59,44 +71,41 @@ class Subject(NamedTuple):
 
 def save_reproduction(lines: list[str], subject: Subject, inputs: Sequence[Any], graph: fx.GraphModule) -> str | None:
     """Where the script was saved; None if that could not be done."""
-    folder = subject.folder or os.path.join(tempfile.gettempdir(), "stator")
     name, backend = subject.name, subject.backend
     try:
-        os.makedirs(folder, exist_ok=True)
-        here = tempfile.mkdtemp(prefix="verify-", dir=folder)
-        path = os.path.join(here, "reproduce.py")
         writer = _Writer(graph.graph)
+        given = [writer.value(value) for value in inputs]
+        numbers = writer.data.tensor(torch.get_rng_state())
+        called = writer.backend(*backend)
         head = _HEAD.format(
-            name=name, backend=backend[0], lines="\n".join(lines), data="inputs.pt", imports=writer.imports()
+            name=in_docstring(name),
+            backend=in_docstring(literal(plain_text(backend[0]))),
+            lines=in_docstring("\n".join(lines)),
+            reader=READER,
+            storages=_indented(writer.data.lines),
+            inputs=_indented(given),
+            numbers=numbers,
+            imports=writer.imports(),
         )
-        text = head + "\n".join(writer.lines)
-        text += _TAIL.format(backend=writer.backend(*backend), grad=torch.is_grad_enabled())
-        data = {
-            "inputs": [_savable(value) for value in inputs],
-            "objects": writer.objects,
-            "random numbers": torch.get_rng_state(),
-        }
-        torch.save(data, os.path.join(here, "inputs.pt"))
-        with open(path, "w") as file:
-            file.write(text)
+        text = head + "\n".join(writer.lines) + _TAIL.format(backend=called, grad=torch.is_grad_enabled())
+        return own_files.save_together(
+            subject.folder, "verify", {"inputs.bin": bytes(writer.data.contents), "reproduce.py": text}
+        )
     except Exception:  # the difference is told in any case
         return None
-    return path
 
 
-def _savable(value: Any) -> Any:
-    """A tensor as a leaf: what computed it is not saved."""
-    if isinstance(value, torch.Tensor) and not value.is_leaf:
-        return value.detach().requires_grad_(value.requires_grad)
-    return value
+def _indented(lines: Sequence[str]) -> str:
+    return "\n".join(f"    {line}," for line in lines)
 
 
 class _Writer:
     """The lines that build a graph."""
 
     def __init__(self, graph: fx.Graph) -> None:
-        self.objects: list[Any] = []  # what cannot be written
+        self.data = Data()
         self._modules: set[str] = set()
+        self._names = {node: f"node_{number}" for number, node in enumerate(graph.nodes)}
         self.lines = [self._node(node) for node in graph.nodes]
 
     def imports(self) -> str:
@@ -105,19 +114,17 @@ class _Writer:
     def backend(self, name: str, backend: Any) -> str:
         """How the backend is reached from another process."""
         if str(getattr(backend, "__module__", "")).startswith("stator."):
-            return f"stator.backends.look_up({name!r})[1]"
-        if not _can_be_saved(backend):
-            return f'sys.exit("put the backend {name} in here: it cannot be saved")'
+            return f"stator.backends.look_up({literal(plain_text(name))})[1]"
         return self._object(backend)
 
     def _node(self, node: fx.Node) -> str:
         if node.op == "output":
-            return f"graph.output({self._value(node.args[0])})"
+            return f"graph.output({self.value(node.args[0])})"
         if node.op == "placeholder":
-            return f"{node.name} = graph.placeholder({node.target!r})"
-        target = self._target(node.target) if node.op == "call_function" else repr(node.target)
-        kwargs = self._value(dict(node.kwargs))
-        return f"{node.name} = graph.{node.op}({target}, {self._value(tuple(node.args))}, {kwargs})"
+            return f"{self._names[node]} = graph.placeholder({literal(plain_text(str(node.target)))})"
+        target = self._target(node.target) if node.op == "call_function" else literal(plain_text(str(node.target)))
+        kwargs = self.value(dict(node.kwargs))
+        return f"{self._names[node]} = graph.{node.op}({target}, {self.value(tuple(node.args))}, {kwargs})"
 
     def _target(self, target: Any) -> str:
         """A function by a name under which it is found again."""
@@ -134,41 +141,38 @@ class _Writer:
         return self._object(target)
 
     def _object(self, value: Any) -> str:
-        self.objects.append(value if _can_be_saved(value) else f"not saved: {value!r}")
-        return f"objects[{len(self.objects) - 1}]"
+        """What cannot be written: by the name under which a fresh process finds it, or for the reader to put in."""
+        path = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"
+        found = _look_up(path)
+        if found is not None and found[0] is value and found[1] != "__main__":
+            self._modules.add(found[1])
+            return path
+        return f"sys.exit({literal(f'put {name_of(value)} in here: it cannot be written')})"
 
-    def _value(self, value: Any) -> str:
+    def value(self, value: Any) -> str:
         if isinstance(value, fx.Node):
-            return value.name
+            return self._names[value]
+        if isinstance(value, torch.Tensor):
+            return self.data.tensor(value)
         if type(value) in (tuple, list, fx.immutable_collections.immutable_list):
-            items = ", ".join(map(self._value, value))
+            items = ", ".join(map(self.value, value))
             return f"({items}{',' * (len(value) == 1)})" if type(value) is tuple else f"[{items}]"
         if isinstance(value, dict):
-            return "{" + ", ".join(f"{key!r}: {self._value(item)}" for key, item in value.items()) + "}"
+            return "{" + ", ".join(f"{self.value(key)}: {self.value(item)}" for key, item in value.items()) + "}"
         if type(value) is slice:
-            return f"slice({self._value(value.start)}, {self._value(value.stop)}, {self._value(value.step)})"
-        if isinstance(value, float) and not math.isfinite(value):
-            return f"float({str(value)!r})"
-        if type(value) in (int, float, bool, str, type(None), type(...)):
-            return repr(value) if value is not ... else "..."
+            return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
+        if is_literal(value):
+            return literal(value)
         if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
             return str(value)
         if isinstance(value, torch.device):
-            return f"torch.device({str(value)!r})"
+            return f"torch.device({literal(str(value))})"
         return self._object(value)
-
-
-def _can_be_saved(value: Any) -> bool:
-    try:
-        pickle.dumps(value)
-    except Exception:
-        return False
-    return True
 
 
 def _look_up(path: str) -> tuple[Any, str] | None:
     """What a dotted path leads to, and the module that has to be imported for it."""
-    parts = path.split(".")
+    parts = path.split(".") if is_path(path) else []
     for count in range(len(parts) - 1, 0, -1):
         module = sys.modules.get(".".join(parts[:count]))
         if module is not None:

@@ -229,38 +229,47 @@ def type_call(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> N
     r.touch(args[0])
 
 
+def _plain_name(name: Any) -> Any:
+    """The name of an attribute. One that is looked up by code of its own may act, or be found as it likes."""
+    if type(name) is not str and issubclass(type(name), str):
+        kept = [_native.mro_lookup(type(name), special) for special in ("__hash__", "__eq__")]
+        if any(issubclass(type(method), types.FunctionType) for method in kept):
+            raise Drop("unguardable", "an attribute whose name is compared by code of its own")
+    return name
+
+
 def get_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`getattr`, `hasattr`, `type.__getattribute__`."""
     if len(args) > 1 and issubclass(type(args[1]), str):
-        r.attributes.read(args[0], args[1])
+        r.attributes.read(args[0], _plain_name(args[1]))
 
 
 def get_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__getattribute__`."""
     if len(args) > 1 and issubclass(type(args[1]), str):
-        r.attributes.read_plain(args[0], args[1])
+        r.attributes.read_plain(args[0], _plain_name(args[1]))
 
 
 @takes(3)
 def set_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    r.attributes.write(args[0], args[1])
+    r.attributes.write(args[0], _plain_name(args[1]))
 
 
 @takes(2)
 def delete_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    r.attributes.write(args[0], args[1], delete=True)
+    r.attributes.write(args[0], _plain_name(args[1]), delete=True)
 
 
 @takes(3)
 def set_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__setattr__`."""
-    r.attributes.write_plain(args[0], args[1])
+    r.attributes.write_plain(args[0], _plain_name(args[1]))
 
 
 @takes(2)
 def delete_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__delattr__`."""
-    r.attributes.write_plain(args[0], args[1], delete=True)
+    r.attributes.write_plain(args[0], _plain_name(args[1]), delete=True)
 
 
 def namespace_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:

@@ -34,6 +34,7 @@ from ...support.guard_readers import (
     tensor_facts,
     torch_state,
 )
+from ...support.literals import one_line
 from ..graph_break import Drop
 from ..models.torch_functions import BODY, OPAQUE, SIMPLE, Model, Unknown, model_of, without_own_frames
 from ..models.treatments import Treatment, needs_data, writes_in_place
@@ -700,7 +701,7 @@ class Tracer(_native.Tracer):
         root = torch.nn.Module()
         for number, leaf in enumerate(self._leaves, 1):
             root.add_module(f"leaf_{number}", leaf)
-        return _LazyGraphModule(root, self._nodes.close(self.outputs), class_name=name)
+        return _LazyGraphModule(root, self._nodes.close(self.outputs), class_name=one_line(name))
 
     def _note_sizes(self) -> None:
         """The sizes that the program has asked for, in the nodes: up to the first write, or all if writes are undone.
