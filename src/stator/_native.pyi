@@ -661,7 +661,9 @@ HOST_EXPECT: int
 HOST_LAUNCH: int
 HOST_UPLOAD: int
 HOST_FREE: int
+HOST_BLOCKS: int
 
+def host_pack_bytes(m: int, n: int, k: int, /) -> int: ...
 def host_learn(cpu: str, python: str, omp: str, keys: int, needed_keys: int, /) -> tuple[bool, bool]:
     """Where torch's C functions are, and which dispatch keys a tensor may have and must have.
 

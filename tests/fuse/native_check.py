@@ -19,7 +19,7 @@ import stator
 from stator import events
 from stator.backends import native
 from stator.fuse import evaluate, memory
-from stator.fuse.loops import Call, Gemm, Launch, Program
+from stator.fuse.loops import Call, Gemm, Launch, Program, in_order
 
 
 @dataclass
@@ -31,15 +31,15 @@ class Seen:
 
     @property
     def kernels(self) -> int:
-        return sum(isinstance(step, Launch) for program in self.programs for step in program.steps)
+        return sum(isinstance(step, Launch) for program in self.programs for step in in_order(program.steps))
 
     @property
     def gemms(self) -> int:
-        return sum(isinstance(step, Gemm) for program in self.programs for step in program.steps)
+        return sum(isinstance(step, Gemm) for program in self.programs for step in in_order(program.steps))
 
     @property
     def calls(self) -> list[str]:
-        return [step.label for program in self.programs for step in program.steps if isinstance(step, Call)]
+        return [step.label for program in self.programs for step in in_order(program.steps) if isinstance(step, Call)]
 
 
 def compare(

@@ -26,6 +26,7 @@ run_steps(Run *r)
         if (r->status) {
             Py_RETURN_NONE;
         }
+        i += h->steps[i].kind == STEP_BLOCKS ? h->steps[i].numbers[0] : 0; /* these have run with it */
     }
     PyObject *results = PyTuple_New(h->output_count);
     for (int i = 0; results != NULL && i < h->output_count; i++) {
@@ -308,6 +309,7 @@ static PyMethodDef functions[] = {
     {"host_learn", host_learn, METH_VARARGS,
      "Where torch's C functions are: (libtorch_cpu, libtorch_python, libgomp or '', dispatch keys that a tensor may have, and must). "
      "(usable, is there a BLAS)"},
+    {"host_pack_bytes", host_pack_bytes, METH_VARARGS, "(m, n, k): bytes of the second matrix of a product, packed; 0: it cannot be"},
     {NULL},
 };
 
@@ -317,7 +319,7 @@ host_setup(PyObject *module)
     static const struct {
         const char *name;
         int value;
-    } kinds[] = {{"HOST_ALLOCATE", STEP_ALLOCATE}, {"HOST_KERNEL", STEP_KERNEL}, {"HOST_GEMM", STEP_GEMM}, {"HOST_CALL", STEP_CALL}, {"HOST_ALIAS", STEP_ALIAS}, {"HOST_EXPECT", STEP_EXPECT}, {"HOST_LAUNCH", STEP_LAUNCH}, {"HOST_UPLOAD", STEP_UPLOAD}, {"HOST_FREE", STEP_FREE}};
+    } kinds[] = {{"HOST_ALLOCATE", STEP_ALLOCATE}, {"HOST_KERNEL", STEP_KERNEL}, {"HOST_GEMM", STEP_GEMM}, {"HOST_CALL", STEP_CALL}, {"HOST_ALIAS", STEP_ALIAS}, {"HOST_EXPECT", STEP_EXPECT}, {"HOST_LAUNCH", STEP_LAUNCH}, {"HOST_UPLOAD", STEP_UPLOAD}, {"HOST_FREE", STEP_FREE}, {"HOST_BLOCKS", STEP_BLOCKS}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (PyModule_AddIntConstant(module, kinds[i].name, kinds[i].value) < 0) {
             return -1;

@@ -5,7 +5,7 @@
 #include "native.h"
 #include "tensor.h"
 
-enum { STEP_ALLOCATE, STEP_KERNEL, STEP_GEMM, STEP_CALL, STEP_ALIAS, STEP_EXPECT, STEP_LAUNCH, STEP_UPLOAD, STEP_FREE };
+enum { STEP_ALLOCATE, STEP_KERNEL, STEP_GEMM, STEP_CALL, STEP_ALIAS, STEP_EXPECT, STEP_LAUNCH, STEP_UPLOAD, STEP_FREE, STEP_BLOCKS };
 
 typedef void (*KernelFunction)(char **buffers, const int64_t *sizes, int64_t lo, int64_t hi, char *scratch, int64_t *status);
 
@@ -61,11 +61,17 @@ typedef struct {
 typedef void (*GemmFunction)(const char *, const char *, const int *, const int *, const int *, const void *, const void *,
                              const int *, const void *, const int *, const void *, void *, const int *);
 
+typedef void (*GemmPack)(int, int, int, int, int, int, float, const float *, int, float *);
+typedef void (*GemmPacked)(int, int, int, int, int, int, const float *, int, const float *, int, float, float *, int);
+
 /* What is taken from torch's libraries. */
 typedef struct {
     void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
     int (*max_threads)(void), (*thread)(void), (*threads)(void), (*in_parallel)(void);
     GemmFunction sgemm, dgemm;
+    size_t (*pack_bytes)(int, int, int, int);
+    GemmPack pack;
+    GemmPacked packed;
     int32_t (*empty)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
     int32_t (*alias)(void *, int64_t, const int64_t *, const int64_t *, int64_t, void **);
     int32_t (*destroy)(void *);
@@ -129,6 +135,17 @@ int gpu_stream(Run *r);
 int64_t gpu_scratch(const Host *h, const int64_t *slots);
 int gpu_launch(Run *r, const HostStep *s);
 int gpu_upload(Run *r, const HostStep *s);
+int host_buffers(Run *r, const HostStep *s, char **buffers, int64_t *sizes);
+
+/* A product's numbers: those of a GEMM's slots. */
+enum { GEMM_M, GEMM_N, GEMM_K, GEMM_LDC, GEMM_LDA, GEMM_LDB, GEMM_C, GEMM_A, GEMM_B, GEMM_BATCH, GEMM_STEP_C, GEMM_STEP_A, GEMM_STEP_B, GEMM_NUMBERS };
+int gemm_numbers(const Run *r, const HostStep *s, int64_t *v); /* 1: there is something to multiply; -1: an exception is set */
+void gemm_run(const HostStep *s, const int64_t *v, char *c, char *a, char *b);
+
+/* host_blocks.c */
+int blocks_fit(const Host *h, int at);
+int host_blocks(Run *r, const HostStep *s);
+PyObject *host_pack_bytes(PyObject *module, PyObject *args);
 
 /* host_make.c */
 PyObject *host_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);

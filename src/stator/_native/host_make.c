@@ -44,10 +44,10 @@ step_from(Host *h, HostStep *s, PyObject *row)
     }
     s->object = Py_NewRef(object);
     s->function = (KernelFunction)(uintptr_t)address;
-    int of_buffers = s->kind == STEP_KERNEL || s->kind == STEP_GEMM || s->kind == STEP_LAUNCH || s->kind == STEP_UPLOAD;
+    int of_buffers = s->kind == STEP_KERNEL || s->kind == STEP_GEMM || s->kind == STEP_LAUNCH || s->kind == STEP_UPLOAD || s->kind == STEP_BLOCKS;
     int of_slots = s->kind == STEP_ALLOCATE || s->kind == STEP_ALIAS || s->kind == STEP_EXPECT;
     int limit = of_buffers ? h->buffer_count : of_slots ? h->slot_count : h->registers;
-    if (s->kind < 0 || s->kind > STEP_FREE || ints_from(items, &s->items, &s->count, limit) < 0 ||
+    if (s->kind < 0 || s->kind > STEP_BLOCKS || ints_from(items, &s->items, &s->count, limit) < 0 ||
         ints_from(more, &s->more, &s->more_count, of_buffers ? h->slot_count : h->registers) < 0 || PyTuple_GET_SIZE(numbers) > 16) {
         return refuse("no such step");
     }
@@ -61,7 +61,7 @@ step_from(Host *h, HostStep *s, PyObject *row)
     int fine = s->kind == STEP_ALLOCATE ? n[0] >= 0 && n[0] < h->registers && n[2] >= 0 && n[2] <= 32 && s->count == 2 * n[2]
                : s->kind == STEP_KERNEL ? s->count <= 64 && s->more_count <= 64 && address != 0 && n[3] > 0 && n[0] >= 0 &&
                                               n[0] < h->slot_count && n[1] >= 0 && n[1] < h->slot_count && n[2] >= 0 && n[2] < h->slot_count
-               : s->kind == STEP_GEMM   ? s->count == 3 && s->more_count == 13 && torch_c.sgemm != NULL && torch_c.dgemm != NULL
+               : s->kind == STEP_GEMM   ? (s->count == 3 || (s->count == 4 && torch_c.pack != NULL)) && s->more_count == GEMM_NUMBERS && torch_c.sgemm != NULL && torch_c.dgemm != NULL
                : s->kind == STEP_ALIAS  ? n[0] >= 0 && n[0] < h->registers && n[2] >= 0 && n[2] <= 32 && s->count == 2 * n[2] + 1 && s->more_count == 1
                : s->kind == STEP_EXPECT ? n[0] >= 0 && n[0] < h->registers && n[2] >= 0 && n[2] < h->slot_count && n[3] > 0 && s->count % 2 == 0 && s->count <= 64 &&
                                               (n[4] == 0 || n[4] == h->device) && PyCallable_Check(object)
@@ -133,6 +133,17 @@ tables_from(Host *h, PyObject *slots, PyObject *buffers, PyObject *checks, PyObj
         HostStep *s = &h->steps[h->step_count++];
         if (step_from(h, s, PyList_GET_ITEM(steps, h->step_count - 1)) < 0) {
             return -1;
+        }
+    }
+    for (int i = 0; i < h->step_count; i++) {
+        if (h->steps[i].kind == STEP_BLOCKS) {
+            if (!blocks_fit(h, i)) {
+                return refuse("a block of steps that does not fit them");
+            }
+            i += h->steps[i].numbers[0];
+        }
+        else if (h->steps[i].kind == STEP_GEMM && h->steps[i].count != 3) {
+            return refuse("a packed matrix outside of a block");
         }
     }
     return ints_from(outputs, &h->outputs, &h->output_count, h->registers);

@@ -163,18 +163,12 @@ region_run(void *p)
 #endif
 }
 
-/* numbers: slots of count, work, scratch; align */
-static int
-launch(Run *r, const HostStep *s)
+/* A kernel's memory and sizes in this call. */
+int
+host_buffers(Run *r, const HostStep *s, char **buffers, int64_t *sizes)
 {
-    char *buffers[64];
-    int64_t sizes[64];
     for (int i = 0; i < s->more_count; i++) {
         sizes[i] = r->slots[s->more[i]];
-    }
-    int64_t count = r->slots[s->numbers[0]], work = r->slots[s->numbers[1]], scratch = r->slots[s->numbers[2]];
-    if (count <= 0 || work <= 0) {
-        return 0;
     }
     for (int i = 0; i < s->count; i++) {
         int reg = r->h->buffers[s->items[i]].reg;
@@ -183,6 +177,22 @@ launch(Run *r, const HostStep *s)
             PyErr_SetString(PyExc_TypeError, "a kernel needs a tensor or a float where there is none"); /* NULL: a tensor of size 0 */
             return -1;
         }
+    }
+    return 0;
+}
+
+/* numbers: slots of count, work, scratch; align */
+static int
+launch(Run *r, const HostStep *s)
+{
+    char *buffers[64];
+    int64_t sizes[64];
+    int64_t count = r->slots[s->numbers[0]], work = r->slots[s->numbers[1]], scratch = r->slots[s->numbers[2]];
+    if (count <= 0 || work <= 0) {
+        return 0;
+    }
+    if (host_buffers(r, s, buffers, sizes) < 0) {
+        return -1;
     }
     if (scratch < 0 || scratch > (int64_t)1 << 46) {
         PyErr_SetString(PyExc_OverflowError, "a kernel needs too much memory of its own");
@@ -223,40 +233,57 @@ launch(Run *r, const HostStep *s)
 
 /* items: buffers of out, a, b. more: slots of m, n, k, the leading dimensions of out, a, b, offsets in elements of out, a, b, batch,
  * batch strides of out, a, b. numbers: is it double, are a and b transposed, accumulate */
-static int
-gemm(Run *r, const HostStep *s)
+int
+gemm_numbers(const Run *r, const HostStep *s, int64_t *v)
 {
-    int64_t v[16];
-    for (int i = 0; i < s->more_count; i++) {
+    for (int i = 0; i < GEMM_NUMBERS; i++) {
         v[i] = r->slots[s->more[i]];
     }
-    if (v[0] <= 0 || v[1] <= 0 || v[9] <= 0) {
+    if (v[GEMM_M] <= 0 || v[GEMM_N] <= 0 || v[GEMM_BATCH] <= 0) {
         return 0;
     }
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i <= GEMM_LDB; i++) {
         if (v[i] > INT32_MAX || v[i] < 0) {
             PyErr_SetString(PyExc_OverflowError, "a matrix has more than 2**31 rows or columns");
             return -1;
         }
     }
-    if (r->data[s->items[0]] == NULL || (v[2] > 0 && (r->data[s->items[1]] == NULL || r->data[s->items[2]] == NULL))) {
+    if (r->data[s->items[0]] == NULL || (v[GEMM_K] > 0 && (r->data[s->items[1]] == NULL || r->data[s->items[2]] == NULL))) {
         PyErr_SetString(PyExc_TypeError, "a product needs a tensor where there is none");
         return -1;
     }
+    return 1;
+}
+
+void
+gemm_run(const HostStep *s, const int64_t *v, char *c, char *a, char *b)
+{
     int wide = s->numbers[0];
     int64_t bytes = wide ? 8 : 4;
-    int m = (int)v[0], n = (int)v[1], k = (int)v[2], ldc = (int)v[3], lda = (int)v[4], ldb = (int)v[5];
+    int m = (int)v[GEMM_M], n = (int)v[GEMM_N], k = (int)v[GEMM_K], ldc = (int)v[GEMM_LDC], lda = (int)v[GEMM_LDA], ldb = (int)v[GEMM_LDB];
     const char *ta = s->numbers[1] ? "T" : "N", *tb = s->numbers[2] ? "T" : "N";
-    char *c = r->data[s->items[0]] + v[6] * bytes, *a = r->data[s->items[1]] + v[7] * bytes, *b = r->data[s->items[2]] + v[8] * bytes;
     static const float one = 1, zero = 0;
     static const double wide_one = 1, wide_zero = 0;
     const void *alpha = wide ? (const void *)&wide_one : &one;
     const void *beta = wide ? (const void *)(s->numbers[3] ? &wide_one : &wide_zero) : (s->numbers[3] ? &one : &zero);
     GemmFunction function = wide ? torch_c.dgemm : torch_c.sgemm;
-    PyThreadState *saved = (double)v[0] * (double)v[1] * (double)(v[2] + 1) * (double)v[9] >= LONG_WORK ? PyEval_SaveThread() : NULL;
-    for (int64_t i = 0; i < v[9]; i++) { /* row-major: out' = b' a' */
-        function(tb, ta, &n, &m, &k, alpha, b + i * v[12] * bytes, &ldb, a + i * v[11] * bytes, &lda, beta, c + i * v[10] * bytes, &ldc);
+    for (int64_t i = 0; i < v[GEMM_BATCH]; i++) { /* row-major: out' = b' a' */
+        function(tb, ta, &n, &m, &k, alpha, b + (v[GEMM_B] + i * v[GEMM_STEP_B]) * bytes, &ldb, a + (v[GEMM_A] + i * v[GEMM_STEP_A]) * bytes,
+                 &lda, beta, c + (v[GEMM_C] + i * v[GEMM_STEP_C]) * bytes, &ldc);
     }
+}
+
+static int
+gemm(Run *r, const HostStep *s)
+{
+    int64_t v[GEMM_NUMBERS];
+    int some = gemm_numbers(r, s, v);
+    if (some <= 0) {
+        return some;
+    }
+    double work = (double)v[GEMM_M] * (double)v[GEMM_N] * (double)(v[GEMM_K] + 1) * (double)v[GEMM_BATCH];
+    PyThreadState *saved = work >= LONG_WORK ? PyEval_SaveThread() : NULL;
+    gemm_run(s, v, r->data[s->items[0]], r->data[s->items[1]], r->data[s->items[2]]);
     if (saved != NULL) {
         PyEval_RestoreThread(saved);
     }
@@ -301,6 +328,8 @@ host_step(Run *r, const HostStep *s)
         return gpu_launch(r, s);
     case STEP_UPLOAD:
         return gpu_upload(r, s);
+    case STEP_BLOCKS:
+        return host_blocks(r, s);
     default:
         for (int i = 0; i < s->count; i++) {
             Py_CLEAR(r->registers[s->items[i]]);

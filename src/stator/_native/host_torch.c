@@ -26,6 +26,9 @@ host_learn(PyObject *Py_UNUSED(module), PyObject *args)
     TAKE(in_parallel, o, "omp_in_parallel");
     TAKE(sgemm, c, "sgemm_");
     TAKE(dgemm, c, "dgemm_");
+    TAKE(pack_bytes, c, "cblas_sgemm_pack_get_size");
+    TAKE(pack, c, "cblas_sgemm_pack");
+    TAKE(packed, c, "cblas_sgemm_compute");
     TAKE(empty, c, "aoti_torch_empty_strided");
     TAKE(alias, c, "aoti_torch__reinterpret_tensor");
     TAKE(destroy, c, "aoti_torch_delete_tensor_object");

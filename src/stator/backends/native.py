@@ -22,9 +22,10 @@ from ..autograd.compile import compile_function, make_boxed
 from ..codegen import gpu_host, gpu_scalar, host, jit, scalar, sizes
 from ..codegen.kernels import llvm_text
 from ..errors import CannotDerive
+from ..fuse.blocks import Target, run_in_blocks
 from ..fuse.decompose import decompositions
 from ..fuse.in_place import write_in_place
-from ..fuse.loops import Call, Launch, Program, Ref
+from ..fuse.loops import Call, Launch, Program, Ref, in_order
 from ..fuse.memory import plan_memory
 from ..fuse.overwrite import write_over
 from ..fuse.script import program_script, program_text
@@ -125,7 +126,7 @@ def _generated(
         seconds,
         code=lambda: program_text(program),
         script=lambda: program_script(title, program, inputs, _constants(module)),
-        llvm=lambda: llvm_text([step.kernel for step in program.steps if isinstance(step, Launch)]),
+        llvm=lambda: llvm_text([step.kernel for step in in_order(program.steps) if isinstance(step, Launch)]),
     )
 
 
@@ -153,6 +154,7 @@ def _program(module: fx.GraphModule) -> Program:
     program = split_reductions(write_program(module, scalar.supported))
     writes = module.meta.get("writes") or {}
     program = write_in_place(program, {position: program.inputs[number] for position, number in writes.items()})
+    program = run_in_blocks(program, Target(host.units_of, host.pack_bytes, torch.get_num_threads()))
     return write_over(program)
 
 

@@ -25,6 +25,7 @@ from .ir import ELEMENT
 
 PARAMETERS = "ptr %buffers, ptr %sizes, i64 %lo, i64 %hi, ptr %scratch, ptr %status"
 COLUMN_VECTORS = 4
+LINE_VECTORS = 4  # a range of a single axis begins at multiples of so many
 
 
 @dataclass
@@ -44,6 +45,17 @@ def write(kernel: Any, name: str, width: int) -> Written:
     return _Writer(kernel, name, width).write()
 
 
+def units_of(kernel: Any, width: int) -> tuple[list[int], int] | None:
+    """The axes that the units of a kernel run through, and of what number ranges of units begin at multiples. None: a
+    unit is something else than a position on them."""
+    if kernel.inner:
+        return None if _vector_axis(kernel)[1] else (list(kernel.outer), 1)
+    axis, turned = choose_axes(kernel, width)
+    if turned is not None or axis is None:
+        return None
+    return ([axis], width * LINE_VECTORS) if kernel.outer == [axis] else ([a for a in kernel.outer if a != axis], 1)
+
+
 class _Writer(Tiles):
     def __init__(self, kernel: Any, name: str, width: int) -> None:
         axis: int | None
@@ -58,7 +70,7 @@ class _Writer(Tiles):
         stores = [n for n, v in enumerate(k.values) if v.op in ("store", "check")]
         if not k.inner and k.outer == [self.vector_axis]:
             self._in_stretches(stores, "%lo", "%hi")
-            return self._written(k.extents[self.vector_axis], self.w * 4)
+            return self._written(k.extents[self.vector_axis], self.w * LINE_VECTORS)
         leading = [a for a in k.outer if a not in (self.vector_axis, self.tile_axis)]
         blocks: Size = 1
         body: Callable[[str], None]

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .. import _native as n
 from ..support.graph_numbers import Unexpected
 from ..support.op_namespaces import is_torchs_own
-from . import jit, small_gemm
+from . import cpu, jit, small_gemm
 from .kernels import compile_kernels, compile_small_gemm, vector_width
 
 Size = Any
@@ -116,7 +116,8 @@ class Cpu:
     draws_again = True  # where a check of an index fails, the graph runs anew
 
     def __init__(self, program: Any) -> None:
-        self._compiled = iter(compile_kernels([step.kernel for step in program.steps if hasattr(step, "kernel")]))
+        parts = [part for step in program.steps for part in getattr(step, "steps", [step])]
+        self._compiled = iter(compile_kernels([part.kernel for part in parts if hasattr(part, "kernel")]))
 
     def kind(self, name: str) -> int:
         """The kind of device that a tensor is on, in torch's C functions."""
@@ -164,6 +165,8 @@ def build(
             steps += target.launch(t, step)
         elif hasattr(step, "accumulate"):
             steps.append(_gemm(t, step))
+        elif hasattr(step, "strips"):
+            steps += _blocks(t, step, target)
         elif hasattr(step, "place"):
             steps.append(_alias(t, step))
         else:
@@ -290,7 +293,39 @@ def _allocate(t: Tables, name: str) -> Any:
     return (n.HOST_ALLOCATE, slots, (), (t.register(name), dtype_code(place.dtype), len(place.sizes)), 0, None)
 
 
+def _blocks(t: Tables, step: Any, target: Cpu) -> list[Any]:
+    """The loop over blocks, and behind it the steps that it runs, with how many of their own units are one of its."""
+    base = t.plan.offsets[step.workspace]
+    for name, (offset, _) in step.strips.items():
+        t.buffers[name] = t.part_of_arena(base + offset)
+    body = []
+    for number, (part, share) in enumerate(zip(step.steps, step.shares, strict=True)):
+        if hasattr(part, "kernel"):
+            kind, items, more, numbers, address, code = target.launch(t, part)[0]
+        else:
+            kind, items, more, numbers, address, code = _blas(t, part)
+            if number in step.packs:
+                items = (*items, t.part_of_arena(base + step.packs[number]))
+        body.append((kind, items, more, (*numbers, share), address, code))
+    buffers = tuple(t.buffer(name) for name in step.strips)
+    sizes = (step.units, step.each, step.thread_bytes, step.threads, *[size for _, size in step.strips.values()])
+    return [(n.HOST_BLOCKS, buffers, tuple(map(t.slot, sizes)), (len(body),), 0, None), *body]
+
+
+def pack_bytes(m: int, columns: int, k: int) -> int:
+    """Of the second matrix of a product of float32, packed by the BLAS; 0: it cannot."""
+    return n.host_pack_bytes(m, columns, k) if _learned() and max(m, columns, k) < 1 << 31 else 0
+
+
+def units_of(kernel: Any) -> tuple[list[int], int] | None:
+    return cpu.units_of(kernel, vector_width())
+
+
 def _gemm(t: Tables, step: Any) -> Any:
+    return _few_rows(t, step) or _blas(t, step)
+
+
+def _blas(t: Tables, step: Any) -> Any:
     out, a, b = step.out, step.a, step.b
     m, k = a.sizes[-2:]
     columns = b.sizes[-1]
@@ -301,18 +336,22 @@ def _gemm(t: Tables, step: Any) -> Any:
     numbers = (m, columns, k, out.strides[-2], lda, ldb, out.offset, a.offset, b.offset, batch, *batch_strides)
     flags = (int(out.dtype is torch.float64), int(transposed_a), int(transposed_b), int(step.accumulate))
     buffers = tuple(t.buffer(place.buffer) for place in (out, a, b))
-    if batch == 1 and out.dtype is torch.float32 and not transposed_a and not step.accumulate:
-        shape = small_gemm.shape_for(m, columns, by_rows=not transposed_b, width=vector_width())
-        if shape is not None:
-            return _small_gemm(
-                t, shape, buffers, (k, out.strides[-2], lda, ldb, out.offset, a.offset, b.offset, columns)
-            )
     return (n.HOST_GEMM, buffers, tuple(map(t.slot, numbers)), flags, 0, None)
 
 
-def _small_gemm(t: Tables, shape: small_gemm.Shape, buffers: tuple[int, ...], sizes: tuple[Size, ...]) -> Any:
+def _few_rows(t: Tables, step: Any) -> Any:
+    """A kernel of ours, where the first matrix has few rows."""
+    out, a, b = step.out, step.a, step.b
+    (m, k), columns = a.sizes[-2:], b.sizes[-1]
+    (transposed_a, lda), (transposed_b, ldb) = _leading(a), _leading(b)
+    if any(size != 1 for size in out.sizes[:-2]) or out.dtype is not torch.float32 or transposed_a or step.accumulate:
+        return None
+    shape = small_gemm.shape_for(m, columns, by_rows=not transposed_b, width=vector_width())
+    if shape is None:
+        return None
     code = compile_small_gemm(shape)
-    columns, k = sizes[-1], sizes[0]
+    buffers = tuple(t.buffer(place.buffer) for place in (out, a, b))
+    sizes = (k, out.strides[-2], lda, ldb, out.offset, a.offset, b.offset, columns)
     numbers = (t.slot(small_gemm.units(shape, columns)), t.slot(columns * k), t.slot(0), 1)
     return (n.HOST_KERNEL, buffers, tuple(map(t.slot, sizes)), numbers, code.address("kernel"), code)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .loops import Alias, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, concrete
+from .loops import Alias, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, concrete, in_order
 from .random_numbers import philox
 
 _BINARY: dict[str, Callable[..., Any]] = {
@@ -160,7 +160,7 @@ def run_program(
         base = env[place.buffer]
         return base.as_strided(sizes, strides, base.storage_offset() + concrete(place.offset, symbols))
 
-    for step in program.steps:
+    for step in in_order(program.steps):
         if isinstance(step, Launch):
             tensors = []
             for name in step.buffers:

@@ -313,7 +313,41 @@ class Alias:
         return [self.place.buffer]
 
 
-Step = Launch | Gemm | Call | Alias
+@dataclass
+class Blocked:
+    """Kernels and GEMMs that run together, block by block of rows, so that what one leaves for the next stays in a
+    cache. The order of operations within a row is as without blocks."""
+
+    steps: list[Launch | Gemm]
+    shares: list[int]  # by step: how many of its own rows (or units, or batch entries) are one unit
+    units: int
+    each: int  # units of a block; divides `units`
+    workspace: str  # a buffer: for each thread the strips, then the packed matrices
+    threads: int  # there is room for so many
+    thread_bytes: int
+    strips: dict[str, tuple[int, int]]  # buffers that nobody else reads: where they lie in it, and bytes of a unit
+    packs: dict[int, int]  # by step: where its second matrix is packed, for all blocks
+
+    @property
+    def writes(self) -> list[str]:
+        return [self.workspace, *[name for step in self.steps for name in step.writes if name not in self.strips]]
+
+    @property
+    def reads(self) -> list[str]:
+        made = {name for step in self.steps for name in step.writes}
+        return list(dict.fromkeys(name for step in self.steps for name in step.reads if name not in made))
+
+
+Step = Launch | Gemm | Call | Alias | Blocked
+
+
+def in_order(steps: Iterable[Step]) -> Iterator[Launch | Gemm | Call | Alias]:
+    """The steps, without blocks."""
+    for step in steps:
+        if isinstance(step, Blocked):
+            yield from step.steps
+        else:
+            yield step
 
 
 @dataclass(frozen=True)
@@ -340,18 +374,22 @@ class Program:
     def __str__(self) -> str:
         lines = [f"inputs: {', '.join(self.inputs)}"]
         for step in self.steps:
-            if isinstance(step, Launch):
-                lines += ["", str(step.kernel), f"launch({step.kernel.name!r}, {step.buffers})"]
-            elif isinstance(step, Gemm):
-                lines.append(
-                    f"gemm({step.out.buffer!r}, {step.a.buffer!r}, {step.b.buffer!r}, accumulate={step.accumulate})"
-                )
-            elif isinstance(step, Alias):
-                sizes, strides = step.place.sizes, step.place.strides
-                lines.append(f"{step.out} = alias({step.place.buffer!r}, {sizes}, {strides}, {step.place.offset})")
-            else:
-                lines.append(f"{', '.join(step.outs) or '_'} = call({step.label!r}, {step.reads})")
+            if isinstance(step, Blocked):
+                lines += ["", f"# the next {len(step.steps)} steps, {step.each} of {step.units} units at a time"]
+            for part in in_order([step]):
+                lines += _lines_of(part)
         return "\n".join([*lines, "", f"return {self.outputs}"])
+
+
+def _lines_of(step: Launch | Gemm | Call | Alias) -> list[str]:
+    if isinstance(step, Launch):
+        return ["", str(step.kernel), f"launch({step.kernel.name!r}, {step.buffers})"]
+    if isinstance(step, Gemm):
+        return [f"gemm({step.out.buffer!r}, {step.a.buffer!r}, {step.b.buffer!r}, accumulate={step.accumulate})"]
+    if isinstance(step, Alias):
+        sizes, strides = step.place.sizes, step.place.strides
+        return [f"{step.out} = alias({step.place.buffer!r}, {sizes}, {strides}, {step.place.offset})"]
+    return [f"{', '.join(step.outs) or '_'} = call({step.label!r}, {step.reads})"]
 
 
 def flat(values: Iterable[Any]) -> Iterator[Any]:

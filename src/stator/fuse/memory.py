@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import sympy  # type: ignore[import-untyped]  # torch's own for symbolic sizes
 
-from .loops import Alias, Call, Place, Program, Ref, Size, product
+from .loops import Alias, Blocked, Call, Place, Program, Ref, Size, product
 
 ALIGNMENT = 64  # a cache line
 # What a call may take beyond what is alive at once: so many bytes, or one of so many of those.
@@ -51,9 +51,10 @@ def plan_memory(program: Program) -> MemoryPlan:
         return plan
     least = _most_alive(program, made, last, MemoryPlan())  # if every buffer comes and goes
     allowed = least + max(_SLACK, least // _SHARE)
+    fixed = {step.workspace for step in program.steps if isinstance(step, Blocked)}
     for largest in _limits(sizes):
-        small = [name for name in in_arena if sizes[name] <= largest]
-        plan = _tensors(program, made, last, {name for name in in_arena if sizes[name] > largest})
+        small = [name for name in in_arena if sizes[name] <= largest or name in fixed]
+        plan = _tensors(program, made, last, {*in_arena} - {*small})
         _share_bytes(plan, small, sizes, made, last)
         if plan.size <= allowed - least or _most_alive(program, made, last, plan) <= allowed:
             break

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .loops import Gemm, Kernel, Launch, Program, Step, Value, operands
+from .loops import Blocked, Gemm, Kernel, Launch, Program, Step, Value, operands
 from .memory import lifetimes, reach
 
 
@@ -96,4 +96,6 @@ def _renamed(step: Step, new: dict[str, str]) -> Step:
     if isinstance(step, Gemm):
         out, a, b = (replace(place, buffer=new.get(place.buffer, place.buffer)) for place in (step.out, step.a, step.b))
         return replace(step, out=out, a=a, b=b)
+    if isinstance(step, Blocked):
+        return replace(step, steps=[_renamed(part, new) for part in step.steps])  # type: ignore[misc]  # of their kinds
     return step

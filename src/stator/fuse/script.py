@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..support.python_source import Values, broken, number, script
-from .loops import Alias, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, Size, Value
+from .loops import Alias, Blocked, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, Size, Value, in_order
 from .memory import bytes_moved, plan_memory
 from .random_numbers import philox
 
@@ -109,17 +109,17 @@ def program_script(title: str, program: Program, inputs: Sequence[Any], constant
 
 def program_text(program: Program, values: Values | None = None) -> str:
     """The schedule in short, every kernel, and the steps in order."""
-    kernels = ["\n".join(_kernel(step.kernel)) for step in program.steps if isinstance(step, Launch)]
+    kernels = ["\n".join(_kernel(step.kernel)) for step in in_order(program.steps) if isinstance(step, Launch)]
     graph = "\n".join(_graph(program, values or Values()))
     return "\n\n\n".join([_schedule(program), *kernels, graph])
 
 
 def _schedule(program: Program) -> str:
     """What was fused, in a few lines."""
-    launches = [step for step in program.steps if isinstance(step, Launch)]
+    launches = [step for step in in_order(program.steps) if isinstance(step, Launch)]
     fused = sum(len(step.kernel.origins) for step in launches)
-    gemms = sum(isinstance(step, Gemm) for step in program.steps)
-    calls = sum(isinstance(step, Call) for step in program.steps)
+    gemms = sum(isinstance(step, Gemm) for step in in_order(program.steps))
+    calls = sum(isinstance(step, Call) for step in in_order(program.steps))
     lines = [
         f"# {len(launches)} kernels for {fused} operations, {gemms} matrix products, {calls} other calls",
         f"# bytes that kernels and matrix products move: {bytes_moved(program)}; arena: {plan_memory(program).size}",
@@ -196,14 +196,17 @@ def _index(index: Index, rank: int) -> str:
 def _graph(program: Program, values: Values) -> Iterator[str]:
     yield from broken(f"def graph({', '.join(program.inputs)}):")
     made = set(program.inputs)
-    for step in program.steps:
-        for name in step.writes:
-            if isinstance(step, (Launch, Gemm)) and name not in made:
-                place = program.places[name]
-                sizes = f"{_sizes(place.sizes)}, {_sizes(place.strides)}"
-                yield from broken(f"    {name} = torch.empty_strided({sizes}, dtype={place.dtype})")
-            made.add(name)
-        yield from broken(f"    {_step(program, step, values)}")
+    for whole in program.steps:
+        if isinstance(whole, Blocked):
+            yield f"    # the next {len(whole.steps)} steps run together, {whole.each} of {whole.units} units at a time"
+        for step in in_order([whole]):
+            for name in step.writes:
+                if isinstance(step, (Launch, Gemm)) and name not in made:
+                    place = program.places[name]
+                    sizes = f"{_sizes(place.sizes)}, {_sizes(place.strides)}"
+                    yield from broken(f"    {name} = torch.empty_strided({sizes}, dtype={place.dtype})")
+                made.add(name)
+            yield from broken(f"    {_step(program, step, values)}")
     results = ", ".join(out.name if isinstance(out, Ref) else values.expression(out) for out in program.outputs)
     yield from broken(f"    return [{results}]")
 
