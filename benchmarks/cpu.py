@@ -1,6 +1,6 @@
 """The native backend on CPU: stator against eager and torch.compile, side by side.
 
-    python benchmarks/cpu.py [--rounds 15] [--quick] [--only PATTERN] [--threads 1,2] [--keep FILE]
+    python benchmarks/cpu.py [--rounds 15] [--quick] [--only PATTERN] [--threads 1,2] [--keep FILE] [--fresh]
 
 | work | goal |
 | --- | --- |
@@ -21,6 +21,12 @@ Each row prints its limit: the time of its library calls alone, and of moving in
 operands once (`cpu_limit.py`). A row is met by its ratio, or by being within 1.1 x of its limit; means (geometric) are
 over the others. Pointwise work has what spends less than 1/1.3 of eager's time in library calls.
 
+Each row is kept on disk as soon as it is measured, in `build/cpu-rows.json`: a run that was interrupted goes on where
+it was. Rows that were measured with other sources or in fewer rounds are measured again; with `--fresh`, all are.
+
+`--quick` is made to take about 25 minutes on a machine that does nothing else: one thread, three rounds, one process
+per cold row, kernels of 1e6 elements, models at batch 1. A row: `--only "training: ViT training, batch 1"`.
+
 Cold: imports are done, caches are empty, the clock runs from `compile` to the first result; three processes per side.
 """
 
@@ -28,6 +34,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -49,9 +56,11 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MEASURE = ROOT / "benchmarks" / "cpu_measure.py"
 CHART = ROOT / "docs" / "img" / "cpu.svg"
+KEPT = ROOT / "build" / "cpu-rows.json"
 NEAR = 1.1  # of the limit
 COLD_GOAL, BLOCK_GOAL, MEMORY_GOAL, GROWTH_GOAL, LAYERS_GOAL = 1 / 10, 1 / 4, 0.7, 13.0, 1.5
 COUNTS = (10, 100, 1000, 10_000)
+NOT_QUICK = re.compile(r"(kernels: .* (1e4|1e7)|batch 8)$")  # what --quick leaves out
 # By group of works: the mean's goal against torch.compile, against eager, and the lowest for a single row of each.
 MEANS = {"kernels": (1.3, None), "inference": (1.15, 1.15), "training": (1.15, 1.3)}
 LEAST = {"kernels": ("torch", 0.95), "inference": ("eager", 0.97)}
@@ -181,14 +190,46 @@ def judge_means(group: str, rows: list[Row]) -> bool:
 # ----------------------------------------------------------------------------------------------- parts of the table
 
 
+def sources() -> str:
+    """What all measurements depend on, as a hash."""
+    found = hashlib.sha256()
+    folders = ((ROOT / "src" / "stator", "**/*.[pch]*"), (ROOT / "benchmarks", "cpu*.py"))
+    for path in sorted(path for folder, names in folders for path in folder.glob(names)):
+        if path.suffix in (".py", ".c", ".h"):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+class Kept:
+    """Rows on disk."""
+
+    def __init__(self, file: pathlib.Path, rounds: int, fresh: bool) -> None:
+        self._file, self._about = file, {"sources": sources(), "rounds": rounds}
+        self._rows: dict[str, Row] = json.loads(file.read_text()) if file.exists() and not fresh else {}
+
+    def find(self, key: str) -> Row | None:
+        row = self._rows.get(key)
+        good = row is not None and row["sources"] == self._about["sources"] and row["rounds"] >= self._about["rounds"]
+        return row if good else None
+
+    def add(self, key: str, row: Row) -> None:
+        self._rows[key] = {**row, **self._about}
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        half = self._file.with_suffix(".half")  # an interrupted write loses nothing
+        half.write_text(json.dumps(self._rows, indent=1))
+        half.replace(self._file)
+
+
 class Table:
     def __init__(self, asked: argparse.Namespace) -> None:
         self.only = re.compile(asked.only or "")
+        self.quick: bool = asked.quick
         self.rounds = 3 if asked.quick else asked.rounds
         self.cold_rounds = 1 if asked.quick else asked.cold_rounds
-        self.threads: list[int] = [int(number) for number in asked.threads.split(",")]
-        self.keep = pathlib.Path(asked.keep) if asked.keep else None
-        self.rows: dict[str, Row] = json.loads(self.keep.read_text()) if self.keep and self.keep.exists() else {}
+        threads = asked.threads or ("1" if asked.quick else "1,2")
+        self.threads: list[int] = [int(number) for number in threads.split(",")]
+        self.kept = Kept(pathlib.Path(asked.keep), self.rounds, asked.fresh)
+        self.rows: dict[str, Row] = {}
         self.failed: list[str] = []
         self.progress = Progress(sum(1 for _ in self.titles()))
 
@@ -208,6 +249,8 @@ class Table:
         yield from self._matching("layers", "kernels of 12 equal layers", [1])
 
     def _matching(self, part: str, title: str, threads: list[int]) -> Iterator[tuple[str, str, int]]:
+        if self.quick and NOT_QUICK.search(f"{part}: {title}"):
+            return
         for number in threads:
             if self.only.search(f"{part}: {title}, {number} thread{'s' * (number > 1)}"):
                 yield part, title, number
@@ -216,17 +259,18 @@ class Table:
         """A row, measured or kept; None if that failed."""
         key = f"{part}: {title}, {threads}"
         self.progress.next()
-        if key not in self.rows:
+        row = self.kept.find(key)
+        if row is None:
             try:
-                self.rows[key] = self._measured(part, title, threads)
+                row = self._measured(part, title, threads)
             except RuntimeError as error:
                 self.progress.clear()
                 print(f"{title:38}FAIL\n{error}", flush=True)
                 self.failed.append(key)
                 return None
-            if self.keep:
-                self.keep.write_text(json.dumps(self.rows, indent=1))
-        return self.rows[key]
+            self.kept.add(key, row)
+        self.rows[key] = row
+        return row
 
     def _measured(self, part: str, title: str, threads: int) -> Row:
         if part != "cold":
@@ -321,10 +365,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="turns of every side (default: %(default)s)")
     parser.add_argument("--cold-rounds", type=int, default=3, help="processes per cold row (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="three rounds, one process per cold row")
+    parser.add_argument("--quick", action="store_true", help="the most telling rows, in about 25 minutes")
     parser.add_argument("--only", help="a regular expression for `part: title, 1 thread`, such as `kernels: softmax`")
-    parser.add_argument("--threads", default="1,2", help="comma-separated (default: %(default)s)")
-    parser.add_argument("--keep", help="a file: rows found there are not measured again, new ones are added")
+    parser.add_argument("--threads", help="comma-separated (default: 1,2; with --quick: 1)")
+    parser.add_argument("--keep", default=str(KEPT), help="the file that rows are kept in (default: %(default)s)")
+    parser.add_argument("--fresh", action="store_true", help="measure rows again that are kept")
     parser.add_argument("--list", action="store_true", help="print the rows, measure nothing")
     asked = parser.parse_args()
     if min(asked.rounds, asked.cold_rounds) < 1:
@@ -337,7 +382,7 @@ def main() -> int:
     print("The native backend on CPU, against eager and torch.compile; ratios are speeds, above 1: stator is faster")
     print(f"Medians of {table.rounds} rounds. {machine()}", flush=True)
     met = table.run()
-    if not asked.only and not asked.quick:
+    if not asked.only:
         CHART.parent.mkdir(exist_ok=True)
         CHART.write_text(cpu_chart.draw(list(table.rows.values()), machine()))
         print(f"\n{CHART.relative_to(ROOT)} written")
