@@ -44,7 +44,7 @@ from ...support.guard_readers import (
 )
 from ..graph_break import Drop
 from ..objects.attributes import fresh_namespace
-from ..objects.constants import constant_fact, is_constant
+from ..objects.constants import DEEPEST, constant_fact, is_constant
 from ..objects.containers import expose, require_presence
 from ..objects.identity import Identity
 from ..objects.ledger import COMPOSED, Change, Ledger
@@ -81,6 +81,7 @@ class Rebuilder:
         self._made: dict[int, Fresh] = {}
         self._owners: dict[int, Fresh] = {}  # of instance dicts
         self._alive: list[Any] = []
+        self._depth = 0
         self._tuples: dict[int, Origin] | None = None  # by identity, where they lie; made when first asked for
 
     def recipe(self, value: Any) -> Recipe:
@@ -118,8 +119,16 @@ class Rebuilder:
             if id(value) in self._owners:
                 blueprint.kind, blueprint.parts = "instance dict", [self._owners[id(value)]]
             else:
-                self._describe(value, blueprint)
+                self._nested(value, blueprint)
         return made
+
+    def _nested(self, value: Any, blueprint: Blueprint) -> None:
+        """Objects are described, and made again, one inside the other."""
+        if self._depth == DEEPEST:
+            raise Drop("rebuild", f"objects that hold each other more than {DEEPEST} deep")
+        self._depth += 1
+        self._describe(value, blueprint)
+        self._depth -= 1
 
     def _is_made_anew(self, value: Any) -> bool:
         """Is this tuple, or the like, made of objects, or of numbers and texts that may be others in the next call?"""

@@ -71,19 +71,24 @@ _FIXED_TYPES: dict[type, Fact | None] = {
 KINDS: dict[type, Any] = {**_FIXED_TYPES, **dict.fromkeys(_BY_VALUE, NotImplemented)}
 
 
-def constant_fact(value: Any) -> Fact | None:
+# Values that are nested deeper are objects: what looks at them calls itself, here and in C, and the program may have
+# set the limit to that as it likes.
+DEEPEST = 100
+
+
+def constant_fact(value: Any, depth: int = 0) -> Fact | None:
     """How a constant is guarded; None for an object."""
     cls = type(value)
     if cls in _FIXED_TYPES:
         return _FIXED_TYPES[cls]
     if cls in _BY_VALUE:
-        return _fact_by_value(value)
+        return _fact_by_value(value, depth)
     if issubclass(type(value), (type, types.ModuleType, enum.Enum)):
         return Fact.IS
     return Fact.EQUAL if cls in _NUMPY_SCALARS else None
 
 
-def _fact_by_value(value: Any) -> Fact | None:
+def _fact_by_value(value: Any, depth: int) -> Fact | None:
     """Tuples and slices of constants are constants; so are C functions that are not bound to an object."""
     if issubclass(type(value), types.BuiltinFunctionType):
         owner = value.__self__
@@ -91,7 +96,9 @@ def _fact_by_value(value: Any) -> Fact | None:
             return Fact.IS
         return Fact.IS if type(owner).__module__ == "pybind11_builtins" else None
     parts = value if issubclass(type(value), tuple) else (value.start, value.stop, value.step)
-    return Fact.EQUAL if all(constant_fact(part) is not None for part in parts) else None
+    if depth == DEEPEST:
+        return None
+    return Fact.EQUAL if all(constant_fact(part, depth + 1) is not None for part in parts) else None
 
 
 def is_constant(value: Any) -> bool:

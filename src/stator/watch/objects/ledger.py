@@ -22,7 +22,7 @@ from ... import _native
 from ...recording import Check, Edge, Fact, Origin
 from ...support.guard_readers import VALUE_TYPES, plain_value
 from ..graph_break import Drop
-from .constants import KINDS, constant_fact, is_constant
+from .constants import DEEPEST, KINDS, constant_fact, is_constant
 from .fingerprints import Fingerprints
 
 _KEYED_FACTS = frozenset(
@@ -113,19 +113,21 @@ class Ledger(_native.Ledger):
             self._noted.add(noted)
             self.check(origin, fact, expected)
 
-    def use_identity(self, value: Any) -> None:
+    def use_identity(self, value: Any, depth: int = 0) -> None:
         """The program's course depends on which object this is among the outside objects; if the run has made it, on
         those that it is made of."""
         origin = self.find(value)
         if origin is not None:
             self.identity_used[origin.index] = origin
         elif type(value) in _HELD:
+            if depth == DEEPEST:
+                raise Drop("unguardable", "a key or a set's member that is nested too deep")
             for part in _HELD[type(value)](value):
-                self.use_identity(part)
+                self.use_identity(part, depth + 1)
         elif type(value) in _ALIASES and self.is_made_of_objects(value):
             raise Drop("unguardable", "a generic alias made of an object")
 
-    def is_made_of_objects(self, value: Any) -> bool:
+    def is_made_of_objects(self, value: Any, depth: int = 0) -> bool:
         """`list[x]` is a constant by its identity, unless the run has made it of an object that may be another one."""
         cls = type(value)
         if cls not in COMPOSED:
@@ -133,7 +135,7 @@ class Ledger(_native.Ledger):
         if cls in _ALIASES and self.find(value) is not None:
             return False
         parts = (getattr(value, "__origin__", None), *value.__args__) if cls in _ALIASES else _HELD[cls](value)
-        return any(map(self.is_made_of_objects, parts))
+        return depth == DEEPEST or any(self.is_made_of_objects(part, depth + 1) for part in parts)
 
     # -- changes
 
