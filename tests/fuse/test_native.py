@@ -75,6 +75,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Sequence[Any]]]] =
         ),
         tensors((3, 4)),
     ),
+    "scans": (lambda x: (x.cumsum(0) * 2, (x + 1).logcumsumexp(1)), tensors((5, 9))),
     "conv": (
         lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)),
         tensors((2, 3, 8, 8), (4, 3, 3, 3), (4,)),

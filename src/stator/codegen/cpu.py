@@ -3,10 +3,10 @@
 Enters: a `Kernel`. Leaves: LLVM IR of `void kernel(ptr buffers, ptr sizes, i64 lo, i64 hi, ptr scratch, ptr status)`,
 and how the host calls it: which sizes it takes, and over how many units it may be split.
 
-Three shapes. *Pointwise*: the last axis runs in vectors. *Rows*: reductions fold the axis that is dense in memory; one
+Four shapes. *Pointwise*: the last axis runs in vectors. *Rows*: reductions fold the axis that is dense in memory; one
 row at a time, its loops in vectors, results of earlier loops kept in scratch memory where they are dear. *Columns*:
-they fold another axis; the lanes are neighbouring results. The order of additions depends on sizes alone, not on the
-number of threads.
+they fold another axis; the lanes are neighbouring results. *Scans* visit that axis in order. The order of additions
+depends on sizes alone, not on the number of threads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from .cpu_memory import Size
 from .cpu_reduce import BLOCK
+from .cpu_scan import Scans
 from .cpu_segments import find_tests, stretches, truths
 from .cpu_tiles import VECTORS as TILE_VECTORS
 from .cpu_tiles import Tiles, choose_axes
@@ -56,11 +57,13 @@ def units_of(kernel: Any, width: int) -> tuple[list[int], int] | None:
     return ([axis], width * LINE_VECTORS) if kernel.outer == [axis] else ([a for a in kernel.outer if a != axis], 1)
 
 
-class _Writer(Tiles):
+class _Writer(Tiles, Scans):
     def __init__(self, kernel: Any, name: str, width: int) -> None:
         axis: int | None
         if kernel.inner:
             axis, self.columns = _vector_axis(kernel)
+            if kernel.scans and not self.columns:
+                axis = None
         else:
             axis, self.tile_axis = choose_axes(kernel, width)
         super().__init__(kernel, name, PARAMETERS, width, axis)
@@ -74,7 +77,10 @@ class _Writer(Tiles):
         leading = [a for a in k.outer if a not in (self.vector_axis, self.tile_axis)]
         blocks: Size = 1
         body: Callable[[str], None]
-        if self.columns:
+        if k.scans:
+            blocks = _blocks(k.extents[self.vector_axis], self.w) if self.columns else 1
+            body = lambda block: self.scan_unit(block, stores)  # noqa: E731
+        elif self.columns:
             blocks = _blocks(k.extents[self.vector_axis], self.w * COLUMN_VECTORS)
             body = self._column_unit
         elif k.inner:

@@ -67,6 +67,8 @@ def emit(
 def supported(op: str, kinds: Sequence[torch.dtype]) -> bool:
     if op in ("sin", "cos", "tan") and kinds[0] is torch.float64:
         return False  # `slow_path` has no code for large ones
+    if op == "scan":
+        return False  # one thread would do it all
     return scalar.supported(op, kinds)
 
 

@@ -24,6 +24,8 @@ def emit(f: Function, op: str, dtype: torch.dtype, kinds: Sequence[torch.dtype],
 
 def supported(op: str, kinds: Sequence[torch.dtype]) -> bool:
     """Whether there is code for an operation on operands of these types."""
+    if op == "scan":  # see `cpu_scan`
+        return kinds[0] in _NUMBERS
     if op not in OPERATIONS or any(kind not in ELEMENT for kind in kinds):
         return False
     if op in FUNCTIONS:

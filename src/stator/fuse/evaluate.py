@@ -80,6 +80,8 @@ def run_kernel(kernel: Kernel, buffers: Sequence[Tensor], symbols: dict[Any, int
             if not nowhere and not bool(args[0].all()):
                 raise OutOfRange(kernel.name)
             result = args[0]
+        elif value.op == "scan":
+            result = _scan(kernel, value.attr, args[0], extents)
         elif value.op == "reduce":
             result = _reduce(kernel, value.attr, args, extents)
         else:
@@ -126,6 +128,17 @@ def _reduce(kernel: Kernel, kind: str, args: list[Tensor], extents: list[int]) -
         return value
     fold: Any = {"max": torch.amax, "min": torch.amin, "any": torch.any, "all": torch.all}[kind]
     return fold(value, dims, keepdim=True)
+
+
+def _scan(kernel: Kernel, kind: str, value: Tensor, extents: list[int]) -> Tensor:
+    """Along the inner axes, in their order, as along one."""
+    sizes = zip(extents, value.shape, strict=True)
+    full = value.expand([e if d in kernel.inner else s for d, (e, s) in enumerate(sizes)])
+    order = [d for d in range(full.dim()) if d not in kernel.inner] + kernel.inner
+    moved = full.permute(order)
+    flat = moved.reshape([*moved.shape[: len(order) - len(kernel.inner)], -1])
+    scanned: Any = {"sum": torch.cumsum, "prod": torch.cumprod, "logaddexp": torch.logcumsumexp}[kind](flat, -1)
+    return scanned.view(moved.shape).permute([order.index(d) for d in range(full.dim())])
 
 
 def _arg_reduce(kind: str, value: Tensor, position: Tensor, dims: list[int]) -> Tensor:

@@ -7,6 +7,8 @@ too, and reductions fold those over all inner points. Written out:
         for each inner point: …      # one loop per level: what a level reads of earlier reductions is complete
         values that vary over outer axes alone
 
+A kernel with a *scan* has no reductions: its inner points are visited in order, and a scan has what was folded so far.
+
 Indices are affine in the axes, plus values (gathers) times strides. Sizes are ints, or sympy expressions over the
 symbols of the graph. What holds (`check` says so): values are used after they are made, levels only grow, every index
 names axes of the kernel, and a store covers each element once.
@@ -91,8 +93,8 @@ class Value:
     """One scalar operation, done at every point where it is wanted.
 
     `op`: `load` (attr: buffer number, Index; a second operand is the condition), `store` (args: value; attr likewise),
-    `const` (attr: number), `index` (attr: Index), `reduce` (attr: kind), `check` (args: condition that must hold), or
-    the name of a row of the table of scalar operations.
+    `const` (attr: number), `index` (attr: Index), `reduce` and `scan` (attr: kind), `check` (args: condition that must
+    hold), or the name of a row of the table of scalar operations.
     """
 
     op: str
@@ -116,6 +118,10 @@ class Kernel:
     def roots(self) -> list[int]:
         return [i for i, v in enumerate(self.values) if v.op in ("store", "check")]
 
+    @property
+    def scans(self) -> list[int]:
+        return [i for i, v in enumerate(self.values) if v.op == "scan"]
+
     def levels(self) -> list[int]:
         """By value: how many reductions, one after the other, it depends on."""
         level: list[int] = []
@@ -136,6 +142,8 @@ class Kernel:
                 found |= set(index.axes)
             if value.op == "reduce":
                 found -= inner
+            elif value.op == "scan":
+                found |= inner
             axes.append(found)
         return axes
 
@@ -217,6 +225,8 @@ def check(kernel: Kernel) -> None:
             raise Malformed(f"{where}: values are computed in float32")
     if any(b.dtype not in STORABLE for b in kernel.buffers):
         raise Malformed(f"{kernel.name}: a buffer's type cannot be stored")
+    if kernel.scans and (not kernel.inner or any(v.op == "reduce" for v in kernel.values)):
+        raise Malformed(f"{kernel.name}: a scan needs axes of its own")
     varies = kernel.varies()
     written: set[int] = set()
     for number, value in enumerate(kernel.values):

@@ -396,7 +396,29 @@ def _random_bits(scope: Scope, node: fx.Node, at: At) -> V:
     return scope.b.op("philox_more" if more else "philox", scope.at(seed, ()), scope.b.index(position))
 
 
+def _scan(kind: str) -> Lowering:
+    """Added up as eager does it: one by one, in a wider type."""
+
+    def lowering(scope: Scope, node: fx.Node, at: At) -> V:
+        operand: Any = node.args[0]
+        if not at or not any(True for _ in at[scanned_dim(node)].axes):
+            raise NoMap("along one element")
+        result = val(node).dtype
+        wide = torch.float64 if result is torch.float32 else computed_in(result)
+        value = scope.at(operand, at).to(wide)
+        return scope.b.cast(scope.b.add("scan", (value.id,), wide, kind), result)
+
+    return lowering
+
+
+def scanned_dim(node: fx.Node) -> int:
+    return int(size_of(node.args[1]) % max(len(sizes_of(node)), 1))
+
+
 LOWERINGS: dict[Any, Lowering] = {
+    aten.cumsum.default: _scan("sum"),
+    aten.cumprod.default: _scan("prod"),
+    aten.logcumsumexp.default: _scan("logaddexp"),
     random_bits: _random_bits,
     aten.full.default: _full,
     aten.full_like.default: _full,
@@ -429,6 +451,7 @@ _SUPPORTED: dict[Any, Callable[[fx.Node], bool]] = {
     aten._unsafe_index.Tensor: _index_supported,
     **{op: _arange_supported for op, made in LOWERINGS.items() if made is _arange},
 }
+SCANS = frozenset((aten.cumsum.default, aten.cumprod.default, aten.logcumsumexp.default))
 FROM_NOTHING = frozenset(
     op for op, made in LOWERINGS.items() if made is _full or made is _arange or op._opname in
     ("new_full", "scalar_tensor", "zeros", "zeros_like", "new_zeros", "zero", "ones", "ones_like", "new_ones")

@@ -19,7 +19,7 @@ from torch import fx
 from ..support.op_namespaces import has_promised_sizes, is_torchs_own
 from .builder import Builder, V
 from .loops import Index, Size, computed_in, product
-from .lower import FROM_NOTHING, REDUCTIONS, is_fusible, lower, reduce, reduced_dims, val
+from .lower import FROM_NOTHING, REDUCTIONS, SCANS, is_fusible, lower, reduce, reduced_dims, scanned_dim, val
 from .order import Order
 from .views import VIEWS, At, NeedsSplit, NoMap, over, reshaped, sizes_of
 
@@ -39,6 +39,7 @@ class Group:
     inner: list[int] | None = None  # the axes that its reductions fold; None: it has none
     members: dict[fx.Node, At] = field(default_factory=dict)
     inside: dict[fx.Node, At] = field(default_factory=dict)  # of reductions: the index of their operand
+    scans: bool = False  # whether it visits its inner axes in order, and has no reductions
     splits: list[tuple[int, Index]] = field(
         default_factory=list
     )  # axes that were split, and by what they were replaced
@@ -220,7 +221,7 @@ class Scheduler:
             return
         if node.target in FROM_NOTHING and node not in self.stored:
             return  # written anew wherever it is wanted
-        for group, at in (*self._candidates(node), *self._siblings(node)):
+        for group, at in () if node.target in SCANS else (*self._candidates(node), *self._siblings(node)):
             if self._join(node, group, at):
                 self._note(node, group)
                 return
@@ -232,7 +233,9 @@ class Scheduler:
             joined = self._join(node, group, at)
         except NoMap:
             joined = False
-        if joined:
+        if joined and node.target in SCANS:
+            group.scans, group.inner = True, list(group.members[node][scanned_dim(node)].axes)
+        elif joined:
             self._note(node, group)
         else:
             self.units.pop()
@@ -425,6 +428,9 @@ class Scheduler:
         sizes, dims = sizes_of(operand), reduced_dims(node)
         folded = [sizes[d] for d in dims]
         used = {a for index in at for a in index.axes}
+        if group.scans:
+            group.refused.append(f"{node.name}: it is folded before it is scanned")
+            return False
         if (
             any(size == 0 for size in sizes)
             or not _covers(at, sizes_of(node), group.extents)

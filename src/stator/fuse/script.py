@@ -75,6 +75,16 @@ def fold(kind, value, inner, extents, position=None):
     return folds[kind](value, inner, keepdim=True)
 
 
+def scan(kind, value, inner, extents):
+    """What was folded so far, along the inner loops in their order."""
+    value = whole(value, inner, extents)
+    order = [d for d in range(value.dim()) if d not in inner] + inner
+    moved = value.permute(order)
+    fold = {"sum": torch.cumsum, "prod": torch.cumprod, "logaddexp": torch.logcumsumexp}[kind]
+    flat = fold(moved.reshape([*moved.shape[: len(order) - len(inner)], -1]), -1)
+    return flat.view(moved.shape).permute([order.index(d) for d in range(value.dim())])
+
+
 def parts(results, wanted):
     return [results[part] for part in wanted]
 '''
@@ -172,6 +182,8 @@ def _value(kernel: Kernel, value: Value) -> str:
         return f"store({kernel.buffers[buffer].name}, {_index(index, rank)}, {args[0]})"
     if value.op == "reduce":
         return f"fold({value.attr!r}, {args[0]}, inner, extents{''.join(f', {a}' for a in args[1:])})"
+    if value.op == "scan":
+        return f"scan({value.attr!r}, {args[0]}, inner, extents)"
     if value.op == "cast":
         return f"{args[0]}.to({dtype})"
     if value.op in _INFIX:

@@ -15,7 +15,8 @@ from .loops import Index, Kernel, Size, Value, index_of, operands
 def simplify(kernel: Kernel) -> Kernel:
     kernel = _without_dead_values(kernel)
     kernel.outer = _in_order(kernel, kernel.outer)
-    kernel.inner = _in_order(kernel, kernel.inner)
+    if not kernel.scans:
+        kernel.inner = _in_order(kernel, kernel.inner)
     while _merge_axes(kernel):
         pass
     return _renumbered(kernel)
