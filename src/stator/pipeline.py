@@ -576,7 +576,7 @@ class Program:
             self._let_go(recorder)
         else:
             self._try_to_keep(recorder, segments, start)
-        return recorder.original(recorder.returned[0])
+        return recorder.own.original(recorder.returned[0])
 
     def _not_begun(self, why: BaseException | None) -> None:
         """A run did not even start."""

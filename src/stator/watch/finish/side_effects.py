@@ -46,13 +46,13 @@ from ..graph_break import Drop
 from ..objects.attributes import fresh_namespace
 from ..objects.constants import DEEPEST, constant_fact, is_constant
 from ..objects.containers import expose, require_presence
+from ..objects.fingerprints import is_tensor
 from ..objects.identity import Identity
 from ..objects.ledger import COMPOSED, Change, Ledger
-from ..tensors.tensor_mode import is_tensor
 
 if TYPE_CHECKING:
     from ..observe.recorder import Recorder
-    from ..observe.resume_points import Break
+    from .resume_points import Break
 
 NOTHING = Constant(None)
 
@@ -100,7 +100,7 @@ class Rebuilder:
             if place is not None:
                 return Outside(place.index)
             if not _is_made(value):
-                return Constant(self._recorder.original(value))
+                return Constant(self._recorder.context.own.original(value))
         origin = self._recorder.ledger.find(value)
         if is_tensor(value):
             if origin is None:

@@ -28,7 +28,7 @@ import torch
 from ... import _native
 from ...support.guard_readers import class_dict, is_open
 from ..graph_break import Drop
-from ..observe import locks
+from ..objects import locks
 from ..tensors.operators import SCRIPTED
 from . import logging_calls, optimizers, other_compiler, user_hints
 from .methods import change_first, dict_get, method_rule, object_method

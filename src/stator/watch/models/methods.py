@@ -18,6 +18,7 @@ from ...support.guard_readers import container_kind, is_open
 from ..graph_break import Drop
 from ..objects.constants import is_constant
 from ..objects.containers import append, change_all, change_key, items_at, read_key
+from ..objects.iterator_types import ITERATOR_TYPES
 from .rules import (
     Args,
     Rule,
@@ -190,15 +191,6 @@ _BY_METHOD: dict[tuple[str, str], Rule] = {
     (kind, name): rule for kind, rules in _METHODS.items() for rule, names in rules.items() for name in names.split()
 }
 _IMMUTABLE_TYPES = (str, bytes, int, float, complex, bool, tuple, frozenset, range, slice, type(None), torch.Size)
-_ITERABLES: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), "", b"", range(0), collections.deque())
-ITERATOR_TYPES = tuple(
-    {type(iter(iterable)) for iterable in _ITERABLES}
-    | {type(reversed([])), type(reversed({})), enumerate, zip, map, filter, reversed}
-    | {cls for cls in vars(itertools).values() if isinstance(cls, type)}
-    | {types.GeneratorType, type({}.keys()), type({}.values()), type({}.items())}
-    | {type(collections.OrderedDict().keys()), type(collections.OrderedDict().items())}
-    | {type(collections.OrderedDict().values()), type(iter(collections.OrderedDict()))}
-)
 
 
 @takes(1)

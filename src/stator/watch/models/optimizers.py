@@ -14,6 +14,7 @@ import torch
 import torch.autograd.profiler
 import torch.optim
 
+from ... import _native
 from .substitutes import substitute
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ substitute(_range.__exit__, _EXIT)
 def is_optimizer(filename: str) -> bool:
     """Is this code of `torch.optim`?"""
     return filename.startswith(_FOLDER)
+
+
+def at_work(watcher: _native.Watcher) -> bool:
+    """Does the instruction at work stand in `torch.optim`?"""
+    probe = watcher.last_probe
+    return probe is not None and is_optimizer(probe.code.co_filename)
 
 
 def group_tensors(r: Handlers, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> None:

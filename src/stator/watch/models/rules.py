@@ -489,7 +489,7 @@ def identity_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) ->
     if not r.in_library():  # a program may show it, or hand it out
         raise Drop("identity", "id")
     r.hashed(args[0])
-    return functools.partial(Identity, recorder=r)
+    return functools.partial(Identity, drop=r.drop)
 
 
 @takes(1)

@@ -34,8 +34,8 @@ import torch
 
 from ... import _native
 from ...support.guard_readers import VALUE_TYPES, container_kind, is_open
-from ..models.methods import ITERATOR_TYPES
 from .constants import is_constant
+from .iterator_types import ITERATOR_TYPES
 
 _MOST = 500  # objects that are looked at; behind that anything is possible
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})

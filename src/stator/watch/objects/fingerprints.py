@@ -19,6 +19,11 @@ Fingerprint = tuple[int | None, int, Any, tuple[int, ...], bool]
 
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _STRIDED = torch.strided
+_TensorBase = torch._C.TensorBase
+
+
+def is_tensor(value: Any) -> bool:
+    return issubclass(type(value), _TensorBase)
 
 
 def fingerprint(tensor: Any) -> Fingerprint:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..graph_break import Drop
-
-if TYPE_CHECKING:
-    from ..observe.handlers import Handlers
 
 _USES = (
     "add radd sub rsub mul rmul floordiv rfloordiv truediv rtruediv mod rmod divmod rdivmod pow rpow lshift rlshift "
@@ -24,11 +21,11 @@ _USES = (
 class Identity(int):
     """The identity of an object, as an int."""
 
-    _recorder: Handlers
+    _drop: Callable[[Drop], None]
 
-    def __new__(cls, value: Any, *, recorder: Handlers) -> Identity:
+    def __new__(cls, value: Any, *, drop: Callable[[Drop], None]) -> Identity:
         self = super().__new__(cls, builtins.id(value))
-        self._recorder = recorder
+        self._drop = drop
         return self
 
 
@@ -36,7 +33,7 @@ def _used(name: str) -> Callable[..., Any]:
     plain = getattr(int, name)
 
     def use(self: Identity, *args: Any) -> Any:
-        self._recorder.drop(Drop("identity", "id"))
+        self._drop(Drop("identity", "id"))
         return plain(self, *args)
 
     use.__name__ = name

@@ -20,7 +20,6 @@ from ...recording import Edge, Fact, Origin
 from ...support.guard_readers import VALUE_TYPES, container_kind, is_open
 from ..graph_break import Drop
 from ..models.calls import bound_parts, constructor_rule, may_be_approved, reads_arguments_only, rule_for
-from ..models.methods import ITERATOR_TYPES
 from ..models.rules import C_DESCRIPTORS
 from ..models.side_effect_calls import break_for, break_for_type, name_of
 from ..objects.attributes import Attributes
@@ -39,12 +38,14 @@ from ..objects.containers import (
     read_index,
     read_key,
 )
+from ..objects.fingerprints import is_tensor
 from ..objects.identity import Identity
+from ..objects.iterator_types import ITERATOR_TYPES
 from ..objects.ledger import COMPOSED, Ledger
+from ..objects.locks import LOCK, Locks
 from ..objects.repr_reads import asks_for_repr, shows_address
-from ..tensors.tensor_mode import Tracer, is_tensor
+from ..tensors.tensor_mode import Tracer
 from . import policy
-from .locks import LOCK, Locks
 
 _WATCHED_CALLABLES = (types.FunctionType, type, operator.itemgetter)
 _KeyWrapper = type(functools.cmp_to_key(lambda a, b: 0))
@@ -110,7 +111,12 @@ class Handlers:
     root_code: types.CodeType  # of the frame that its run began with
     handled_outside: bool  # was an exception being handled when the run began?
 
-    approves: bool  # may the C side skip calls that were looked at once?
+    graph: Tracer  # of the segment itself; `tracer` may be that of a leaf's inside
+
+    @property
+    def approves(self) -> bool:
+        """May the C side skip calls that were looked at once?"""
+        return self.graph.symbols is None
 
     def drop(self, drop: Drop) -> None:
         """The recording is over; the run goes on."""

@@ -17,7 +17,7 @@ import torch
 from ..._native import Known
 from ..graph_break import Drop
 from ..objects.constants import is_constant
-from ..tensors.tensor_mode import is_tensor
+from ..objects.fingerprints import is_tensor
 
 if TYPE_CHECKING:
     from .recorder import Recorder

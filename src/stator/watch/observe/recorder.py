@@ -23,23 +23,27 @@ from ...options import View
 from ...recording import Edge, Recording, Way
 from ...support.guard_readers import MODE_COUNT, torch_state
 from ..finish import side_effects
+from ..finish.resume_points import Arrival, Break, NotResumable, arrive, break_here
 from ..graph_break import Drop
-from ..models import optimizers, other_compiler, user_hints
+from ..models import other_compiler, user_hints
 from ..models.calls import INTERCEPTED
 from ..objects.attributes import Attributes
 from ..objects.classes import Classes
+from ..objects.fingerprints import is_tensor
 from ..objects.ledger import Ledger, give_back_contents
+from ..objects.locks import Locks
 from ..objects.object_age import newborn
+from ..objects.own_objects import LOOSE_TYPES, OwnObjects, is_loose
+from ..objects.run_context import RunContext
 from ..symbols import symbolic_uses
 from ..symbols.symbolic_numbers import Changing, Symbols
 from ..tensors import leaf_interiors, leaves
-from ..tensors.tensor_mode import TensorMode, Tracer, is_tensor
+from ..tensors.nodes import Nodes
+from ..tensors.tensor_mode import TensorMode, Tracer
 from . import marked_functions, policy
 from .break_reasons import reason_of, words
 from .handlers import HANDLERS, SPREAD, Handlers
-from .locks import Locks
 from .module_calls import GETATTR, ModuleCalls
-from .resume_points import Arrival, Break, NotResumable, arrive, break_here
 
 _MOST_REPEATS = 100
 _SET_TRACERS = frozenset({"sys.settrace", "sys.setprofile"})
@@ -88,7 +92,7 @@ class Recorder(Handlers):
         self._ask = ask
         self._changing: set[int] = set()  # loose values, by identity, that are not worth a guard
         self._hopeless: set[int] = set()  # those of them which have been seen to change
-        self._originals: dict[int, tuple[Any, Any]] = {}  # of loose values: (the object of its own, what it stands for)
+        self.own = OwnObjects()
         self._break: Break | None = None  # the last one, if the program was suspended there
         self._waiting = False  # between a break and the next segment
         self._over = False
@@ -130,14 +134,17 @@ class Recorder(Handlers):
         """A segment starts: nothing is known, nothing recorded."""
         self.ledger = Ledger(self.watcher)
         symbolic = changing is not None and (changing or user_hints.has_marks() or self.captures_scalars())
-        self.symbols = Symbols(self, changing) if changing is not None and symbolic else None
+        self.context = RunContext(
+            self.watcher, self.ledger, self.own, self.failed_inside, self.captures_scalars(), self._expects
+        )
+        nodes = Nodes()
+        symbols = Symbols(self.context, changing, nodes) if changing is not None and symbolic else None
         self.classes = Classes(self.ledger)
         self.attributes = Attributes(self.ledger, self.classes)
-        self.tracer = Tracer(self, state)
+        self.tracer = self.graph = Tracer(self.context, state, nodes, symbols)
         self.leaves = leaves.Leaves(self)
         self.locks = Locks()
         self.module_calls = ModuleCalls(self)
-        self.approves = self.symbols is None
         self.handled_outside = sys.exc_info()[0] is not None
         self.prints: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         self._known_already = False
@@ -160,7 +167,7 @@ class Recorder(Handlers):
         self._given = slots if isinstance(slots, list) else []
         if way is not None:
             self._beginning = None  # the call began before this
-        self.slots = tuple(slots if way is None else map(self.own_object, slots))
+        self.slots = tuple(slots if way is None else map(self.own.make, slots))
         self._changing = self._hopeless = {id(self.slots[index]) for index in changing}
         self._callers = {id(value) for value in slots} if way is None else set()
         self.slots = self._note_slots(function, names, self.slots)
@@ -177,19 +184,23 @@ class Recorder(Handlers):
         object in its place, such as a number that is found elsewhere too: it is guarded as it is.
         """
         self.root = function
-        self.slot_values = [*slots, function]
+        self.context.slot_values = [*slots, function]
         for index, (name, value) in enumerate(zip(names, slots, strict=True)):
             own = index not in fixed
             symbol = self.symbols.slot(index, name, value) if self.symbols is not None and own else None
             if symbol is not None:
-                self.slot_values[index] = symbol
-            elif self._way is not None and own and _is_loose(value):
+                self.context.slot_values[index] = symbol
+            elif self._way is not None and own and is_loose(value):
                 self.ledger.loose(index, name, value)
             else:
                 self.ledger.local(index, name, value)
         root = self.ledger.local(len(slots), function.__name__, function)
         self.attributes.note_function(root, function, bound=True)
-        return tuple(self.slot_values[:-1])
+        return tuple(self.context.slot_values[:-1])
+
+    @property
+    def symbols(self) -> Symbols | None:
+        return self.graph.symbols
 
     def run(self) -> Any:
         """Call the function watched. An exception is the program's own if it is `raised`."""
@@ -222,7 +233,7 @@ class Recorder(Handlers):
         if not self._over and not self._waiting and not self._known_already:
             try:
                 self.segments.append(Segment(self._way, self._lasting(side_effects.conclude(self, result))))
-                give_back_contents(self.ledger, self._originals)
+                give_back_contents(self.ledger, self.own.originals)
             except (Drop, RecursionError) as error:
                 drop = error if isinstance(error, Drop) else Drop("rebuild", "a result nested too deep")
                 self._give_up(drop, reason_of(drop, self.watcher.last_probe))
@@ -266,7 +277,7 @@ class Recorder(Handlers):
     def release(self) -> None:
         """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
         self._let_go()
-        self.slots, self.slot_values, self._break = (), [], None
+        self.slots, self._break = (), None
         self._continued.clear()
         del self.watcher, self._mode, self._ask, self.prints
 
@@ -276,7 +287,9 @@ class Recorder(Handlers):
             del self.watcher.on_symbol
         self.ledger.close()
         self.tracer.release()
-        del self.symbols, self.ledger, self.classes, self.attributes, self.tracer, self.leaves, self.module_calls
+        self.context.release()
+        del self.context, self.graph, self.tracer, self.ledger, self.classes, self.attributes
+        del self.leaves, self.module_calls
 
     # -- breaks
 
@@ -362,7 +375,7 @@ class Recorder(Handlers):
 
     def _wait(self, broken: Break | None, calls: int = 0) -> None:
         """The next segment is to start in the frame so many calls away, behind the instruction where it stands."""
-        self._break = broken and broken.emptied(lambda value: _is_loose(self.original(value)))
+        self._break = broken and broken.emptied(lambda value: is_loose(self.own.original(value)))
         self._waiting, self._over = True, False
         self.tracer.active = False
         self._mode.take_off()
@@ -390,7 +403,7 @@ class Recorder(Handlers):
 
     def _let_die(self) -> None:
         """The program may look whether what it has given up is gone."""
-        self.slots, self.slot_values = (), []
+        self.slots, self.context.slot_values = (), []
         self.attributes.let_go()
         with contextlib.suppress(RuntimeError):  # in use: then it is closed with the next segment
             self.ledger.close()
@@ -454,7 +467,7 @@ class Recorder(Handlers):
         slots = self._make_distinct(there)
         self._hopeless = {id(slots[index]) for index in changing}
         before = self._break.states[-1].values() if self._break is not None else ()
-        carried = {id(self.original(value)) for value in before}
+        carried = {id(self.own.original(value)) for value in before}
         made = {id(new) for old, new in zip(there.slots, slots, strict=True) if id(old) not in carried}
         self._changing = self._hopeless | made
         self._let_go()
@@ -481,8 +494,8 @@ class Recorder(Handlers):
         """Numbers and texts in the frames become objects of their own."""
         slots = list(there.slots)
         for index, (calls, place) in enumerate(there.places):
-            if place >= 0 and _is_loose(slots[index]):
-                slots[index] = self.own_object(slots[index])
+            if place >= 0 and is_loose(slots[index]):
+                slots[index] = self.own.make(slots[index])
                 self.watcher.put(calls, place, slots[index])
         return tuple(slots)
 
@@ -491,7 +504,7 @@ class Recorder(Handlers):
         come from Python, or was seen to change), Python makes one more step.
         """
         self.ledger.place = probe
-        if self.symbols is not None and (type(value) not in _LOOSE_TYPES or self.symbols.was_symbol(value)):
+        if self.symbols is not None and (type(value) not in LOOSE_TYPES or self.symbols.was_symbol(value)):
             self._use_symbol(probe, value)
             return
         if probe.arg == "returned" and probe.kind == _native.PACK and self._in_root(probe):
@@ -532,7 +545,7 @@ class Recorder(Handlers):
         for operand in operands:
             if self.symbols.find(operand) is not None:
                 self.symbols.specialise_in(operand)
-                self.stands_for(operand, operand + 0)
+                self.own.stands_for(operand, operand + 0)
             elif self.ledger.find_loose(operand) is not None:
                 self.ledger.settle(operand)
         self._give_back()
@@ -549,7 +562,18 @@ class Recorder(Handlers):
                 [number for value in (func, *args) for number in symbolic_uses.hidden_numbers(value)]
             )
             self.symbols.specialise_in(args if probe is None else ())
+        if found == "length":
+            return self._length
         return getattr(self.symbols, found) if isinstance(found, str) else found
+
+    def _length(self, tensor: torch.Tensor) -> Any:
+        """`len(tensor)`."""
+        with torch._C.DisableTorchFunction():
+            try:
+                return self.tracer.size_of(tensor, 0)
+            except Exception as error:  # the program has called us: it must not see that
+                self.failed_inside(error)
+            return len(tensor)
 
     def may_be_given_up(self, value: Any) -> bool:
         """Is it one that the segment was given by the frames, and that no variable of theirs has any more?"""
@@ -568,38 +592,23 @@ class Recorder(Handlers):
     def _in_root(self, probe: Any) -> bool:
         return probe.code is self.root_code and len(self.watcher.frames()[0]) == 1
 
-    def own_object(self, value: Any) -> Any:
-        if not _is_loose(value):
-            return value
-        own = _native.distinct(value)
-        self._originals[id(own)] = (own, self.original(value))
-        return own
-
-    def stands_for(self, own: Any, value: Any) -> None:
-        """The program knows this number as another object."""
-        self._originals.setdefault(id(own), (own, self.original(value)))
-
-    def original(self, value: Any) -> Any:
-        """What the program knows a number or a text as: `is` tells it from a copy."""
-        return self._originals.get(id(value), (value, value))[1]
-
     def _give_back(self, *, loose: bool = False, inside: bool = False) -> None:
         """The frames get back the numbers and texts that were theirs; with `loose`, those too that nothing depends on
         yet. (`inside`: what lies on the stack is in use.)
         """
-        if not self._originals:
+        if not self.own.originals:
             return
         if loose:
-            give_back_contents(self.ledger, self._originals)
+            give_back_contents(self.ledger, self.own.originals)
         entries, _ = self.watcher.frames()
         for calls, entry in enumerate(reversed(entries)):
             values, probe = list(entry[5]), entry[-1]
             if calls == 0 and not inside and probe is not None:
                 values += self.watcher.stack(0, probe.depth)
             for place, value in enumerate(values):
-                settled = type(value) in _LOOSE_TYPES and self.ledger.find_loose(value) is None
-                if id(value) in self._originals and (loose or settled):
-                    self.watcher.put(calls, place, self.original(value))
+                settled = type(value) in LOOSE_TYPES and self.ledger.find_loose(value) is None
+                if id(value) in self.own.originals and (loose or settled):
+                    self.watcher.put(calls, place, self.own.original(value))
 
     def _use_scalar(self, probe: Any, value: Any) -> None:
         """A number that a node of the graph computes: tensor operations take it as such, Python has to wait for it."""
@@ -637,22 +646,6 @@ class Recorder(Handlers):
         if is_tensor(tensor):
             with torch._C.DisableTorchFunction():
                 self.tracer.lookup(tensor)
-
-    def numbers(self) -> Symbols:
-        """The symbolic numbers of the segment, from here on."""
-        if self.symbols is None:
-            self.symbols = self.tracer.take_numbers(Symbols(self, None))
-            self.approves = False
-        return self.symbols
-
-    def may_expect(self) -> bool:
-        """May the recording take it that comparisons of numbers that only the graph knows come out as they do now?"""
-        return self._expects
-
-    def in_optimizer(self) -> bool:
-        """Does the instruction at work stand in `torch.optim`?"""
-        probe = self.watcher.last_probe
-        return probe is not None and optimizers.is_optimizer(probe.code.co_filename)
 
     def fix_sizes(self, why: str) -> None:
         """What comes cannot be followed for other sizes than those at hand."""
@@ -763,14 +756,3 @@ class Recorder(Handlers):
             self.drop(error)
         else:
             self.collapse(error)
-
-
-_LOOSE_TYPES = (int, float, str)
-_LONGEST = 100_000  # characters of a text that is copied to be told from others
-
-
-def _is_loose(value: Any) -> bool:
-    """Can it be made an object of its own, and told by that wherever it goes?"""
-    if type(value) is float:
-        return value == value  # a NaN is told by its identity already
-    return type(value) is int or (type(value) is str and 1 < len(value) <= _LONGEST)

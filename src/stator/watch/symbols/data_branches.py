@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import dis
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ... import _native
 from ...recording import Origin
+from ..objects.run_context import RunContext
+from ..tensors.nodes import Nodes
+from ..tensors.segment_graph import SegmentGraph
 from .raising_branches import comparison_behind, operand, raises_behind, raises_unless, taker_of_text
-from .runtime_asserts import Checking, Compared
+from .runtime_asserts import Compared
+from .symbol_table import SymbolTable
 from .value_ranges import certain_truth
-
-if TYPE_CHECKING:
-    from ..observe.recorder import Recorder
-    from ..tensors.nodes import Nodes
-    from ..tensors.tensor_mode import Tracer
 
 _INSISTS = frozenset({torch._check_tensor_all_with.__code__})  # raise unless the number that they take is true
 _NUMBERS = (int, float)
@@ -35,13 +34,15 @@ class Truths:
     """One question of a program, at the instruction at work. `inside`: the nodes are those of a leaf's inside, before
     which nothing can be checked."""
 
-    def __init__(self, recorder: Recorder, tracer: Tracer, checking: Checking, nodes: Nodes, *, inside: bool) -> None:
-        self._recorder = recorder
+    def __init__(
+        self, context: RunContext, tracer: SegmentGraph, nodes: Nodes, symbols: SymbolTable | None, *, inside: bool
+    ) -> None:
+        self._context = context
         self._tracer = tracer
         self._nodes = nodes
         self._inside = inside
-        self._checking = checking
-        checking.symbols = recorder.symbols
+        self._checking = tracer.checking
+        self._checking.symbols = symbols
 
     # -- the same for all data
 
@@ -84,10 +85,10 @@ class Truths:
 
     def _settings(self, tensor: Any) -> set[Any]:
         """The inputs so far that are buffers of one number, of modules: what a module was made with, as a rule."""
-        if not self._may_check(tensor) or not self._recorder.may_expect():
+        if not self._may_check(tensor) or not self._context.may_expect:
             return set()
         known = self._tracer.known.get(id(tensor))
-        origin = self._recorder.ledger.find(tensor) if known is None else None
+        origin = self._context.ledger.find(tensor) if known is None else None
         if known is None and (origin is None or not _is_buffer(origin)):
             return set()
         self._tracer.lookup(tensor)
@@ -102,7 +103,7 @@ class Truths:
 
     def insists_on_truth(self, tensor: Any) -> bool:
         """An instruction asks for the truth of a tensor. Is it now a check?"""
-        watcher = self._recorder.watcher
+        watcher = self._context.watcher
         probe = watcher.last_probe
         if probe is None or probe.kind != _native.TRUTH or not self._may_check(tensor):
             return False
@@ -113,7 +114,7 @@ class Truths:
 
     def insists_on_number(self, tensor: Any) -> bool:
         """`tensor.item()`: the number is going to be compared, or asked for its truth. Is that now a check?"""
-        probe = self._recorder.watcher.last_probe
+        probe = self._context.watcher.last_probe
         if probe is None or not self._may_check(tensor) or not self._calls_item(probe, tensor):
             return False
         number = tensor.item()
@@ -129,7 +130,7 @@ class Truths:
 
     def is_ignored(self, tensor: Any) -> bool:
         """The text of this tensor becomes part of an f-string. Does nobody look at that?"""
-        watcher = self._recorder.watcher
+        watcher = self._context.watcher
         probe = watcher.last_probe
         if probe is None or probe.kind != _native.FORMAT or self._inside:
             return False
@@ -144,7 +145,7 @@ class Truths:
         """Is it this very instruction that calls the method?"""
         if probe.kind != _native.CALL:
             return False
-        operands = self._recorder.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
+        operands = self._context.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
         called, *given = [value for value in operands if value is not _native.MISSING]
         if called is torch.Tensor.item:
             return len(given) == 1 and given[0] is tensor
@@ -156,9 +157,9 @@ class Truths:
         place = comparison_behind(probe)
         if place is None:
             return None
-        watcher = self._recorder.watcher
+        watcher = self._context.watcher
         other = operand(place, probe, watcher.frames()[0][-1][5], watcher.stack(0, probe.depth))
-        loose = self._recorder.ledger.find_loose(other) is not None or self._tracer.is_scalar(other)
+        loose = self._context.ledger.find_loose(other) is not None or self._tracer.is_scalar(other)
         return None if type(other) not in _NUMBERS or loose else Compared(place.comparison, other, place.swapped)
 
     def _check(self, tensor: Any, outcome: bool, compared: Compared | None, settings: set[Any] | None = None) -> bool:

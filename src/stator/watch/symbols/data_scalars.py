@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from torch import fx
 
 from ... import _native
 from ...support import graph_numbers
-from ..models.optimizers import is_optimizer
-
-if TYPE_CHECKING:
-    from ..observe.recorder import Recorder
-    from .symbolic_numbers import Symbol
+from ..models import optimizers
+from ..objects.run_context import RunContext
+from ..tensors.nodes import Nodes
+from .symbol_table import Symbol, SymbolTable, plain_number
 
 ARITHMETIC: dict[str, Callable[..., Any]] = {
     "+": operator.add,
@@ -35,32 +34,13 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
 DIVISIONS = frozenset({"//", "%", "/"})
 
 
-class Taken:
+class DataScalars(SymbolTable):
     """The part of a segment's symbolic numbers that is about those which the graph computes."""
 
-    abandoned: str | None
-    shapes: Any
-    failing: list[fx.Node]  # numbers that cannot be computed for all values that they depend on
-    numbers: set[fx.Node]  # of an optimizer, taken or computed from tensors: no sizes depend on them
-    _recorder: Recorder
-
-    def find(self, value: Any) -> Symbol | None:
-        raise NotImplementedError
-
-    def run(self, node: fx.Node, result: Any) -> None:
-        raise NotImplementedError
-
-    def node_of(self, symbol: Symbol) -> fx.Node:
-        raise NotImplementedError
-
-    def _enter(self, value: Any, algebra: Any, make: Callable[[], fx.Node]) -> Symbol:
-        raise NotImplementedError
-
-    def _node(self, kind: str, target: Any, args: tuple[Any, ...]) -> fx.Node:
-        raise NotImplementedError
-
-    def _specialise_operands(self, found: Iterable[Symbol | None]) -> Any:
-        raise NotImplementedError
+    def __init__(self, context: RunContext, nodes: Nodes) -> None:
+        super().__init__(context, nodes)
+        self.failing: list[fx.Node] = []  # numbers that cannot be computed for all values that they depend on
+        self.numbers: set[fx.Node] = set()  # of an optimizer, taken or computed from tensors: no sizes depend on them
 
     def computed(self, number: Any, node: fx.Node) -> Any:
         """A number that an operation takes from a tensor's contents; None if it cannot be a symbol."""
@@ -75,14 +55,13 @@ class Taken:
             return None
         symbol = self._enter(number, None, lambda: node)
         symbol.node, symbol.data = node, True
-        self._recorder.stands_for(symbol.number, number)
+        self._context.own.stands_for(symbol.number, number)
         return symbol.number
 
     @property
     def in_optimizer(self) -> bool:
         """Is the program in code of `torch.optim`? Its numbers are floats, and no sizes."""
-        probe = self._recorder.watcher.last_probe
-        return probe is not None and is_optimizer(probe.code.co_filename)
+        return optimizers.at_work(self._context.watcher)
 
     def _constant_size(self, node: fx.Node, number: float) -> None:
         """A number of which no size depends."""
@@ -118,7 +97,7 @@ class Taken:
             self._constant_size(made.node, value)
             if function.__module__ == graph_numbers.__name__:
                 self.failing.append(made.node)
-        self._recorder.stands_for(made.number, value)
+        self._context.own.stands_for(made.number, value)
         return made.number
 
     def computes(self, function: str, numbers: tuple[Any, ...]) -> bool:
@@ -147,9 +126,3 @@ class Taken:
         node = self._node("call_function", graph_numbers.expect, (args[0], name, args[1], outcome))
         self.numbers.add(node)
         self.failing.append(node)
-
-
-def plain_number(number: Any) -> Any:
-    if type(number) is _native.Int:
-        return int(number)
-    return float(number) if type(number) is _native.Float else number

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import fx
 from torch.fx.node import map_arg
@@ -26,9 +26,7 @@ from ...support.guard_readers import RANDOM
 from ...support.symbolic_exprs import BINARY, TERMS, UNARY, Expression, terms_of
 from ..tensors.nodes import Nodes
 from ..tensors.operators import asks_for_sizes_alone, is_opaque
-
-if TYPE_CHECKING:
-    from .symbolic_numbers import Symbols
+from .symbol_table import SymbolTable
 
 _MOST_NODES = 48  # it is all computed twice
 # Operations that take long: a break is cheaper than computing them twice.
@@ -98,7 +96,7 @@ class Checking:
     def __init__(self, nodes: Nodes, writers: list[int]) -> None:
         self._nodes = nodes
         self._writers = writers
-        self.symbols: Symbols | None = None  # the numbers that may be others in the next call
+        self.symbols: SymbolTable | None = None  # the numbers that may be others in the next call
         self._expected: list[_Expected] = []
         self._bounded: list[_Expected] = []  # those about indices
         self._needed: set[fx.Node] = set()

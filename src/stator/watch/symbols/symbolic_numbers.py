@@ -16,22 +16,22 @@ import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
 from ... import _native
-from ...recording import Edge, Fact, Origin, Place, Specialised, describe, path_of, render_place
+from ...recording import Edge, Fact, Origin, describe, path_of, render_place
 from ...support.graph_numbers import COMPARISONS
 from ...support.guard_readers import class_dict, has_own_hash
 from ...support.symbolic_exprs import MOST_BITS, Relation, terms_of
 from ..graph_break import Drop
 from ..models.user_hints import marks_of, wishes_of
-from .data_scalars import ARITHMETIC, DIVISIONS, Taken, plain_number
-
-if TYPE_CHECKING:
-    from ..observe.recorder import Recorder
+from ..objects.run_context import RunContext
+from ..tensors.nodes import Nodes
+from .data_scalars import ARITHMETIC, DIVISIONS, DataScalars
+from .symbol_table import Symbol, plain_number
 
 Sizes = tuple[int | None, ...]
 NUMBER = None  # what of an origin's value changes: the number that it is, or
@@ -56,20 +56,6 @@ class Changing:
         return bool(self.seen) or self.every_size
 
 
-@dataclass(eq=False, slots=True)
-class Symbol:
-    """One symbolic number of a recording."""
-
-    number: Any  # the instance of a subclass that the program has
-    algebra: Any  # a torch.SymInt; None of a float
-    make: Callable[[], fx.Node]  # its node, made when the graph needs it
-    sources: frozenset[Symbol]  # numbers that the program was given, from which a float was computed
-    term: Any = None  # of a float: what it is computed from, as an expression
-    origin: Origin | None = None  # it is a number that the program was given
-    node: fx.Node | None = None
-    data: bool = False  # it depends on the contents of a tensor: only the graph knows it
-
-
 class Marked(NamedTuple):
     """A dimension that the user wants to be a symbol."""
 
@@ -78,45 +64,28 @@ class Marked(NamedTuple):
     size: Any
 
 
-class Symbols(Taken):
+class Symbols(DataScalars):
     """The symbolic numbers of one segment."""
 
-    def __init__(self, recorder: Recorder, changing: Changing | None) -> None:
+    def __init__(self, context: RunContext, changing: Changing | None, nodes: Nodes) -> None:
         """`changing`: None if sizes and numbers from outside are constants, and only numbers that the graph takes from
         tensors are symbols."""
-        self._recorder = recorder
+        super().__init__(context, nodes)
         self._changing = Changing() if changing is None else changing
-        self._table: dict[int, Symbol] = {}
-        self._by_expression: dict[Any, Symbol] = {}
         self._comparisons: list[Relation] = []
         self._marked: list[Marked] = []
         self._stand_ins: list[Any] = []
         self._opened: list[Any] = []  # tuples that the ledger is about to know
         self._put: list[tuple[Callable[[], Any], Callable[[Any], Any], Any, Any]] = []  # symbols in places outside
         self.inputs: list[tuple[Origin, fx.Node]] = []  # numbers that are inputs of the graph
-        self.specialised: list[Specialised] = []
-        self._closed = False
-        self.abandoned: str | None = None  # why all numbers are plain again
-        self.failing, self.numbers = [], set()
-        self.shapes: Any = None
         if changing is None:
             self.abandoned = "nothing but numbers from tensors can change"
         else:
             from .symbolic_shapes import Shapes  # torch's algebra takes seconds to import, and most programs need none
 
             self.shapes = Shapes(lambda: self._place)
-            recorder.ledger.generalise = self.generalise
-        recorder.watcher.on_symbol = self.operate
-
-    @property
-    def _place(self) -> Place | None:
-        return None if self._closed else self._recorder.watcher.here
-
-    def find(self, value: Any) -> Symbol | None:
-        return self._table.get(id(value)) if self._table and type(value) in _TYPES else None
-
-    def was_symbol(self, value: Any) -> bool:
-        return id(value) in self._table
+            context.ledger.generalise = self.generalise
+        context.watcher.on_symbol = self.operate
 
     # -- numbers that the program is given
 
@@ -124,7 +93,7 @@ class Symbols(Taken):
         """An argument slot: a symbol if its number is known to change, else None."""
         if not _may_be_symbol(value) or NUMBER not in self._changing.seen.get(((Edge.LOCAL, index),), ()):
             return None
-        origin = self._recorder.ledger.local(index, name, None)
+        origin = self._context.ledger.local(index, name, None)
         origin.checks.clear()
         return self._given(origin, value)
 
@@ -154,16 +123,16 @@ class Symbols(Taken):
         for index, item in enumerate(value):
             step = (*path, (Edge.ITEM, index))
             if type(item) in (int, float, tuple) and any(seen[: len(step)] == step for seen in self._changing.seen):
-                self._recorder.ledger.read(origin, Edge.ITEM, index, item)
+                self._context.ledger.read(origin, Edge.ITEM, index, item)
         self._opened.pop()
 
     def _given(self, origin: Origin, value: Any) -> Any:
-        self._recorder.ledger.check(origin, Fact.TYPE, type(value))
+        self._context.ledger.check(origin, Fact.TYPE, type(value))
         term = ("number" if type(value) is int else "real", origin.index)
         algebra = self.shapes.number(value, term)
 
         def make() -> fx.Node:
-            node = self._recorder.tracer.number_input(origin, type(algebra))
+            node = self._nodes.number(origin, type(algebra))
             node.meta["value"] = value
             self.inputs.append((origin, node))
             self.shapes.set(node, algebra)
@@ -180,7 +149,7 @@ class Symbols(Taken):
             key, parent = origin.key, self._value_of(origin.parent)
         except (LookupError, AttributeError, ValueError):
             return None  # by now that way leads nowhere
-        known = self._recorder.ledger.find(parent) is origin.parent or any(parent is opened for opened in self._opened)
+        known = self._context.ledger.find(parent) is origin.parent or any(parent is opened for opened in self._opened)
         if not known:
             return None  # by now that way leads to another object
         if any(self._may_have_changed(parent, key, slots) for slots in (False, True)):
@@ -201,7 +170,7 @@ class Symbols(Taken):
 
     def _may_have_changed(self, container: Any, key: Any, slots: bool) -> bool:
         """Has the segment written to this place?"""
-        change = self._recorder.ledger.changed(container, slots=slots)
+        change = self._context.ledger.changed(container, slots=slots)
         if change is None:
             return False
         return change.kind == "cell" or change.whole or key in change.written or key in change.removed
@@ -210,7 +179,7 @@ class Symbols(Taken):
         """The object at an origin; MISSING where that is not easy to tell."""
         if origin.edge is Edge.LOCAL:
             index = origin.key[0]
-            return self._recorder.slot_values[index]
+            return self._context.slot_values[index]
         if origin.edge is Edge.CONST:
             return origin.key
         parent = self._value_of(origin.parent) if origin.parent is not None else _native.MISSING
@@ -266,14 +235,6 @@ class Symbols(Taken):
     def _mark(origin: Origin, dim: int, size: Any) -> Marked:
         return Marked(f"dimension {dim} of {describe(origin)}", ("size", origin.index, dim), size)
 
-    def run(self, node: fx.Node, result: Any) -> None:
-        """An operation of the graph: what sizes its result has. Where torch cannot tell, all numbers are plain."""
-        if self.abandoned is None:
-            try:
-                self.shapes.run(node, result)
-            except Exception as error:
-                self.abandon(f"{node.name}: {type(error).__name__}: {error}")
-
     def run_aside(self, node: fx.Node) -> None:
         """An operation that is no part of the graph: what it did is what it does with these numbers."""
         if self.abandoned is not None:
@@ -306,18 +267,6 @@ class Symbols(Taken):
 
     def _is_number(self, node: fx.Node) -> bool:
         return isinstance(self.shapes.known(node), (torch.SymInt, torch.SymFloat))
-
-    def abandon(self, why: str) -> None:
-        """From here on nothing but the numbers at hand is possible."""
-        if self.abandoned is not None:
-            return
-        if any(symbol.data for symbol in self._table.values()):
-            raise Drop("tensor-item", "tensor.item()")
-        self.abandoned = why
-        for symbol in list(self._table.values()):
-            _native.turn_plain(symbol.number)
-        self.shapes.pin()
-        self.specialised.append(Specialised((), why, self._place))
 
     def answer(self, name: str, nodes: list[fx.Node], args: tuple[Any, ...], result: Any) -> Any:
         """What the program gets to know of a tensor's sizes: `x.shape`, `x.size(0)`. `args`: behind the tensor."""
@@ -360,15 +309,6 @@ class Symbols(Taken):
         if name == "dim_order":
             self._pin(self.shapes.exactly(nodes[0]).stride())
 
-    def length(self, tensor: torch.Tensor) -> Any:
-        """`len(tensor)`."""
-        with torch._C.DisableTorchFunction():
-            try:
-                return self._recorder.tracer.size_of(tensor, 0)
-            except Exception as error:  # the program has called us: it must not see that
-                self._recorder.failed_inside(error)
-            return len(tensor)
-
     @staticmethod
     def itself(number: Any) -> Any:
         """`int(n)`."""
@@ -390,46 +330,6 @@ class Symbols(Taken):
             self.abandon(f"a size that is {value} and not {algebra.node.hint}")
             return value
         return value if self.shapes.constant(algebra) is not None else self._enter(value, algebra, make).number
-
-    # -- symbols
-
-    def _enter(self, value: Any, algebra: Any, make: Callable[[], fx.Node]) -> Symbol:
-        """A number of its own, as the program's would be: `is` tells. Equal expressions share the first one's node."""
-        first = self._by_expression.get(algebra.node.expr) if algebra is not None else None
-        number = _native.symbol(value)
-        symbol = Symbol(number, algebra, make if first is None else lambda: self.node_of(first), frozenset())
-        self._table[id(number)] = symbol
-        self._recorder.stands_for(number, value)
-        if algebra is not None:
-            self._by_expression.setdefault(algebra.node.expr, symbol)
-        self._recorder.watcher.loosen(number)
-        return symbol
-
-    def node_of(self, symbol: Symbol) -> fx.Node:
-        if symbol.node is None:
-            symbol.node = symbol.make()
-            if symbol.algebra is not None:
-                self.shapes.set(symbol.node, symbol.algebra)
-            elif symbol.data:
-                self.run(symbol.node, symbol.number)
-            elif symbol.origin is None:
-                self.shapes.set(symbol.node, self.shapes.number(plain_number(symbol.number), symbol.term))
-        return symbol.node
-
-    def size_of(self, node: fx.Node) -> Any:
-        """The number that a node gives as an expression of the inputs' sizes; None if it is none."""
-        return None if self.abandoned is not None or self.shapes is None else self.shapes.expression_at(node)
-
-    def has_fixed_sizes(self, node: fx.Node) -> bool:
-        """Is this tensor of the same size in every call?"""
-        if self.abandoned is not None or self.shapes is None:
-            return True
-        sizes = getattr(self.shapes.known(node), "sizes", (None,))
-        return all(type(size) is int for size in sizes)
-
-    def _node(self, kind: str, target: Any, args: tuple[Any, ...]) -> fx.Node:
-        name = target if isinstance(target, str) else target.__name__
-        return self._recorder.tracer.number_node(kind, target, args, name)
 
     # -- what the program does with them
 
@@ -504,16 +404,6 @@ class Symbols(Taken):
         made.term = term
         return made.number
 
-    def _specialise_operands(self, found: Iterable[Symbol | None]) -> Any:
-        for symbol in found:
-            if symbol is not None:
-                self.specialise(symbol)
-        return NotImplemented
-
-    def _term(self, symbol: Symbol) -> Any:
-        """A number as an expression."""
-        return self.shapes.expression(symbol.algebra) if symbol.algebra is not None else symbol.term
-
     def _sources(self, symbol: Symbol) -> frozenset[Symbol]:
         """What has to be guarded to pin a float that was computed from this."""
         return frozenset({symbol}) if symbol.algebra is not None else symbol.sources
@@ -523,7 +413,7 @@ class Symbols(Taken):
         value = compare(plain_number(a), plain_number(b))
         first, second = self.find(a), self.find(b)
         if any(symbol is not None and symbol.data for symbol in (first, second)):
-            if not self.in_optimizer or not self._recorder.may_expect():
+            if not self.in_optimizer or not self._context.may_expect:
                 raise Drop("tensor-item", "tensor.item()")
             self.expect(name, a, b, value)
             return value
@@ -552,32 +442,6 @@ class Symbols(Taken):
 
     # -- specialising
 
-    def specialise(self, symbol: Symbol) -> None:
-        """The number itself is needed: it is guarded, and plain from here on."""
-        number = symbol.number
-        if type(number) not in _TYPES:
-            return
-        if symbol.data:
-            raise Drop("tensor-item", "tensor.item()")
-        value = plain_number(number)
-        if symbol.algebra is not None:
-            with self.shapes.noting():
-                bool(symbol.algebra == value)
-        elif symbol.origin is not None:
-            self._recorder.ledger.check(symbol.origin, Fact.EQUAL, value)
-        else:
-            for source in symbol.sources:
-                self.specialise(source)
-        self.specialised.append(Specialised(self._words(symbol), value, self._place))
-        _native.turn_plain(number)
-
-    def _words(self, symbol: Symbol) -> Any:
-        """What was specialised, to be put into words later."""
-        try:
-            return self._term(symbol)
-        except NotImplementedError:
-            return ()
-
     def specialise_in(self, value: Any) -> None:
         """C code is going to read this, all the way down."""
         for symbol in list(self._symbols_in(value)):
@@ -603,7 +467,7 @@ class Symbols(Taken):
     def keep(self, value: Any) -> None:
         """The instruction at hand does nothing with it that we would not hear of."""
         if self.find(value) is not None:
-            self._recorder.watcher.loosen(value)
+            self._context.watcher.loosen(value)
 
     # -- the end
 
@@ -657,9 +521,6 @@ class Symbols(Taken):
         self._closed = True
         self._table.clear()
         self._by_expression.clear()
-
-
-_TYPES = (_native.Int, _native.Float)
 
 
 def _is_manageable(number: float) -> bool:

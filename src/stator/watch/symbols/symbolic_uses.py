@@ -44,7 +44,7 @@ from ..models.rules import (
     state,
 )
 from ..models.side_effect_calls import name_of
-from ..tensors.tensor_mode import is_tensor
+from ..objects.fingerprints import is_tensor
 
 _SYMBOLS = (_native.Int, _native.Float)
 _PASSING_KINDS = frozenset(

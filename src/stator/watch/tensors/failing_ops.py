@@ -10,7 +10,7 @@ first and the last way are left.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -18,11 +18,9 @@ from torch import fx
 from ..._native import Known
 from ..bytecode.flow import flow_of
 from ..graph_break import Drop
+from ..objects.run_context import RunContext
 from ..symbols.runtime_asserts import Within
-
-if TYPE_CHECKING:
-    from ..observe.recorder import Recorder
-    from .tensor_mode import Tracer
+from .segment_graph import SegmentGraph
 
 _MOST_BYTES = 64 << 20  # of what is written to: it is copied in every call
 
@@ -33,13 +31,15 @@ _ALONG_DIMENSION = frozenset(
 )
 
 
-def prepare(tracer: Tracer, name: str, args: tuple[Any, ...], tensors: list[tuple[Any, Known]], writes: bool) -> None:
+def prepare(
+    tracer: SegmentGraph, name: str, args: tuple[Any, ...], tensors: list[tuple[Any, Known]], writes: bool
+) -> None:
     """An operation may fail, and may come behind a write, or write itself. Drop: the graph ends before it."""
     if _matters(tracer, tensors, writes) and not _hoist(tracer, name, args):
         prepare_late(tracer, name, tensors, writes)
 
 
-def _matters(tracer: Tracer, tensors: list[tuple[Any, Known]], writes: bool) -> bool:
+def _matters(tracer: SegmentGraph, tensors: list[tuple[Any, Known]], writes: bool) -> bool:
     return tracer.acted or (not tracer.risky and (tracer.mutates or bool(_written_outside(tensors, writes))))
 
 
@@ -47,7 +47,7 @@ def _written_outside(tensors: list[tuple[Any, Known]], writes: bool) -> list[Any
     return [tensor for tensor, known in tensors if known.family.outside] if writes else []
 
 
-def prepare_late(tracer: Tracer, name: str, tensors: list[tuple[Any, Known]], writes: bool) -> None:
+def prepare_late(tracer: SegmentGraph, name: str, tensors: list[tuple[Any, Known]], writes: bool) -> None:
     """The same for an operation that has run already: nobody knew of it before."""
     if not _matters(tracer, tensors, writes):
         return
@@ -56,16 +56,16 @@ def prepare_late(tracer: Tracer, name: str, tensors: list[tuple[Any, Known]], wr
     tracer.risky = True
 
 
-def prepare_body(recorder: Recorder, name: str) -> None:
+def prepare_body(context: RunContext, name: str) -> None:
     """An operator with a body in Python: what that does happens once, so a replay behind it is not repeated. What it
     raises is raised on by the replay, unless somebody would handle that, or something was changed before."""
-    if recorder.ledger.changes or _is_handled(recorder):
+    if context.ledger.changes or _is_handled(context):
         raise Drop("may-fail", name)
 
 
-def _is_handled(recorder: Recorder) -> bool:
+def _is_handled(context: RunContext) -> bool:
     """Does the instruction at work, or a call that led to it, stand in a `try` or a `with`?"""
-    for entry in recorder.watcher.frames()[0]:
+    for entry in context.watcher.frames()[0]:
         probe = entry[-1]
         if probe is None:
             return True
@@ -75,7 +75,7 @@ def _is_handled(recorder: Recorder) -> bool:
     return False
 
 
-def _hoist(tracer: Tracer, name: str, args: tuple[Any, ...]) -> bool:
+def _hoist(tracer: SegmentGraph, name: str, args: tuple[Any, ...]) -> bool:
     """Can it fail for nothing but an index that is out of range, and is that looked at before the graph runs?"""
     found = _bounds(name, args) if tracer.hoists else None
     if found is None:
@@ -116,7 +116,7 @@ def _is_index(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in (torch.int32, torch.int64)
 
 
-def _is_as_it_was(tracer: Tracer, node: fx.Node) -> bool:
+def _is_as_it_was(tracer: SegmentGraph, node: fx.Node) -> bool:
     """Is it computed from nothing that the segment has written to?"""
     written = {_storage_of(tensor) for tensor in tracer.written_tensors()}
     inputs = {tracer.known[id(tensor)].node: tensor for _, tensor, _ in tracer.inputs}
@@ -135,7 +135,7 @@ def _storage_of(tensor: Any) -> Any:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
-def _bytes_written(tracer: Tracer, operands: list[Any]) -> int:
+def _bytes_written(tracer: SegmentGraph, operands: list[Any]) -> int:
     """What would be copied in every call."""
     written = {id(tensor): tensor for tensor in (*tracer.written_tensors(), *operands)}
     return sum(tensor.numel() * tensor.element_size() for tensor in written.values())

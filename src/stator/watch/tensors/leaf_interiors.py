@@ -21,9 +21,10 @@ from ...support.graph_leaves import TENSOR, Applied, CustomFunction, Structure, 
 from ..graph_break import Drop
 from ..models.treatments import Treatment, name_of
 from ..objects.constants import is_constant
-from ..objects.fingerprints import fingerprint
+from ..objects.fingerprints import fingerprint, is_tensor
+from ..symbols.symbolic_numbers import Symbols
 from .nodes import Nodes
-from .tensor_mode import Step, Tracer, is_tensor
+from .tensor_mode import Step, Tracer
 
 if TYPE_CHECKING:
     from ..observe.recorder import Recorder
@@ -40,7 +41,7 @@ class Inner(Tracer):
     """The tensors and nodes inside of a leaf. Tensors from outside of it are captured: inputs of its graph."""
 
     def __init__(self, recorder: Recorder, outer: Tracer) -> None:
-        super().__init__(recorder, outer.state, _Body())
+        super().__init__(recorder.context, outer.state, _Body(), inside=True)
         self.outer = outer
         self.captured: list[fx.Node] = []  # in the graph outside
         self._alive: list[Any] = []
@@ -68,9 +69,17 @@ class Inner(Tracer):
         return super()._before(func, args, kwargs)
 
     def _uncommon(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
-        if self._recorder.symbols is not None:
-            self._recorder.symbols.specialise_in(value)  # its graph takes no numbers
+        symbols = self.symbols
+        if symbols is not None:
+            symbols.specialise_in(value)  # its graph takes no numbers
         return super()._uncommon(value, tensors)
+
+    @property
+    def symbols(self) -> Symbols | None:
+        return self.outer.symbols
+
+    def numbers_of_data(self) -> Symbols:
+        raise Drop("tensor-item", "tensor.item()")
 
     def abandon(self) -> Tracer:
         self.active = False

@@ -9,49 +9,39 @@ from __future__ import annotations
 
 import enum
 import functools
-import operator
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 from torch.autograd import forward_ad
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.overrides import TorchFunctionMode
 
 from ... import _native
-from ..._native import Family, Known
-from ...recording import Edge, Fact, Origin, TensorFacts
+from ..._native import Known
+from ...recording import Edge
 from ...support.graph_numbers import expect_truth
 from ...support.guard_readers import (
     FORWARD_LEVEL,
     MODE_COUNT,
     RANDOM,
-    SIZES,
-    autocast_state,
     container_kind,
-    shared_storages,
-    tensor_facts,
     torch_state,
 )
-from ...support.literals import one_line
 from ..graph_break import Drop
+from ..models import optimizers
 from ..models.torch_functions import BODY, OPAQUE, SIMPLE, Model, Unknown, model_of, without_own_frames
 from ..models.treatments import Treatment, needs_data, writes_in_place
 from ..objects.constants import is_constant
 from ..objects.containers import expose
-from ..objects.fingerprints import PLAIN_TENSORS, fingerprint
+from ..objects.fingerprints import PLAIN_TENSORS, fingerprint, is_tensor
+from ..objects.run_context import RunContext
 from ..symbols.data_branches import Truths
-from ..symbols.hoist_asserts import move_early
-from ..symbols.runtime_asserts import Checking
+from ..symbols.symbolic_numbers import Symbols
 from . import failing_ops
-from .nodes import NOTHING, OWN_FOLDERS, Nodes, is_reshaped_by
+from .nodes import NOTHING, OWN_FOLDERS, Nodes
 from .op_targets import Way, spell, way_of
 from .operators import has_python_body, is_collective, require_sizes
-
-if TYPE_CHECKING:
-    from ..observe.recorder import Recorder
-    from ..symbols.symbolic_numbers import Symbols
+from .segment_graph import STATE_READERS, SegmentGraph
 
 _TensorBase = torch._C.TensorBase
 _WAYS: dict[Any, Way] = {}
@@ -60,20 +50,6 @@ _SIMPLE_ARGUMENTS = frozenset({int, float, bool, str, type(None), torch.dtype, t
 _STRIDED = torch.strided
 _REALS = (torch.float32, torch.float64)
 _C: Any = torch._C
-# The parts of `torch_state` that can be asked for alone and answer with the same object as long as nothing changes.
-_STATE_READERS: tuple[Any, ...] = (
-    _C.is_grad_enabled,
-    _C._get_tracing_state,
-    _C.is_inference_mode_enabled,
-    _C.get_default_dtype,
-    _C._len_torch_function_stack,
-    _C._len_torch_dispatch_stack,
-    _C._functorch.maybe_current_level,
-    functools.partial(_C._autograd._top_saved_tensors_default_hooks, False),
-    _C._is_any_autocast_enabled,
-)
-
-
 _native.tensors_are(torch.Tensor, _TensorBase)
 _native.tracer_learn(
     Drop,
@@ -84,7 +60,7 @@ _native.tracer_learn(
     _STRIDED,
     PLAIN_TENSORS,
     _SIMPLE_ARGUMENTS,
-    _STATE_READERS,
+    STATE_READERS,
     vars(forward_ad),
     "_current_level",
     FORWARD_LEVEL,
@@ -98,10 +74,6 @@ def _way_of(func: Any) -> Way:
     if way is None:
         way = _WAYS[func] = way_of(func)
     return way
-
-
-def is_tensor(value: Any) -> bool:
-    return issubclass(type(value), _TensorBase)
 
 
 class Step(NamedTuple):
@@ -146,39 +118,26 @@ class TensorMode(_native.Mode, TorchFunctionMode):
         return (*state[:MODE_COUNT], state[MODE_COUNT] - (self._place() is not None), *state[MODE_COUNT + 1 :])
 
 
-class Tracer(_native.Tracer):
+class Tracer(SegmentGraph):
     """The usual operations are C code from beginning to end; here is what is done about all others."""
 
-    def __init__(self, recorder: Recorder, state: tuple[Any, ...], nodes: Nodes | None = None) -> None:
-        self._nodes = Nodes() if nodes is None else nodes
-        self._leaves: list[torch.nn.Module] = []
-        make_graph = functools.partial(getattr, self._nodes, "graph")
-        super().__init__(recorder.watcher, recorder.ledger, make_graph, self._nodes.operations, state)
-        self._recorder = recorder
-        self._ledger = recorder.ledger
-        self.regions = self._nodes.regions
-        self._outside_families: dict[int, Family] = {}  # by identity of the base
-        self.inputs: list[tuple[Origin, Any, TensorFacts]] = []
-        self.outputs: list[fx.Node] = []
-        self._output_index: dict[fx.Node, int] = {}
-        self.state = state
-        self.autocast = autocast_state()  # its settings, be it on or off
-        self.in_operator = False  # a body that is not torch's is at work
-        self._symbols = recorder.symbols if nodes is None else None
-        self.checking = Checking(self._nodes, self.writers)
-        self._inside = nodes is not None
-        if self._symbols is not None:
+    def __init__(
+        self,
+        context: RunContext,
+        state: tuple[Any, ...],
+        nodes: Nodes,
+        symbols: Symbols | None = None,
+        *,
+        inside: bool = False,
+    ) -> None:
+        super().__init__(context, state, nodes, symbols, inside=inside)
+        if symbols is not None:
             self.shapes = self._sized
 
     @property
-    def hoists(self) -> bool:
-        """Can checks with plain numbers come before the graph?"""
-        return self._symbols is None and not self._inside
-
-    def begin(self) -> None:
-        """The mode has been pushed: from here on the state changes only through nodes."""
-        self.active = True
-        self.expect_state()
+    def symbols(self) -> Symbols | None:
+        """The symbolic numbers of the segment."""
+        return self._symbols
 
     def abandon(self) -> Tracer:
         """The recording ends: which tracer was there first?"""
@@ -186,19 +145,19 @@ class Tracer(_native.Tracer):
 
     @property
     def truths(self) -> Truths:
-        return Truths(self._recorder, self, self.checking, self._nodes, inside=self._inside)
+        return Truths(self._context, self, self._nodes, self._symbols, inside=self._inside)
 
     # -- one torch function
 
     def _failed(self, error: Exception) -> None:
         """Something in stator raised."""
-        self._recorder.failed_inside(error)
+        self._context.fail(error)
 
     def _raised(self, func: Any, error: Exception) -> None:
         """The operation itself raised."""
         self.in_operator = False
         error.__traceback__ = without_own_frames(error.__traceback__)
-        self._recorder.failed_inside(Drop("operation-raised", f"{_way_of(func).name}: {type(error).__name__}"))
+        self._context.fail(Drop("operation-raised", f"{_way_of(func).name}: {type(error).__name__}"))
 
     def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
         """What is about to run, spelled as a node; its tensors are looked up, outside ones become inputs."""
@@ -242,7 +201,7 @@ class Tracer(_native.Tracer):
         given = args
         op, target, label = "call_function", func, way.label
         if not way.spelled:
-            op, target, args, label = spell(func, name, args, not kwargs, self._recorder.watcher.last_probe)
+            op, target, args, label = spell(func, name, args, not kwargs, self._context.watcher.last_probe)
         elif way.method and args and isinstance(args[0], torch.Tensor):
             op, target = "call_method", name
         argument = self.argument
@@ -257,7 +216,7 @@ class Tracer(_native.Tracer):
         if way.opaque:
             require_sizes(func, way.name, args, kwargs)
             if has_python_body(func) or is_collective(func):
-                failing_ops.prepare_body(self._recorder, way.name)
+                failing_ops.prepare_body(self._context, way.name)
                 self.in_operator = True
                 return BODY
             self.in_operator = True
@@ -285,14 +244,14 @@ class Tracer(_native.Tracer):
         if step.kind is Treatment.SCALAR:
             return self._truth(step, result) if step.node[1] is expect_truth else self._scalar(step, result)
         if step.kind is Treatment.GRAD:
-            self.last_effect = self._recorder.watcher.events
+            self.last_effect = self._context.watcher.events
             return result
         if step.kind is Treatment.ATTRIBUTE:
             self._attribute(step.name, step.tensors[0][0], result)
         elif step.kind is Treatment.STATE:
             self.node(*step.node)
             self.expected, self.answers = self._read_state_under_mode(), None
-            self.last_effect = self._recorder.watcher.events
+            self.last_effect = self._context.watcher.events
         else:
             model = self._concluded(step)
             late = model is not step.model and model.fails  # else `_before` has seen to it
@@ -303,7 +262,7 @@ class Tracer(_native.Tracer):
             self.risky = self.risky or (self.mutates and late)
             self.acted = self.acted or model is BODY
             if wrote or opaque or model.random:
-                self.last_effect = self._recorder.watcher.events
+                self.last_effect = self._context.watcher.events
             if wrote or not self._returns_known(result):
                 node = self.node(*step.node)
                 if model.random:
@@ -342,7 +301,7 @@ class Tracer(_native.Tracer):
 
     def _asks_by_name(self, method: str) -> bool:
         """Does the program call this very method? C code that does would make a plain number of what it gets."""
-        watcher = self._recorder.watcher
+        watcher = self._context.watcher
         probe = watcher.last_probe
         if probe is None or probe.kind != _native.CALL:
             return False
@@ -358,35 +317,33 @@ class Tracer(_native.Tracer):
         self._symbols.run(node, result)
         self.risky = self.risky or (self.mutates and self._symbols.may_fail(node))
 
-    def number_input(self, origin: Origin, kind: type) -> fx.Node:
-        return self._nodes.number(origin, kind)
-
-    def number_node(self, kind: str, target: Any, args: tuple[Any, ...], name: str) -> fx.Node:
-        """Arithmetic of sizes and numbers."""
-        return self._nodes.operation(kind, target, args, {}, name)
-
-    def take_numbers(self, symbols: Symbols) -> Symbols:
-        """From here on numbers that are taken from tensors are symbols."""
-        self._symbols = symbols
-        return symbols
-
     def _takes_number(self, tensor: Any) -> bool:
         """Can what `item()` gives be a node? Optimizers compute with the numbers that they keep in tensors."""
-        return self._recorder.captures_scalars() or (self._recorder.in_optimizer() and tensor.dtype in _REALS)
+        return self._context.captures_scalars or (self._in_optimizer() and tensor.dtype in _REALS)
+
+    def _in_optimizer(self) -> bool:
+        """Does the instruction at work stand in `torch.optim`?"""
+        return optimizers.at_work(self._context.watcher)
+
+    def numbers_of_data(self) -> Symbols:
+        """From here on numbers that are taken from tensors are symbols."""
+        if self._symbols is None:
+            self._symbols = Symbols(self._context, None, self._nodes)
+        return self._symbols
 
     def _scalar(self, step: Step, number: Any) -> Any:
         """A number as a node: an object of its own, so that it is known where it is used."""
         if type(number) not in (int, float):
             raise Drop("tensor-item", f"a {type(number).__name__}")
-        symbols = self._recorder.numbers() if self._recorder.in_optimizer() else self._symbols
+        symbols = self.numbers_of_data() if self._in_optimizer() else self._symbols
         self.operations += 1
         node = self.node(*step.node)
         symbol = symbols.computed(number, node) if symbols is not None else None
         if symbol is not None:
             return symbol
-        own = self._recorder.own_object(number)
+        own = self._context.own.make(number)
         self.scalars[id(own)] = (own, node)
-        self._recorder.watcher.loosen(own)
+        self._context.watcher.loosen(own)
         return own
 
     def _before_truth(self, func: Any, name: str, tensor: Any) -> Step:
@@ -396,13 +353,13 @@ class Tracer(_native.Tracer):
         if truths.is_certain(tensor) or truths.insists_on_truth(tensor) or truths.expects_truth(tensor):
             self.lookup(tensor)
             return Step(Treatment.FACT, name, [], False, ("call_function", func, (tensor,), {}, name))
-        if not self._recorder.in_optimizer() or not self._recorder.may_expect():
+        if not self._in_optimizer() or not self._context.may_expect:
             raise Drop("tensor-bool", name.strip("_"))
         node = self.node_of(self.lookup(tensor))
         return Step(Treatment.SCALAR, name, [], False, ("call_function", expect_truth, (node,), {}, name))
 
     def _truth(self, step: Step, outcome: bool) -> bool:
-        symbols = self._recorder.numbers()
+        symbols = self.numbers_of_data()
         kind, target, args, kwargs, name = step.node
         self.operations += 1
         symbols.failing.append(self.node(kind, target, (*args, outcome), kwargs, name))
@@ -424,14 +381,6 @@ class Tracer(_native.Tracer):
             self.lookup(value)
         self._ledger.change("grad", origin, tensor)
         return Step(Treatment.GRAD, "grad", [], False, ("call_function", setattr, (), {}, "grad"))
-
-    def is_scalar(self, value: Any) -> bool:
-        return id(value) in self.scalars
-
-    def scalar_output(self, value: Any) -> int | None:
-        """The number of the graph output which is this number; None if it is no node of the graph."""
-        found = self.scalars.get(id(value)) if self.scalars else None
-        return None if found is None else self._output_number(found[1])
 
     def _attribute(self, name: str, tensor: Any, value: Any) -> None:
         """`t.grad`, `t.grad_fn`, hooks: state of a tensor that is not part of its facts."""
@@ -474,7 +423,7 @@ class Tracer(_native.Tracer):
         if symbol is not None:
             assert self._symbols is not None
             node = self._symbols.node_of(symbol)
-            if node in self._symbols.numbers and not self._recorder.in_optimizer():
+            if node in self._symbols.numbers and not self._in_optimizer():
                 raise Drop("tensor-item", "tensor.item()")  # a size might depend on it
             return node
         if isinstance(value, _KINDS_OF_ARGUMENT):
@@ -498,49 +447,7 @@ class Tracer(_native.Tracer):
         items = [self.argument(item, tensors) for item in value]
         return items if isinstance(value, list) else tuple(items)
 
-    def _input(self, tensor: Any) -> Known:
-        origin = self._ledger.find(tensor)
-        if origin is None:
-            raise Drop("unknown-tensor")
-        if type(tensor) not in PLAIN_TENSORS:
-            raise Drop("tensor-subclass", type(tensor).__name__)
-        if tensor.is_nested:
-            raise Drop("tensor-subclass", "a nested tensor")
-        if _C._functorch.is_functorch_wrapped_tensor(tensor):  # it has no memory of its own
-            raise Drop("functorch", "a transform of functions")
-        facts = tensor_facts(tensor, _native.tensor_keys(tensor))
-        node = self._nodes.input(origin)
-        self._ledger.check(origin, Fact.TENSOR, self._general(facts, node, origin, tensor))
-        self.inputs.append((origin, tensor, facts))
-        found = fingerprint(tensor)
-        written = self._ledger.fingerprints.compare(tensor, found, self._families())
-        known = Known(node, (), written or self._family_of_input(tensor, found[0]), found)
-        self.known[id(tensor)] = known
-        return known
-
-    def _families(self) -> Iterator[tuple[Any, Family]]:
-        """The inputs so far, but for those that died, each with the tensors that it shares a version counter with."""
-        for _, tensor, _ in self.inputs:
-            known = self.known.get(id(tensor))
-            if known is not None:
-                yield tensor, known.family
-
-    def _general(self, facts: TensorFacts, node: fx.Node, origin: Origin, tensor: Any) -> TensorFacts:
-        """The facts of an input, without the sizes and strides that are symbols."""
-        if self._symbols is None:
-            return facts
-        fixed = self._symbols.enter_input(node, tensor, origin)
-        return facts._replace(size=fixed[0], stride=fixed[1])
-
     # -- nodes and results
-
-    def node_of(self, known: Known) -> fx.Node:
-        """The node that is this tensor; items of a tuple result get theirs when first used."""
-        for index in known.index:
-            known.node = self._nodes.operation("call_function", operator.getitem, (known.node, index), {}, "getitem")
-        known.index = ()
-        node: fx.Node = known.node
-        return node
 
     def _register(
         self, result: Any, node: fx.Node, operands: list[tuple[Any, Known]], path: tuple[int, ...] = ()
@@ -556,172 +463,16 @@ class Tracer(_native.Tracer):
         elif result is not None and not path:
             raise Drop("tensor-scalar", f"result of type {type(result).__name__}")
 
-    def _family_of_input(self, tensor: Any, version: int | None) -> Family:
-        base = tensor._base
-        key = id(tensor if base is None else base)
-        family = self._outside_families.get(key)
-        if family is None:
-            family = self._outside_families[key] = Family(version, outside=True)
-        return family
-
-    # -- state
-
-    def _check_state(self) -> None:
-        found = _native.answers(_STATE_READERS)
-        if found == self.answers and forward_ad._current_level == self.expected[FORWARD_LEVEL]:
-            return
-        if self._read_state_under_mode() != self.expected:
-            raise Drop("state-changed")
-        self.answers = None if found[-1] else found  # autocast has settings of its own
-
-    def _read_state_under_mode(self) -> tuple[Any, ...]:
-        """Inside `__torch_function__` the mode itself is off the stack: count it in."""
-        state = torch_state()
-        return (*state[:MODE_COUNT], state[MODE_COUNT] + 1, *state[MODE_COUNT + 1 :])
-
-    def expect_state(self) -> None:
-        """The state is as it should be: at the beginning, or after a leaf that changed it on purpose."""
-        self.expected, self.answers = torch_state(), None
-
     def leaf(self, target: Any, args: tuple[Any, ...], name: str) -> fx.Node:
         """Record a call that is not a torch function (entering autocast, say)."""
-        self.last_effect = self._recorder.watcher.events
+        self.last_effect = self._context.watcher.events
         node: fx.Node = self.node("call_function", target, args, {}, name)
         return node
 
     def module_leaf(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
         """Record a call of a part that is a module of its own. What is in it may fail."""
         self.risky = self.risky or self.mutates
-        self.last_effect = self._recorder.watcher.events
+        self.last_effect = self._context.watcher.events
         self.operations += 1
         self._leaves.append(module)
         return self._nodes.operation("call_module", f"leaf_{len(self._leaves)}", args, kwargs, name.strip("_"))
-
-    # -- the end
-
-    def written_inputs(self) -> list[int]:
-        """The origins of inputs that the graph writes to."""
-        known = self.known
-        return [o.index for o, t, _ in self.inputs if known[id(t)].family.epoch or known[id(t)].family.version is None]
-
-    def written_tensors(self) -> list[Any]:
-        """Those inputs."""
-        written = set(self.written_inputs())
-        return [tensor for origin, tensor, _ in self.inputs if origin.index in written]
-
-    def early_inputs(self) -> list[int]:
-        """What may fail for other numbers comes first: the origins of inputs that are written before it is through."""
-        symbols = self._symbols
-        if symbols is None or not symbols.failing or not self.mutates:
-            return []
-        inputs = [self.known[id(tensor)].node for _, tensor, _ in self.inputs]
-        groups = shared_storages(tensor for _, tensor, _ in self.inputs)
-        aliases = [tuple(inputs[place] for place in group) for group in groups]
-        early = (
-            None if self.regions.any else move_early(self._nodes.operations, symbols.failing, symbols.numbers, aliases)
-        )
-        if early is None:
-            self.risky = True
-            return []
-        written = set(self.written_inputs())
-        return [
-            o.index for (o, _, _), node in zip(self.inputs, inputs, strict=True) if node in early and o.index in written
-        ]
-
-    def example_inputs(self) -> list[Any]:
-        """The inputs as the graph got them: the real ones, unless the run changed what a backend would look at.
-
-        (A tensor that nothing was written to is as it was: `close` has compared what can be changed without that.)
-        Of a symbolic recording: tensors without data, with symbolic sizes.
-        """
-        if self._symbols is not None and self._symbols.matter:
-            return self._symbols.examples(self._nodes.inputs)
-        written = set(self.written_inputs())
-        examples = [_example(t, facts) if origin.index in written else t for origin, t, facts in self.inputs]
-        return examples if self._symbols is None else [*examples, *self._symbols.values()]
-
-    def output(self, tensor: Any) -> int:
-        """The number of the graph output which is this tensor."""
-        with torch._C.DisableTorchFunction():
-            known = self.known.get(id(tensor))
-            if known is None:
-                raise Drop("unknown-tensor")
-            self.lookup(tensor)
-            node = self.node_of(known)
-            if tensor.__dict__:
-                raise Drop("rebuild", "a tensor with attributes of its own")
-        return self._output_number(node)
-
-    def describe_nodes(self) -> None:
-        """What each node gives, where backends look for that. It takes longer than all the rest."""
-        assert self._symbols is not None
-        self._symbols.tell(self._nodes.operations)
-
-    def numbers(self) -> list[Origin]:
-        """The origins of the inputs that are numbers; they come behind the tensors."""
-        return [origin for origin, _ in self._symbols.inputs] if self._symbols is not None else []
-
-    def number_output(self, node: fx.Node) -> int:
-        return self._output_number(node)
-
-    def _output_number(self, node: fx.Node) -> int:
-        if node not in self._output_index:
-            self._output_index[node] = len(self.outputs)
-            self.outputs.append(node)
-        return self._output_index[node]
-
-    def close(self) -> None:
-        """No operand may have changed behind the recorder's back, up to the end."""
-        with torch._C.DisableTorchFunction():
-            for _, tensor, _facts in self.inputs:
-                self.lookup(tensor)
-            self._ledger.fingerprints.verify(self.known, [*self._families()])
-
-    def balance(self) -> bool | None:
-        """Before a break: the graph is to leave torch's state as it found it. Gives the grad mode to be set after it.
-
-        A backend may trace the graph, and would not see that it has changed the mode for what comes after it.
-        """
-        before, now = self.state[0], self.expected[0]
-        if self.expected[1:MODE_COUNT] != self.state[1:MODE_COUNT] or self.expected[-1] != self.state[-1]:
-            raise Drop("state-changed", "a mode of torch is on")
-        if now is before:
-            return None
-        self._nodes.operation("call_function", torch._C._set_grad_enabled, (before,), {}, "_set_grad_enabled")
-        return bool(now)
-
-    def module(self, name: str) -> fx.GraphModule | None:
-        """The graph as a module; None if nothing was computed."""
-        if self.operations == 0 and not self.outputs and not self._nodes.computes:
-            return None
-        if self._symbols is not None and self._symbols.matter:
-            self._symbols.tell(self._nodes.inputs)
-        self._note_sizes()
-        # Lazy: the graph's Python is written when somebody runs or reads it.
-        root = torch.nn.Module()
-        for number, leaf in enumerate(self._leaves, 1):
-            root.add_module(f"leaf_{number}", leaf)
-        return _LazyGraphModule(root, self._nodes.close(self.outputs), class_name=one_line(name))
-
-    def _note_sizes(self) -> None:
-        """The sizes that the program has asked for, in the nodes: up to the first write, or all if writes are undone.
-
-        They follow from those of the inputs, or the model of an operation is wrong: so a replay compares them.
-        """
-        operations = self._nodes.operations
-        end = self.writers[0] if self.writers and self.mutates and not self.risky else len(operations)
-        for node in operations[:end] if self.asked and self._symbols is None else ():
-            if node in self.asked and not any(is_reshaped_by(user) for user in node.users):
-                node.meta[SIZES] = tuple(self.asked[node])
-
-    def release(self) -> None:
-        """Weak references in the table know the table."""
-        self.known.clear()
-        self.asked.clear()
-
-
-def _example(tensor: Any, facts: TensorFacts) -> Any:
-    if tensor_facts(tensor) == facts:
-        return tensor
-    example = torch.empty_strided(facts.size, facts.stride, dtype=facts.dtype, device=facts.device)
-    return example.requires_grad_(facts.requires_grad)

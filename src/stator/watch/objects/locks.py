@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..graph_break import Drop
 
 if TYPE_CHECKING:
-    from .handlers import Handlers
+    from ..observe.handlers import Handlers
 
 LOCK = type(threading.Lock())
 
