@@ -64,6 +64,18 @@ def room(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
+def modules(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Line, module and name of every import of this package in a file, also in functions and for type checkers."""
+    package = ["stator", *path.relative_to(SOURCE).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*start, *([node.module] if node.module else [])])
+            yield from ((node.lineno, module, alias.name) for alias in node.names)
+
+
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """Line and room of every import of this package in a file, also in functions and for type checkers."""
     package = ["stator", *path.relative_to(SOURCE).parts[:-1]]
@@ -99,6 +111,54 @@ def test_the_order_has_no_cycle_between_rooms() -> None:
     for _ in reach:
         reach = {here: there.union(*(reach.get(next, set()) for next in there)) for here, there in reach.items()}
     assert [here for here, there in reach.items() if here in there] == []
+
+
+def module_name(path: Path) -> str:
+    parts = ["stator", *path.relative_to(SOURCE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that reach each other."""
+    reach = {here: set(there) for here, there in graph.items()}
+    while True:
+        more = {here: there.union(*(reach[next] for next in there)) for here, there in reach.items()}
+        if more == reach:
+            break
+        reach = more
+    inside = [here for here in graph if here in reach[here]]
+    return sorted({tuple(sorted(b for b in inside if b in reach[a] and a in reach[b])) for a in inside})
+
+
+def test_no_files_import_each_other() -> None:
+    """Neither directly nor through others, for type checkers and inside of functions included."""
+    names = {module_name(path): path for path in FILES}
+    graph: dict[str, set[str]] = {}
+    for here, path in names.items():
+        found = set()
+        for _, module, name in modules(path):
+            inner = f"{module}.{name}"
+            found.add(inner if inner in names else module if inner != "stator._native" else inner)
+        graph[here] = (found & names.keys()) - {here}
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [("b", "c")]
+    assert cycles(graph) == []
+
+
+# What C code imports from Python, by itself. Everything else that it needs of Python it is told at import.
+FROM_C = {"codeinfo.c": {"stator.watch.bytecode.instrument"}}
+
+
+def test_c_code_imports_what_is_declared() -> None:
+    found: dict[str, set[str]] = {}
+    for path in sorted((SOURCE / "_native").glob("*.[ch]")):
+        for name in re.findall(r'PyImport_Import\w*\(\s*"(stator[\w.]*)"', path.read_text()):
+            found.setdefault(path.name, set()).add(name)
+        assert not re.search(r"PyImport_Import\w*\((?!\s*\")", path.read_text()), (
+            f"{path.name} imports by a computed name"
+        )
+    assert found == FROM_C
+    names = {module_name(path) for path in FILES}
+    assert set().union(*FROM_C.values()) <= names
 
 
 def test_the_watched_run_knows_its_own_files() -> None:

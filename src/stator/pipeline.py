@@ -54,7 +54,7 @@ from .support.graph_numbers import Failed, Unexpected
 from .support.interrupts import is_from_handler
 from .watch.models import other_compiler, user_hints
 from .watch.observe import policy
-from .watch.observe.recorder import Experience, Recorder, Segment
+from .watch.observe.recorder import Experience, RecordedSegment, Recorder
 from .watch.symbols.symbolic_numbers import Changing
 
 Slots = tuple[Any, ...]
@@ -544,7 +544,7 @@ class Program:
             self._internal_failure("preparing to watch", error)
         if recorder is None:
             return self.call_plain(function, slots)
-        segments: list[Segment] = []
+        segments: list[RecordedSegment] = []
         misled = displaced = False
         try:
             recorder.on_stop = gc.enable if gc.isenabled() else recorder.on_stop  # the program may wait for it
@@ -586,7 +586,7 @@ class Program:
         else:
             self._internal_failure("watching", why)
 
-    def _try_to_keep(self, recorder: Recorder, segments: list[Segment], start: float) -> None:
+    def _try_to_keep(self, recorder: Recorder, segments: list[RecordedSegment], start: float) -> None:
         try:
             try:
                 self._keep(recorder, segments, start)
@@ -622,9 +622,9 @@ class Program:
                 del failed
 
     @staticmethod
-    def _finish(recorder: Recorder, result: Any) -> list[Segment]:
+    def _finish(recorder: Recorder, result: Any) -> list[RecordedSegment]:
         """All segments of the run; none, and the failure noted, if that went wrong. The recorder is taken apart."""
-        segments: list[Segment] = []
+        segments: list[RecordedSegment] = []
         try:
             segments = recorder.finish(result)
         except Exception as error:
@@ -639,7 +639,7 @@ class Program:
         except Exception as error:
             recorder.collapse(error)
 
-    def _ask(self, segments: list[Segment], way: Way, inputs: Slots, state: tuple[Any, ...]) -> Experience:
+    def _ask(self, segments: list[RecordedSegment], way: Way, inputs: Slots, state: tuple[Any, ...]) -> Experience:
         """What a call that arrives at `way` with this would find."""
         program = self.start.continuation(way)
         guards = [Guards(s.recording, []) for s in segments if s.way is not None and s.way.key == way.key]
@@ -664,7 +664,7 @@ class Program:
         expects = self.cache.unexpected < _MOST_UNEXPECTED
         return Experience(recorded, frozenset(self.cache.changing), changing, expects)
 
-    def _keep(self, recorder: Recorder, segments: list[Segment], start: float) -> None:
+    def _keep(self, recorder: Recorder, segments: list[RecordedSegment], start: float) -> None:
         if recorder.failure is not None or not segments:
             self._internal_failure("watching", recorder.failure or RuntimeError("no recording"))
             return
@@ -691,7 +691,7 @@ class Program:
     def _failed_later(self, error: BaseException) -> None:
         self.tally.failures.append((self, error))
 
-    def _is_lasting(self, segment: Segment) -> bool:
+    def _is_lasting(self, segment: RecordedSegment) -> bool:
         """Is a segment to become an entry?"""
         reason = segment.recording.break_reason
         if reason is not None:

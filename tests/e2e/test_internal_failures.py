@@ -11,6 +11,7 @@ import torch
 from harness import rand
 
 import stator
+from stator import _native
 from stator.replay import emit, guards
 from stator.watch.finish import side_effects
 from stator.watch.objects import attributes, ledger
@@ -34,8 +35,8 @@ class Scaled(torch.nn.Module):
 
 # Every stage between a call and its replay, by a function that all recordings of the program above go through.
 FAULTS = {
-    "a handler": (handlers.Handlers, "on_attribute"),
-    "a call's handler": (handlers.Handlers, "call"),
+    "a handler": (handlers.HANDLERS, _native.ATTR),
+    "a call's handler": (handlers.HANDLERS, _native.CALL),
     "entering a function": (recorder.Recorder, "enter"),
     "a call of a module": (recorder.Recorder, "transparent"),
     "a leaf": (leaves.Leaves, "enter_autocast"),
@@ -61,7 +62,11 @@ def test_a_fault_in(place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: os.Pa
     plain, model = Scaled(), Scaled()
     model.load_state_dict(plain.state_dict())
     broken.__code__ = broken.__code__.replace(co_filename=recorder.__file__)  # as one of stator's own frames
-    monkeypatch.setattr(*FAULTS[place], broken)
+    where, name = FAULTS[place]
+    if isinstance(where, dict):
+        monkeypatch.setitem(where, name, broken)
+    else:
+        monkeypatch.setattr(where, name, broken)
     compiled = stator.compile(model, backend="eager", options={"debug_dir": os.fspath(tmp_path)})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

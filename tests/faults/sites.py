@@ -48,7 +48,7 @@ WAY_BACK = {
         *("Program._finish", "Program._let_go", "Program._try_to_keep", "Program._not_begun"),
         *("Program._not_found", "Program._internal_failure", "Program._note_raise", "_put_back"),
     ),
-    "watch.observe.recorder": ("Recorder.collapse", "Recorder._stop_tracing", "Recorder._give_back"),
+    "watch.observe.recorder": ("Recorder.collapse", "Recorder._stop_tracing"),
     "errors": ("InternalError", "BackendError"),
     "autograd.runtime": ("_before_writes.marking",),
     # Around the program's function; what they do before and after it stands in `_attempt`.

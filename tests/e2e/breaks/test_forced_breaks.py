@@ -18,6 +18,7 @@ import stator
 from stator import _native
 from stator.watch.graph_break import Drop
 from stator.watch.observe.recorder import Recorder
+from stator.watch.segment import Segment
 
 
 class Forcing(Recorder):
@@ -26,8 +27,8 @@ class Forcing(Recorder):
     at = -1
     seen = 0
 
-    def _new_watcher(self) -> _native.Watcher:
-        handlers = {kind: self._forced(handler) for kind, handler in self.handlers().items()}
+    def _new_watcher(self, segment: Segment) -> _native.Watcher:
+        handlers = {kind: self._forced(handler) for kind, handler in self.handlers(segment).items()}
         watcher = _native.Watcher(handlers, **self.callbacks())
         watcher.unfiltered = True
         return watcher

@@ -1,6 +1,6 @@
 """The end of a segment: what it changed outside, and how to make its result, or its frames' state, again.
 
-Enters: a recorder whose run has returned, or is about to break. Leaves: the `Recording`. Effects are differences: what
+Enters: a segment whose run has returned, or is about to break. Leaves: the `Recording`. Effects are differences: what
 the segment wrote is set again to what it was at the end. Fresh objects are described by what they are at the end.
 """
 
@@ -13,8 +13,8 @@ import operator
 import traceback
 import types
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -49,10 +49,8 @@ from ..objects.containers import expose, require_presence
 from ..objects.fingerprints import is_tensor
 from ..objects.identity import Identity
 from ..objects.ledger import COMPOSED, Change, Ledger
-
-if TYPE_CHECKING:
-    from ..observe.recorder import Recorder
-    from .resume_points import Break
+from ..segment import Segment
+from .resume_points import Break
 
 NOTHING = Constant(None)
 
@@ -73,10 +71,10 @@ def _is_made(value: Any) -> bool:
 class Rebuilder:
     """Recipes for values as they are at the segment's end; every fresh object gets one blueprint."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self.ledger = recorder.ledger
-        self._symbols = recorder.symbols
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self.ledger = segment.ledger
+        self._symbols = segment.symbols
         self.blueprints: list[Blueprint] = []
         self._made: dict[int, Fresh] = {}
         self._owners: dict[int, Fresh] = {}  # of instance dicts
@@ -91,23 +89,23 @@ class Rebuilder:
             given = symbol.origin
             if given is not None:
                 return Outside(given.index)
-            return Output(self._recorder.tracer.number_output(self._symbols.node_of(symbol)))
+            return Output(self._segment.graph.number_output(self._symbols.node_of(symbol)))
         if is_constant(value) and not (type(value) in COMPOSED and self._is_made_anew(value)):
-            output = self._recorder.tracer.scalar_output(value)
+            output = self._segment.graph.scalar_output(value)
             if output is not None:
                 return Output(output)
             place = self.ledger.find_loose(value) or self._place_of_tuple(value)
             if place is not None:
                 return Outside(place.index)
             if not _is_made(value):
-                return Constant(self._recorder.context.own.original(value))
-        origin = self._recorder.ledger.find(value)
+                return Constant(self._segment.own.original(value))
+        origin = self._segment.ledger.find(value)
         if is_tensor(value):
             if origin is None:
-                return Output(self._recorder.tracer.output(value))
+                return Output(self._segment.graph.output(value))
             return Outside(origin.index)
-        if origin is None and type(value) is types.FunctionType and not self._recorder.watcher.fresh(value):
-            origin = self._recorder.classes.place_of_special(value)
+        if origin is None and type(value) is types.FunctionType and not self._segment.watcher.fresh(value):
+            origin = self._segment.classes.place_of_special(value)
         if origin is not None:
             return Outside(origin.index)
         made = self._made.get(id(value))
@@ -139,7 +137,7 @@ class Rebuilder:
             return any(map(self._is_loose, value))
         if type(value) is slice:
             return any(map(self._is_loose, (value.start, value.stop, value.step)))
-        return self.ledger.find_loose(value) is not None or self._recorder.tracer.is_scalar(value)
+        return self.ledger.find_loose(value) is not None or self._segment.graph.is_scalar(value)
 
     def _place_of_tuple(self, value: Any) -> Origin | None:
         """Where a tuple lies that comes from outside and is no constant of code; it is checked by what is in it."""
@@ -250,7 +248,7 @@ class Rebuilder:
         blueprint.kind = "cell"
 
     def _function(self, value: types.FunctionType, blueprint: Blueprint) -> None:
-        if not self._recorder.watcher.fresh(value):
+        if not self._segment.watcher.fresh(value):
             raise Drop("rebuild", f"function {value.__qualname__}")
         blueprint.kind = "function"
         blueprint.parts = [
@@ -490,28 +488,34 @@ _EFFECTS: dict[str, Callable[[Change, Rebuilder], list[Effect]]] = {
 }
 
 
-def conclude(recorder: Recorder, result: Any) -> Recording:
+def conclude(segment: Segment, result: Any) -> Recording:
     """The recording of a run that returned `result`."""
-    rebuild = Rebuilder(recorder)
-    recorder.tracer.close()
-    return _recording(recorder, rebuild, rebuild.recipe(result))
+    rebuild = Rebuilder(segment)
+    segment.graph.close()
+    return _recording(segment, rebuild, rebuild.recipe(result))
 
 
-def conclude_at(recorder: Recorder, here: Break) -> Recording:
-    """The recording of a run that is about to break."""
-    rebuild = Rebuilder(recorder)
-    recorder.tracer.close()
+def conclude_at(
+    segment: Segment,
+    here: Break,
+    held: Iterable[Any],
+    known: Callable[[types.FunctionType], types.FunctionType],
+) -> Recording:
+    """The recording of a run that is about to break. `held`: what its frames' variables hold and nobody else may.
+    `known`: the function of the segment that stands for one of the program's."""
+    rebuild = Rebuilder(segment)
+    segment.graph.close()
     passed_on = {id(value) for state in here.states for value in state.values()}
-    for value in recorder.held():
+    for value in held:
         if has_finalizer(type(value)):
             raise Drop("rebuild", f"{type(value).__qualname__} has a finalizer")
         if id(value) not in passed_on and _is_looked_for(value):
             raise Drop("rebuild", f"{type(value).__qualname__} has weak references, and nothing else reads it")
-    owners = [recorder.known_function(frame.function) for frame in here.frames]
+    owners = [known(frame.function) for frame in here.frames]
     functions = [rebuild.recipe(function) if function.__closure__ else NOTHING for function in owners]
     states = [{name: rebuild.recipe(value) for name, value in state.items()} for state in here.states]
-    grad_mode = recorder.tracer.balance()
-    recording = _recording(recorder, rebuild, NOTHING)
+    grad_mode = segment.graph.balance()
+    recording = _recording(segment, rebuild, NOTHING)
     recording.exit = Exit(functions, states, here.step, here.ways, _read(here))
     recording.grad_mode = grad_mode
     return recording
@@ -535,9 +539,9 @@ def _is_looked_for(value: Any) -> bool:
     return weakref.getweakrefcount(value) > 0
 
 
-def symbolic_part(recorder: Recorder) -> dict[str, Any]:
+def symbolic_part(segment: Segment) -> dict[str, Any]:
     """What a recording says of symbolic numbers."""
-    symbols, tracer = recorder.symbols, recorder.tracer
+    symbols, tracer = segment.symbols, segment.graph
     if symbols is None:
         return {}
     return {
@@ -550,20 +554,20 @@ def symbolic_part(recorder: Recorder) -> dict[str, Any]:
     }
 
 
-def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Recording:
-    tracer = recorder.tracer
+def _recording(segment: Segment, rebuild: Rebuilder, result: Recipe) -> Recording:
+    tracer = segment.graph
     effects: list[Effect] = []
-    for change in recorder.ledger.changes.values():
+    for change in segment.ledger.changes.values():
         effects += _EFFECTS[change.kind](change, rebuild)
     _check_late(rebuild.blueprints, effects)
     outputs = len(tracer.outputs)
     early = tracer.early_inputs()
-    graph = tracer.module(recorder.name)
+    graph = tracer.module(segment.name)
     if tracer.mutates and share_foreign_memory(tensor for _, tensor, _ in tracer.inputs):
         raise Drop("unguardable", "a write to one of two tensors that share memory without torch's knowledge")
     return Recording(
-        name=recorder.name,
-        origins=recorder.ledger.origins,
+        name=segment.name,
+        origins=segment.ledger.origins,
         state=tracer.state,
         graph=graph,
         inputs=[origin.index for origin in (*(origin for origin, _, _ in tracer.inputs), *tracer.numbers())],
@@ -572,19 +576,19 @@ def _recording(recorder: Recorder, rebuild: Rebuilder, result: Recipe) -> Record
         blueprints=rebuild.blueprints,
         effects=effects,
         result=result,
-        distinct=_distinct(recorder),
+        distinct=_distinct(segment),
         storages=shared_storages(tensor for _, tensor, _ in tracer.inputs) if tracer.mutates else None,
         mutates=tracer.mutates,
         acts=tracer.acted,
         restores=tracer.written_inputs() if tracer.risky else [],
         early=early,
-        lock=recorder.locks.origin,
-        keeps_lock=recorder.locks.held,
+        lock=segment.locks.origin,
+        keeps_lock=segment.locks.held,
         checks=tracer.checking.conclude(),
         operations=tracer.operations,
-        prints=[(rebuild.recipes(arguments), keywords) for arguments, keywords in recorder.prints],
-        probes=recorder.watcher.events,
-        **symbolic_part(recorder),
+        prints=[(rebuild.recipes(arguments), keywords) for arguments, keywords in segment.prints],
+        probes=segment.watcher.events,
+        **symbolic_part(segment),
     )
 
 
@@ -602,10 +606,10 @@ def _check_late(blueprints: list[Blueprint], effects: list[Effect]) -> None:
             pending.extend(recipe)
 
 
-def _distinct(recorder: Recorder) -> list[tuple[int, ...]]:
+def _distinct(segment: Segment) -> list[tuple[int, ...]]:
     """Groups of objects that were different ones, where that mattered: compared by identity, or one was changed."""
     groups: list[tuple[int, ...]] = []
-    ledger = recorder.ledger
+    ledger = segment.ledger
     if len(ledger.identity_used) > 1:
         groups.append(tuple(sorted(ledger.identity_used)))
     members: dict[type, list[int]] = {type(change.target): [] for change in ledger.changes.values()}

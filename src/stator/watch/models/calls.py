@@ -21,7 +21,7 @@ import sys
 import types
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -29,11 +29,12 @@ from ... import _native
 from ...support.guard_readers import class_dict, is_open
 from ..graph_break import Drop
 from ..objects import locks
+from ..segment import Segment
 from ..tensors.operators import SCRIPTED
-from . import logging_calls, optimizers, other_compiler, user_hints
+from . import logging_calls, other_compiler, user_hints
 from .methods import change_first, dict_get, method_rule, object_method
+from .reads import C_DESCRIPTORS, note_arguments
 from .rules import (
-    C_DESCRIPTORS,
     Args,
     Rule,
     advance,
@@ -59,9 +60,11 @@ from .rules import (
     get_attribute,
     get_attribute_plainly,
     get_item,
+    group_tensors,
     hand_out_mode,
     hash_of,
     identity_of,
+    leave_lock,
     namespace_of,
     no_mode,
     nothing,
@@ -83,9 +86,6 @@ from .rules import (
     type_call,
 )
 from .side_effect_calls import break_for, name_of
-
-if TYPE_CHECKING:
-    from ..observe.handlers import Handlers
 
 
 def _all_of(module: Any) -> list[Any]:
@@ -215,7 +215,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
         "torch's own functions may take a way that comes to other results if one is at work",
     ),
     (
-        optimizers.group_tensors,
+        group_tensors,
         _named(torch._C, "_group_tensors_by_device_and_dtype"),
         "hands out the tensors that it is given, in other lists",
     ),
@@ -224,7 +224,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
         _named(torch.autograd, "_profiler_enabled") + _named(torch._C, "_accelerator_getAccelerator"),
         "settings, which the guards read again",
     ),
-    (locks.leave_lock, [locks.LOCK.__exit__], "the end of a `with` that has taken a lock"),
+    (leave_lock, [locks.LOCK.__exit__], "the end of a `with` that has taken a lock"),
     (ask_for_break, [user_hints.graph_break], "the program asks for a break"),
 ]
 RULES: dict[int, Rule] = {}
@@ -246,51 +246,51 @@ _SAFE_NEW: tuple[type, ...] = (object, list, dict, tuple, set, frozenset, str, i
 _SAFE_NEW += (collections.OrderedDict, collections.defaultdict, types.SimpleNamespace, torch.device)
 
 
-def constructor_rule(r: Handlers, cls: type, args: Args, kwnames: tuple[str, ...]) -> None:
+def constructor_rule(s: Segment, cls: type, args: Args, kwnames: tuple[str, ...]) -> None:
     """A class without an entry in the table is called."""
     meta = type(cls)
     if is_open(meta):
-        r.classes.note(meta)
+        s.classes.note(meta)
         if isinstance(_native.mro_lookup(meta, "__call__"), types.FunctionType):
             return  # its own frame is watched
-    _construct(r, cls, args, kwnames)
+    _construct(s, cls, args, kwnames)
 
 
 @takes(1)
-def call_class(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def call_class(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`type.__call__`, as a metaclass uses it: the class is called, whatever the metaclass says."""
     cls = args[0]
     if not issubclass(type(cls), type):
         return  # raises TypeError by itself
     rule = RULES.get(id(cls))
     if rule is None:
-        _construct(r, cls, args[1:], kwnames)
-    elif rule(r, cls, args[1:], kwnames) is not None:
+        _construct(s, cls, args[1:], kwnames)
+    elif rule(s, cls, args[1:], kwnames) is not None:
         raise Drop("unknown-callable", f"type.__call__ of {cls.__qualname__}")
 
 
-def _construct(r: Handlers, cls: type, args: Args, kwnames: tuple[str, ...]) -> None:
+def _construct(s: Segment, cls: type, args: Args, kwnames: tuple[str, ...]) -> None:
     """`__new__` and `__init__` of a class are called."""
     if issubclass(cls, BaseException) and not is_open(cls):
         return
-    new = r.classes.entry(cls, "__new__")
+    new = s.classes.entry(cls, "__new__")
     if issubclass(type(new), types.BuiltinFunctionType):
         base = new.__self__
         if not (base in _SAFE_NEW or (isinstance(base, type) and issubclass(base, BaseException))):
             raise Drop(break_for(cls), name_of(cls))
         if base is not object:
-            pure(r, cls, args, kwnames)
-    r.classes.note(cls)
-    if r.classes.entry(cls, "__del__") is not _native.MISSING:  # when it runs depends on who else holds the object
+            pure(s, cls, args, kwnames)
+    s.classes.note(cls)
+    if s.classes.entry(cls, "__del__") is not _native.MISSING:  # when it runs depends on who else holds the object
         raise Drop("finalizer", f"{cls.__qualname__}.__del__")
     for name in ("__new__", "__init__"):
-        function = r.classes.entry(cls, name)
+        function = s.classes.entry(cls, name)
         function = function.__func__ if issubclass(type(function), staticmethod) else function
         if issubclass(type(function), types.FunctionType):
-            r.note_arguments(function, len(args) - len(kwnames) + 1, kwnames)
-    init = r.classes.entry(cls, "__init__")
+            note_arguments(s, function, len(args) - len(kwnames) + 1, kwnames)
+    init = s.classes.entry(cls, "__init__")
     if issubclass(type(init), types.WrapperDescriptorType) and init.__objclass__ is not object:
-        pure(r, cls, args, kwnames)
+        pure(s, cls, args, kwnames)
 
 
 def torch_state_reader(func: Any) -> bool:
@@ -353,8 +353,8 @@ _ASKED_ALWAYS = frozenset(
         call_methodcaller,
         object_method,
         other_compiler.ask_for_compiler,
-        optimizers.group_tensors,
-        locks.leave_lock,
+        group_tensors,
+        leave_lock,
         scripted,
         numpy_of_numbers,
     }
@@ -392,20 +392,3 @@ def rule_for(func: Any) -> Rule | None:
     if issubclass(type(func), types.BuiltinFunctionType) and (func.__module__ or "").startswith("torch._ops."):
         return nothing  # an operator by its name in `torch.ops`: the tensor mode sees it
     return _BY_TYPE.get(type(func))
-
-
-def bound_parts(func: Any) -> tuple[Any, Any] | None:
-    """A bound C method as (unbound descriptor, self)."""
-    if not issubclass(type(func), (types.BuiltinFunctionType, types.MethodWrapperType)):
-        return None
-    owner = func.__self__
-    if owner is None or issubclass(type(owner), types.ModuleType) or type(owner).__module__ == "pybind11_builtins":
-        return None
-    if type(func) is types.MethodWrapperType:
-        return class_dict(func.__objclass__)[func.__name__], owner
-    classes = type(owner).__mro__ + (owner.__mro__ if issubclass(type(owner), type) else ())
-    for cls in classes:  # the first C descriptor of that name: what stands before it in the MRO was passed by `super`
-        found = class_dict(cls).get(func.__name__)
-        if issubclass(type(found), C_DESCRIPTORS):
-            return found, owner
-    return None

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import logging
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...recording import Edge, Fact
 from ..graph_break import Drop
 from ..objects.constants import is_constant
+from ..segment import Segment
 from .rules import Args, Rule, cached, cached_result, is_cached
-
-if TYPE_CHECKING:
-    from ..observe.handlers import Handlers
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -79,19 +77,19 @@ def enabled(logger: logging.Logger, level: int) -> bool:
     return logging.Logger.isEnabledFor(logger, level)
 
 
-def _ask(r: Handlers, question: types.FunctionType, logger: Any, level: Any) -> bool:
+def _ask(s: Segment, question: types.FunctionType, logger: Any, level: Any) -> bool:
     """The answer of a question about a logger from outside, which the guards ask again."""
-    origin = r.ledger.find(logger)
+    origin = s.ledger.find(logger)
     if origin is None or not _is_plain(logger) or type(level) is not int:
         raise Drop("call-logging", "logging")
-    r.ledger.require(origin, Fact.IS, logger)
-    answer = bool(r.paused(question, logger, level))
-    r.ledger.read(r.ledger.constant(question), Edge.CALL, (logger, level), answer)
+    s.ledger.require(origin, Fact.IS, logger)
+    answer = bool(s.watcher.paused(question, logger, level))
+    s.ledger.read(s.ledger.constant(question), Edge.CALL, (logger, level), answer)
     return answer
 
 
-def _message(r: Handlers, func: Any, kwnames: tuple[str, ...], level: Any, logger: Any) -> Any:
-    if _ask(r, emits, logger, level):  # type: ignore[arg-type]
+def _message(s: Segment, func: Any, kwnames: tuple[str, ...], level: Any, logger: Any) -> Any:
+    if _ask(s, emits, logger, level):  # type: ignore[arg-type]
         looks_around = {"stacklevel", "stack_info"} & set(kwnames)
         raise Drop("frames" if looks_around else "call-logging", f"logging.{func.__qualname__}")
     return _no_message
@@ -101,26 +99,26 @@ def _no_message(*args: Any, **kwargs: Any) -> None:
     """In the place of a call that nobody would hear."""
 
 
-def log_at_own_level(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def log_at_own_level(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`logger.debug(…)` and its kin."""
-    return _message(r, func, kwnames, _LEVELS[func.__name__], args[0]) if len(args) - len(kwnames) > 1 else None
+    return _message(s, func, kwnames, _LEVELS[func.__name__], args[0]) if len(args) - len(kwnames) > 1 else None
 
 
-def log_at_level(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def log_at_level(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`logger.log(level, …)`."""
-    return _message(r, func, kwnames, args[1], args[0]) if len(args) - len(kwnames) > 2 else None
+    return _message(s, func, kwnames, args[1], args[0]) if len(args) - len(kwnames) > 2 else None
 
 
-def log_to_root(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def log_to_root(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`logging.debug(…)` and its kin, which set up the root logger if it has no handler."""
     raise Drop("call-logging", f"logging.{func.__qualname__}")
 
 
-def is_enabled(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def is_enabled(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`logger.isEnabledFor(level)`."""
     if len(args) != 2 or kwnames:
         return None
-    return _yes if _ask(r, enabled, *args) else _no  # type: ignore[arg-type]
+    return _yes if _ask(s, enabled, *args) else _no  # type: ignore[arg-type]
 
 
 def _yes(*args: Any) -> bool:
@@ -131,13 +129,13 @@ def _no(*args: Any) -> bool:
     return False
 
 
-def get_logger(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def get_logger(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`logging.getLogger(name)`: one that is there already is always the same."""
     name = args[0] if args else None
     known = logging.Logger.manager.loggerDict.get(name) if type(name) is str else None
     if kwnames or len(args) > 1 or not isinstance(known, logging.Logger):
         raise Drop("call-logging", "logging.getLogger")
-    r.ledger.read(r.ledger.constant(existing_logger), Edge.CALL, (name,), known)
+    s.ledger.read(s.ledger.constant(existing_logger), Edge.CALL, (name,), known)
     return existing_logger
 
 
@@ -153,25 +151,25 @@ _ONCE = {
 }
 
 
-def call_cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def call_cached(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """A function behind `functools.lru_cache`. A message that was logged already, or that no handler emits, is
     remembered in the cache, and that is all: the guards see to it that it is there."""
-    return None if _logs_once(r, func, args, kwnames) else cached(r, func, args, kwnames)
+    return None if _logs_once(s, func, args, kwnames) else cached(s, func, args, kwnames)
 
 
-def _logs_once(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> bool:
+def _logs_once(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> bool:
     wrapped = getattr(func, "__wrapped__", None)
     level = _ONCE.get((getattr(wrapped, "__module__", ""), getattr(wrapped, "__qualname__", "")))
     if level is None or kwnames or len(args) < 2 or not all(map(is_constant, args[1:])):
         return False
     logger = args[0]
-    origin = r.ledger.find(logger)
+    origin = s.ledger.find(logger)
     if origin is None or not _is_plain(logger):
         return False
-    if not is_cached(func, args) and r.paused(emits, logger, level):
+    if not is_cached(func, args) and s.watcher.paused(emits, logger, level):
         return False
-    r.ledger.require(origin, Fact.IS, logger)
-    r.ledger.read(r.ledger.constant(cached_result), Edge.CALL, (func, *args), r.paused(func, *args))
+    s.ledger.require(origin, Fact.IS, logger)
+    s.ledger.read(s.ledger.constant(cached_result), Edge.CALL, (func, *args), s.watcher.paused(func, *args))
     return True
 
 

@@ -10,7 +10,7 @@ import itertools
 import re
 import types
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,6 +19,8 @@ from ..graph_break import Drop
 from ..objects.constants import is_constant
 from ..objects.containers import append, change_all, change_key, items_at, read_key
 from ..objects.iterator_types import ITERATOR_TYPES
+from ..segment import Segment
+from .reads import consult_callable, consult_deep, look_for, note_text, touch, use_as_key
 from .rules import (
     Args,
     Rule,
@@ -42,36 +44,33 @@ from .rules import (
     takes,
 )
 
-if TYPE_CHECKING:
-    from ..observe.handlers import Handlers
-
 
 @takes(1)
-def change_first(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def change_first(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Changes its first argument, a list or a dict, by what it finds in it and in the others."""
-    pure(r, func, args, ())
-    _change(r, func, args, kwnames)
+    pure(s, func, args, ())
+    _change(s, func, args, kwnames)
 
 
 @takes(1)
-def _add_to(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    origin = r.ledger.find(args[0])
+def _add_to(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    origin = s.ledger.find(args[0])
     if origin is not None:
-        append(r.ledger, origin, args[0])
+        append(s.ledger, origin, args[0])
 
 
 @takes(1)
-def _extend(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    shallow(r, func, args[1:], ())
-    _add_to(r, func, args, kwnames)
+def _extend(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    shallow(s, func, args[1:], ())
+    _add_to(s, func, args, kwnames)
 
 
 @takes(1)
-def _change(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    shallow(r, func, args[1:], ())
-    origin = r.ledger.find(args[0])
+def _change(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    shallow(s, func, args[1:], ())
+    origin = s.ledger.find(args[0])
     if origin is not None:
-        change_all(r.ledger, origin, args[0], _gone(func.__name__, args))
+        change_all(s.ledger, origin, args[0], _gone(func.__name__, args))
 
 
 # Methods of lists, sets and deques that let go of no item; and those that let go of what is at one place.
@@ -90,72 +89,72 @@ def _gone(method: str, args: Args) -> Iterable[Any] | None:
 
 
 @takes(2)
-def dict_get(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    r.hashed(args[1])
-    origin = r.ledger.find(args[0])
+def dict_get(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    use_as_key(s, args[1])
+    origin = s.ledger.find(args[0])
     if origin is not None:
-        read_key(r.ledger, origin, args[0], args[1])
+        read_key(s.ledger, origin, args[0], args[1])
 
 
 @takes(2)
-def _dict_contains(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    r.contains(args[1], args[0])
+def _dict_contains(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    look_for(s, args[1], args[0])
 
 
 @takes(2)
-def _dict_set(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    r.hashed(args[1])
-    origin = r.ledger.find(args[0])
+def _dict_set(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    use_as_key(s, args[1])
+    origin = s.ledger.find(args[0])
     if origin is not None:
-        change_key(r.ledger, origin, args[0], args[1])
+        change_key(s.ledger, origin, args[0], args[1])
 
 
 @takes(2)
-def _dict_take(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def _dict_take(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`pop`, `setdefault`, `__delitem__`: look, then change one key."""
     if container_kind(type(args[0])) != "dict":
-        _change(r, func, args, kwnames)
+        _change(s, func, args, kwnames)
         return
-    dict_get(r, func, args, kwnames)
-    origin = r.ledger.find(args[0])
+    dict_get(s, func, args, kwnames)
+    origin = s.ledger.find(args[0])
     if origin is not None:
-        change_key(r.ledger, origin, args[0], args[1], remove=func.__name__ != "setdefault")
+        change_key(s.ledger, origin, args[0], args[1], remove=func.__name__ != "setdefault")
 
 
 @takes(1)
-def _dict_update(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    pure(r, func, args[1:], ())
-    origin = r.ledger.find(args[0])
+def _dict_update(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    pure(s, func, args[1:], ())
+    origin = s.ledger.find(args[0])
     if origin is None:
         return
     positional = args[1 : len(args) - len(kwnames)]
     if all(issubclass(type(arg), dict) for arg in positional):
         for key in itertools.chain(*positional, kwnames):
-            change_key(r.ledger, origin, args[0], key)
+            change_key(s.ledger, origin, args[0], key)
     else:
-        change_all(r.ledger, origin, args[0])
+        change_all(s.ledger, origin, args[0])
 
 
 @takes(1)
-def _remove(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    r.consult_deep(args[0])
-    _change(r, func, args, kwnames)
+def _remove(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    consult_deep(s, args[0])
+    _change(s, func, args, kwnames)
 
 
 @takes(1)
-def _pop_of_set(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    if r.ledger.find(args[0]) is not None:
+def _pop_of_set(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    if s.ledger.find(args[0]) is not None:
         raise Drop("unguardable", "set.pop goes by where the last one stopped")
 
 
 @takes(1)
-def _sort(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def _sort(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     for arg in args[1:]:
-        r.consult_callable(arg)
-    r.consult_deep(args[0])
+        consult_callable(s, arg)
+    consult_deep(s, args[0])
     if makes_texts(args):
-        r.show(args[0], "__repr__")
-    _change(r, func, args, kwnames)
+        note_text(s, args[0], "__repr__")
+    _change(s, func, args, kwnames)
 
 
 _METHODS: dict[str, dict[Rule, str]] = {
@@ -194,55 +193,55 @@ _IMMUTABLE_TYPES = (str, bytes, int, float, complex, bool, tuple, frozenset, ran
 
 
 @takes(1)
-def object_method(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def object_method(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Special methods of `object` and of builtin exceptions."""
     name = func.__name__
     if name in ("__eq__", "__ne__", "__hash__"):
         for arg in args:
-            r.ledger.use_identity(arg)
-            r.touch(arg)
+            s.ledger.use_identity(arg)
+            touch(s, arg)
     elif name == "__reduce_ex__":
-        _reduce(r, args)
+        _reduce(s, args)
     elif name in ("__reduce__", "__getstate__", "__sizeof__", "__dir__"):
         raise Drop("unknown-callable", f"object.{name}")
-    elif name in _EXCEPTION_CHANGES and args and r.ledger.find(args[0]) is not None:
+    elif name in _EXCEPTION_CHANGES and args and s.ledger.find(args[0]) is not None:
         if issubclass(type(args[0]), BaseException):
             raise Drop("unguardable", f"{name} of an outside exception")
     else:
-        pure_of_class(r, args)
+        pure_of_class(s, args)
 
 
 # What these change is kept by C code, or is written past the attributes of the exception.
 _EXCEPTION_CHANGES = frozenset({"__init__", "__setstate__", "add_note", "with_traceback"})
 
 
-def _reduce(r: Handlers, args: Args) -> None:
+def _reduce(s: Segment, args: Args) -> None:
     """`object.__reduce_ex__`, as `copy` uses it: hands out the instance dict and `copyreg.__newobj__`."""
     value = args[0]
     if is_constant(value):
         return
     if type(value) in (set, frozenset, collections.deque):
-        r.consult_deep(value)  # its items, in a list
+        consult_deep(s, value)  # its items, in a list
         return
-    reduce = r.classes.entry(type(value), "__reduce__")
+    reduce = s.classes.entry(type(value), "__reduce__")
     if not is_open(type(value)) or reduce is not object.__reduce__ or args[1:] != (4,):
         raise Drop("unknown-callable", f"{type(value).__qualname__}.__reduce_ex__")
     if copyreg._slotnames(type(value)):  # type: ignore[attr-defined]
         raise Drop("unknown-callable", f"{type(value).__qualname__}.__reduce_ex__ with slots")
-    r.classes.note(type(value))
-    origin = r.ledger.find(value)
+    s.classes.note(type(value))
+    origin = s.ledger.find(value)
     if origin is not None:
-        r.attributes.instance_dict(origin, value)
-    read_key(r.ledger, r.ledger.constant(vars(copyreg)), vars(copyreg), "__newobj__")
+        s.attributes.instance_dict(origin, value)
+    read_key(s.ledger, s.ledger.constant(vars(copyreg)), vars(copyreg), "__newobj__")
 
 
 @takes(2)
-def _pass_descriptor(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def _pass_descriptor(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`property.__get__` and its kin."""
-    r.attributes.pass_descriptor(args[0], args[1])
+    s.attributes.pass_descriptor(args[0], args[1])
 
 
-def unseen_by_the_mode(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def unseen_by_the_mode(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """A method of tensors that the tensor mode is not told of."""
     raise Drop("tensor-data-ptr", func.__name__)
 

@@ -8,7 +8,7 @@ profiler, unless one is on.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.autograd.profiler
@@ -16,9 +16,6 @@ import torch.optim
 
 from ... import _native
 from .substitutes import substitute
-
-if TYPE_CHECKING:
-    from ..observe.handlers import Handlers
 
 _FOLDER = os.path.dirname(os.path.abspath(torch.optim.__file__)) + os.sep
 # A range of the profiler: with none on, it is an object that does nothing. (If the recording ends inside of it, torch's
@@ -65,11 +62,3 @@ def at_work(watcher: _native.Watcher) -> bool:
     """Does the instruction at work stand in `torch.optim`?"""
     probe = watcher.last_probe
     return probe is not None and is_optimizer(probe.code.co_filename)
-
-
-def group_tensors(r: Handlers, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> None:
-    """`_group_tensors_by_device_and_dtype`: lists of tensors are parted by what the guards on tensors fix."""
-    r.consult_deep(args[0])
-    for group in args[0]:
-        for tensor in group:
-            r.depend_on(tensor)

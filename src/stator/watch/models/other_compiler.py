@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..graph_break import Drop
-
-if TYPE_CHECKING:
-    from ..observe.handlers import Handlers
+from ..segment import Segment
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _DYNAMO = os.path.join(_TORCH, "_dynamo") + os.sep
@@ -93,11 +91,11 @@ _TOLD: dict[tuple[str, str], str] = {
 }
 
 
-def ask_for_compiler(r: Handlers, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
+def ask_for_compiler(s: Segment, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
     """`torch.compiler.is_compiling()`: a rule, see `watch.rules`."""
-    code = None if r.ledger.place is None else r.ledger.place.code
+    code = None if s.ledger.place is None else s.ledger.place.code
     if code is not None and code.co_name in _ASKERS and code.co_filename.startswith(_TORCH):  # for somebody else
-        callers = (entry[2] for entry in reversed(r.watcher.frames()[0]))
+        callers = (entry[2] for entry in reversed(s.watcher.frames()[0]))
         code = next((caller for caller in callers if caller.co_name not in _ASKERS), None)
     if code is None or not code.co_filename.startswith(_TORCH):
         return None

@@ -1,6 +1,6 @@
 """What a C callable may read and change: one function per kind of callable, called just before it runs.
 
-A rule gets the handlers, the callable and its arguments, and notes what the call is going to read or change. It may
+A rule gets the segment, the callable and its arguments, and notes what the call is going to read or change. It may
 give back another callable to be called in its place. `watch.calls` says which callable has which rule.
 """
 
@@ -14,10 +14,9 @@ import itertools
 import operator
 import re
 import sys
-import types
 from abc import get_cache_token
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.overrides
@@ -30,14 +29,30 @@ from ..objects.constants import is_constant
 from ..objects.containers import expose, measure
 from ..objects.identity import Identity
 from ..objects.repr_reads import asks_for_repr
-
-if TYPE_CHECKING:
-    from ..observe.handlers import Handlers
+from ..segment import Segment
+from .reads import (
+    C_DESCRIPTORS,
+    consult,
+    consult_callable,
+    consult_deep,
+    depend_on,
+    has_written,
+    in_library,
+    in_operation_wrapper,
+    is_trusted_behind_cache,
+    may_be_given_up,
+    move_on,
+    note_text,
+    read_item,
+    touch,
+    touch_type,
+    use_as_key,
+)
+from .side_effect_calls import name_of
 
 _C: Any = torch._C
-C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 Args = tuple[Any, ...]
-Rule = Callable[["Handlers", Any, Args, tuple[str, ...]], Any]
+Rule = Callable[[Segment, Any, Args, tuple[str, ...]], Any]
 
 
 def takes(count: int) -> Callable[[Rule], Rule]:
@@ -45,63 +60,63 @@ def takes(count: int) -> Callable[[Rule], Rule]:
 
     def decorate(rule: Rule) -> Rule:
         @functools.wraps(rule)
-        def checked(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
-            return rule(r, func, args, kwnames) if len(args) >= count else None
+        def checked(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+            return rule(s, func, args, kwnames) if len(args) >= count else None
 
         return checked
 
     return decorate
 
 
-def shallow(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def shallow(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Takes its arguments apart, one level, and looks no further."""
     for arg in args:
-        r.consult(arg)
+        consult(s, arg)
 
 
-def pure(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def pure(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Reads its arguments, all the way down if it likes (formatting, comparing, hashing), and nothing else."""
     for arg in args:
-        r.consult_deep(arg)
+        consult_deep(s, arg)
 
 
-def compare_identity(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def compare_identity(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`operator.is_`, `operator.is_not`."""
     for arg in args:
-        r.touch_type(arg)
-        r.ledger.use_identity(arg)
+        touch_type(s, arg)
+        s.ledger.use_identity(arg)
 
 
 @takes(2)
-def get_item(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def get_item(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`operator.getitem`, `dict.__getitem__`."""
-    r.item(args[0], args[1])
+    read_item(s, args[0], args[1])
 
 
-def own_globals(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    """`globals()`: the dict of the frame that calls it, four frames up from here."""
-    r.ledger.constant(sys._getframe(4).f_globals)
+def own_globals(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`globals()`: the dict of the frame that calls it."""
+    s.ledger.constant(s.watcher.frames()[0][-1][4].__globals__)
 
 
-def check_abstract(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def check_abstract(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`isinstance` with an abstract class: its answer changes when somebody registers a class."""
-    read_type(r, func, args, kwnames)
-    r.ledger.read(r.ledger.constant(get_cache_token), Edge.CALL, (), get_cache_token())
+    read_type(s, func, args, kwnames)
+    s.ledger.read(s.ledger.constant(get_cache_token), Edge.CALL, (), get_cache_token())
 
 
-def calls_back(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def calls_back(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Calls some of its arguments with what it finds in the others."""
     for arg in args:
-        r.consult_callable(arg)
-        r.consult_deep(arg)
+        consult_callable(s, arg)
+        consult_deep(s, arg)
         if makes_texts(args):
-            r.show(arg, "__repr__")
+            note_text(s, arg, "__repr__")
 
 
-def convert_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def convert_text(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`str.encode`, `bytes.decode`, `bytes(text, …)`: what is done about errors is looked up by name, among handlers
     that others may replace; so are codecs that are not built in."""
-    pure(r, func, args, kwnames)
+    pure(s, func, args, kwnames)
     split = len(args) - len(kwnames)
     given = dict(zip(("text", "encoding", "errors"), args[:split], strict=False))
     given.update(zip(kwnames, args[split:], strict=True))
@@ -112,11 +127,11 @@ def convert_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -
         if type(key) is not str:
             raise Drop("unguardable", f"{name} of a text that is no text")
         try:
-            found = r.paused(look_up, key)
+            found = s.watcher.paused(look_up, key)
         except LookupError:
             raise Drop("unknown-callable", f"{name}={key!r}") from None
-        origin = r.ledger.read(r.ledger.constant(look_up), Edge.CALL, (key,), found)
-        r.ledger.require(origin, Fact.IS, found)
+        origin = s.ledger.read(s.ledger.constant(look_up), Edge.CALL, (key,), found)
+        s.ledger.require(origin, Fact.IS, found)
 
 
 # CPython knows these before it looks anywhere.
@@ -132,38 +147,38 @@ def makes_texts(args: Args) -> bool:
     return any(arg is text for arg in args for text in _TEXTS)
 
 
-def show(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def show(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`str`, `repr`, `ascii`, `format`."""
     if func is str and len(args) > 1:
-        convert_text(r, func, args, kwnames)
+        convert_text(s, func, args, kwnames)
     for arg in args:
-        r.show(arg, _TEXTS[func])
+        note_text(s, arg, _TEXTS[func])
 
 
 @takes(1)
-def show_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def show_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__repr__` and its kin, of containers and exceptions too: what the class says is passed by."""
     value = args[0]
     if func is object.__repr__ and not is_constant(value):
         raise Drop("identity", "object.__repr__")
     parts = value.args if issubclass(type(value), BaseException) else () if func.__objclass__ is object else value
     for part in (*parts, *(dict.values(value) if issubclass(type(value), dict) else ())):
-        r.show(part, "__repr__")
+        note_text(s, part, "__repr__")
     if func.__objclass__ is object:
-        r.show(value, "__repr__" if func.__name__ == "__str__" else "__str__")
-    pure(r, func, args, kwnames)
+        note_text(s, value, "__repr__" if func.__name__ == "__str__" else "__str__")
+    pure(s, func, args, kwnames)
 
 
 @takes(1)
-def format_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def format_text(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`str.format`: a field may reach into its argument."""
-    pure(r, func, args, kwnames)
+    pure(s, func, args, kwnames)
     method = "__repr__" if asks_for_repr(args[0]) else "__format__"
     if not issubclass(type(args[0]), str) or func.__name__ == "format_map":
         if any(c in str(args[0]) for c in ".["):
             raise Drop("unknown-callable", "str.format_map with attributes or items")
         for value in dict.values(args[1]) if len(args) > 1 and issubclass(type(args[1]), dict) else ():
-            r.show(value, method)
+            note_text(s, value, method)
         return
     positional = args[1 : len(args) - len(kwnames)]
     named = dict(zip(kwnames, args[len(args) - len(kwnames) :], strict=True))
@@ -175,13 +190,13 @@ def format_text(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) ->
             if found is None:
                 index = first if isinstance(first, int) else next(automatic)
                 found = positional[index] if index < len(positional) else None
-            r.show(_walk_field(r, found, path), method)
+            note_text(s, _walk_field(s, found, path), method)
         elif field is not None:
             index = next(automatic)
-            r.show(positional[index] if index < len(positional) else None, method)
+            note_text(s, positional[index] if index < len(positional) else None, method)
 
 
-def _walk_field(r: Handlers, value: Any, path: Iterable[tuple[bool, Any]]) -> Any:
+def _walk_field(s: Segment, value: Any, path: Iterable[tuple[bool, Any]]) -> Any:
     """What `{0.name[key]}` reads, and comes to."""
     for is_attribute, key in path:
         if not is_attribute:
@@ -189,44 +204,44 @@ def _walk_field(r: Handlers, value: Any, path: Iterable[tuple[bool, Any]]) -> An
                 raise Drop("unknown-callable", "str.format with items of an object")
             value = value[key]  # exposed already
             continue
-        r.attributes.read(value, key)
+        s.attributes.read(value, key)
         if _native.mro_lookup(type(value), key) is not _native.MISSING or not hasattr(value, "__dict__"):
             raise Drop("unknown-callable", "str.format with attributes of a class")
         value = value.__dict__.get(key)
-        r.consult_deep(value)
+        consult_deep(s, value)
     return value
 
 
-def nothing(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def nothing(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Keeps its arguments without looking into them, or looks at nothing that matters."""
 
 
-def read_type(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def read_type(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Looks at the types of its arguments only."""
     for arg in args:
-        r.touch(arg)
+        touch(s, arg)
         if issubclass(type(arg), tuple):
-            r.consult_deep(arg)
+            consult_deep(s, arg)
 
 
-def read_length(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    origin = r.ledger.find(args[0]) if args else None
+def read_length(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    origin = s.ledger.find(args[0]) if args else None
     if origin is not None and container_kind(type(args[0])) is not None:
-        measure(r.ledger, origin, args[0])
-        pure_of_class(r, args)
+        measure(s.ledger, origin, args[0])
+        pure_of_class(s, args)
     else:
-        shallow(r, func, args, kwnames)
+        shallow(s, func, args, kwnames)
 
 
-def pure_of_class(r: Handlers, args: Iterable[Any]) -> None:
+def pure_of_class(s: Segment, args: Iterable[Any]) -> None:
     for arg in args:
-        r.touch(arg)
+        touch(s, arg)
 
 
-def type_call(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def type_call(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     if len(args) != 1:
         raise Drop("build-class")
-    r.touch(args[0])
+    touch(s, args[0])
 
 
 def _plain_name(name: Any) -> Any:
@@ -238,93 +253,93 @@ def _plain_name(name: Any) -> Any:
     return name
 
 
-def get_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def get_attribute(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`getattr`, `hasattr`, `type.__getattribute__`."""
     if len(args) > 1 and issubclass(type(args[1]), str):
-        r.attributes.read(args[0], _plain_name(args[1]))
+        s.attributes.read(args[0], _plain_name(args[1]))
 
 
-def get_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def get_attribute_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__getattribute__`."""
     if len(args) > 1 and issubclass(type(args[1]), str):
-        r.attributes.read_plain(args[0], _plain_name(args[1]))
+        s.attributes.read_plain(args[0], _plain_name(args[1]))
 
 
 @takes(3)
-def set_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    r.attributes.write(args[0], _plain_name(args[1]))
+def set_attribute(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    s.attributes.write(args[0], _plain_name(args[1]))
 
 
 @takes(2)
-def delete_attribute(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    r.attributes.write(args[0], _plain_name(args[1]), delete=True)
+def delete_attribute(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    s.attributes.write(args[0], _plain_name(args[1]), delete=True)
 
 
 @takes(3)
-def set_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def set_attribute_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__setattr__`."""
-    r.attributes.write_plain(args[0], _plain_name(args[1]))
+    s.attributes.write_plain(args[0], _plain_name(args[1]))
 
 
 @takes(2)
-def delete_attribute_plainly(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def delete_attribute_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__delattr__`."""
-    r.attributes.write_plain(args[0], _plain_name(args[1]), delete=True)
+    s.attributes.write_plain(args[0], _plain_name(args[1]), delete=True)
 
 
-def namespace_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def namespace_of(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`vars(o)`."""
     if args:
-        r.attributes.read(args[0], "__dict__")
+        s.attributes.read(args[0], "__dict__")
 
 
 @takes(1)
-def advance(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def advance(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`next`: the iterator moves on."""
-    r.advance(args[0])
+    move_on(s, args[0])
 
 
-def state(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def state(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Reads a part of torch's global state that every recording guards as a whole."""
 
 
-def read_again(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def read_again(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """A reader of state that the guards call again: same arguments, same answer."""
     if kwnames or not all(map(is_constant, args)):
-        raise Drop("unguardable", f"{r.name_of(func)} with arguments that are not constants")
-    value = r.paused(func, *args)
-    r.ledger.read(r.ledger.find(func) or r.ledger.constant(func), Edge.CALL, args, value)
+        raise Drop("unguardable", f"{name_of(func)} with arguments that are not constants")
+    value = s.watcher.paused(func, *args)
+    s.ledger.read(s.ledger.find(func) or s.ledger.constant(func), Edge.CALL, args, value)
 
 
 @takes(1)
-def context_variable(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    value = r.paused(func, *args)
-    r.ledger.read(r.ledger.constant(func), Edge.CALL, args, value)
+def context_variable(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    value = s.watcher.paused(func, *args)
+    s.ledger.read(s.ledger.constant(func), Edge.CALL, args, value)
 
 
-def cached(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def cached(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """A function behind `functools.lru_cache`: on a hit no frame runs, so the guards ask the cache again. They ask for
     what it holds, and do not make it call the program's function: that might be too early, or once too often."""
     if kwnames or not all(map(is_constant, args)):
-        raise Drop("cached-function", r.name_of(func))
-    trusted = r.is_trusted_behind_cache(func)
-    if not trusted and r.has_written() and not is_cached(func, args):
-        raise Drop("cached-function", r.name_of(func))
-    was, r.tracer.active = r.tracer.active, False  # what is computed now is computed once, and no part of the graph
+        raise Drop("cached-function", name_of(func))
+    trusted = is_trusted_behind_cache(func)
+    if not trusted and has_written(s) and not is_cached(func, args):
+        raise Drop("cached-function", name_of(func))
+    was, s.tracer.active = s.tracer.active, False  # what is computed now is computed once, and no part of the graph
     try:
-        value = r.watcher.paused(func, *args)
+        value = s.watcher.paused(func, *args)
     except Exception as error:  # which no cache holds: called again, the function would do again what it did
-        r.failed_inside(Drop("cached-function", r.name_of(func)))
+        s.fail(Drop("cached-function", name_of(func)))
         assert error.__traceback__ is not None
         return _native.raising(error.with_traceback(error.__traceback__.tb_next))
     finally:
-        r.tracer.active = was
+        s.tracer.active = was
     if trusted:
-        r.ledger.read(r.ledger.find(func) or r.ledger.constant(func), Edge.CALL, args, value)
+        s.ledger.read(s.ledger.find(func) or s.ledger.constant(func), Edge.CALL, args, value)
     elif is_cached(func, args):
-        r.ledger.read(r.ledger.constant(cached_result), Edge.CALL, (func, *args), value)
+        s.ledger.read(s.ledger.constant(cached_result), Edge.CALL, (func, *args), value)
     else:
-        r.failed_inside(Drop("cached-function", r.name_of(func)))
+        s.fail(Drop("cached-function", name_of(func)))
         return lambda *given: value
     return None
 
@@ -337,10 +352,10 @@ _MAY_WARN = re.compile(f"{_SETS}|{_GROUPS}", re.DOTALL)
 
 
 @takes(1)
-def compile_pattern(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def compile_pattern(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """What `re` calls where it does not know a pattern yet. It runs unwatched: the same text gives the same pattern,
     and watched it would break the graph dozens of times. Not so if it warns, prints or depends on the locale."""
-    pure(r, func, args, kwnames)
+    pure(s, func, args, kwnames)
     text, flags = args[0], args[1] if len(args) > 1 else 0
     plain = type(text) is str or (type(text) is bytes and b"L" not in text)
     if kwnames or not plain or type(flags) not in (int, re.RegexFlag) or flags & (re.DEBUG | re.LOCALE):
@@ -368,20 +383,20 @@ def is_cached(func: Any, args: tuple[Any, ...]) -> bool:
     return len(tables) == 1 and key in tables[0]
 
 
-def follow_weak_reference(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    origin = r.ledger.find(func)
-    target = r.paused(func)
-    if target is not None and r.may_be_given_up(target):
+def follow_weak_reference(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    origin = s.ledger.find(func)
+    target = s.watcher.paused(func)
+    if target is not None and may_be_given_up(s, target):
         raise Drop("let-go", type(target).__qualname__)
     if origin is not None:
-        r.ledger.touch(origin, func)
-        r.ledger.read(origin, Edge.CALL, (), target)
+        s.ledger.touch(origin, func)
+        s.ledger.read(origin, Edge.CALL, (), target)
 
 
 @takes(1)
-def call_first(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def call_first(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`operator.call`: calls its first argument with the others."""
-    instead = r.call(None, args[0], args[1:], kwnames)
+    instead = s.table.call(s, None, args[0], args[1:], kwnames)
     return None if instead is None else _passing_by_the_first(instead)
 
 
@@ -389,53 +404,53 @@ def _passing_by_the_first(instead: Callable[..., Any]) -> Callable[..., Any]:
     return lambda first, *args, **kwargs: instead(*args, **kwargs)
 
 
-def call_partial(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
-    origin = r.ledger.find(func)
+def call_partial(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+    origin = s.ledger.find(func)
     if origin is not None:
-        r.ledger.touch(origin, func)
+        s.ledger.touch(origin, func)
         for part in ("func", "args", "keywords"):
-            place = r.ledger.read(origin, Edge.ATTR, part, getattr(func, part))
+            place = s.ledger.read(origin, Edge.ATTR, part, getattr(func, part))
             if part != "func" and not is_constant(getattr(func, part)):
-                expose(r.ledger, place, getattr(func, part))
+                expose(s.ledger, place, getattr(func, part))
     names = tuple(func.keywords) + kwnames
     split = len(args) - len(kwnames)
     given = func.args + args[:split] + tuple(func.keywords.values()) + args[split:]
-    instead = r.call(None, func.func, given, names)
+    instead = s.table.call(s, None, func.func, given, names)
     return None if instead is None else functools.partial(instead, *func.args, **func.keywords)
 
 
-def call_compiled(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def call_compiled(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """A compiled callable: inside a recording it is its Python fallback."""
-    origin = r.ledger.find(func)
+    origin = s.ledger.find(func)
     if origin is not None:
-        r.ledger.touch(origin, func)
-        r.ledger.read(origin, Edge.ATTR, "fallback", func.fallback)
+        s.ledger.touch(origin, func)
+        s.ledger.read(origin, Edge.ATTR, "fallback", func.fallback)
 
 
 @takes(1)
-def call_methodcaller(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def call_methodcaller(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     kind, parts = func.__reduce__()
     if kind is not operator.methodcaller:
         raise Drop("unknown-callable", "operator.methodcaller with keywords")
-    r.attributes.read(args[0], parts[0])
+    s.attributes.read(args[0], parts[0])
     method = _native.mro_lookup(type(args[0]), parts[0])
     if issubclass(type(method), C_DESCRIPTORS):
-        r.call(None, method, (args[0], *parts[1:]), ())
+        s.table.call(s, None, method, (args[0], *parts[1:]), ())
 
 
 @takes(1)
-def call_attrgetter(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def call_attrgetter(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     for path in func.__reduce__()[1]:
         if "." in path:
             raise Drop("unknown-callable", "operator.attrgetter with a dotted name")
-        r.attributes.read(args[0], path)
+        s.attributes.read(args[0], path)
 
 
-def answer_overrides(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def answer_overrides(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`has_torch_function*` say True under any mode; only the wrappers of torch's own operations should hear that."""
-    if r.in_operation_wrapper() or _C._len_torch_function_stack() > 1:  # the program has modes of its own
+    if in_operation_wrapper(s) or _C._len_torch_function_stack() > 1:  # the program has modes of its own
         return None
-    read_again(r, _C._is_torch_function_enabled, (), ())
+    read_again(s, _C._is_torch_function_enabled, (), ())
     return _plain_has_torch_function if _C._is_torch_function_enabled() else _no_mode
 
 
@@ -450,16 +465,16 @@ def _overrides(cls: type) -> bool:
     return not any(found is known for known in plain)
 
 
-def no_mode(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def no_mode(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """The program must not see the mode that watches it. (How many others there are is part of torch's state.)"""
-    return None if r.in_operation_wrapper() or _C._len_torch_function_stack() > 1 else _no_mode
+    return None if in_operation_wrapper(s) or _C._len_torch_function_stack() > 1 else _no_mode
 
 
 def _no_mode(*args: Any) -> bool:
     return False
 
 
-def count_modes(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def count_modes(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`_len_torch_function_stack`."""
     return _count_other_modes
 
@@ -469,44 +484,44 @@ def _count_other_modes() -> int:
     return count - 1
 
 
-def hand_out_mode(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def hand_out_mode(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`_get_function_stack_at`: the modes are objects that no origin leads to."""
     raise Drop("unguardable", "a mode of torch")
 
 
-def autocast_setting(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def autocast_setting(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """A setting of autocast, which guards of torch's state include only while autocast is on. What the segment itself
     has set follows from its nodes."""
-    before = autocast_part(r.tracer.autocast, func.__name__, args) if not kwnames else None
-    if before is None or before is r.paused(func, *args):
-        read_again(r, func, args, kwnames)
+    before = autocast_part(s.tracer.autocast, func.__name__, args) if not kwnames else None
+    if before is None or before is s.watcher.paused(func, *args):
+        read_again(s, func, args, kwnames)
 
 
-def identity_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def identity_of(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`id`: answered with a number that ends the recording if it is used for more than a key."""
     if len(args) != 1 or kwnames:
         return None
-    if not r.in_library():  # a program may show it, or hand it out
+    if not in_library(s):  # a program may show it, or hand it out
         raise Drop("identity", "id")
-    r.hashed(args[0])
-    return functools.partial(Identity, drop=r.drop)
+    use_as_key(s, args[0])
+    return functools.partial(Identity, drop=s.drop)
 
 
 @takes(1)
-def hash_of(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def hash_of(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     if _native.mro_lookup(type(args[0]), "__hash__") in (object.__hash__, torch.Tensor.__hash__):
         raise Drop("identity", "hash")
-    pure(r, func, args, kwnames)
+    pure(s, func, args, kwnames)
 
 
-def exception_info(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def exception_info(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`sys.exc_info()`: an exception handled inside is fresh; that none was being handled outside is guarded."""
-    if r.handled_outside:
+    if s.handled_outside:
         raise Drop("unguardable", "the exception that the caller handles")
-    r.ledger.read(r.ledger.constant(func), Edge.CALL, (), (None, None, None))
+    s.ledger.read(s.ledger.constant(func), Edge.CALL, (), (None, None, None))
 
 
-def numpy_of_numbers(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def numpy_of_numbers(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`np.sqrt(8)`: a function of numpy's that is given numbers computes a number. Arrays are no business of ours."""
     numpy = sys.modules["numpy"]
     if kwnames or not all(issubclass(type(arg), (int, float, numpy.generic)) for arg in args):
@@ -517,18 +532,18 @@ def numpy_of_numbers(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...
             with numpy.errstate(all="raise"):
                 return func(*args)
         except FloatingPointError:  # a warning, or whatever the program has asked numpy to do
-            r.failed_inside(Drop("numpy", f"numpy.{func.__name__}"))
+            s.fail(Drop("numpy", f"numpy.{func.__name__}"))
             return func(*args)
 
-    pure(r, func, args, kwnames)
+    pure(s, func, args, kwnames)
     return compute
 
 
-def scripted(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
+def scripted(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """A function compiled by TorchScript: the tensor mode does not see it, unless it is shown to it."""
-    origin = r.ledger.find(func)
+    origin = s.ledger.find(func)
     if origin is not None:
-        r.ledger.check(origin, Fact.IS, func)
+        s.ledger.check(origin, Fact.IS, func)
     return functools.partial(_shown_to_the_mode, func)
 
 
@@ -536,11 +551,24 @@ def _shown_to_the_mode(func: Any, *args: Any, **kwargs: Any) -> Any:
     return torch.overrides.handle_torch_function(func, (), *args, **kwargs)
 
 
-def ask_for_break(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def ask_for_break(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`stator.graph_break(reason)`."""
     raise Drop("user-graph-break", str(args[0]) if args else "")
 
 
-def random_state(r: Handlers, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+def random_state(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`torch.manual_seed` and its kin: the generator's state is no tensor's."""
     raise Drop("rng-state", f"torch.{func.__name__}")
+
+
+def leave_lock(s: Segment, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> None:
+    """`lock.__exit__`: the end of a `with` that has taken a lock."""
+    s.locks.leave(args[0] if args else None)
+
+
+def group_tensors(s: Segment, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> None:
+    """`_group_tensors_by_device_and_dtype`: lists of tensors are parted by what the guards on tensors fix."""
+    consult_deep(s, args[0])
+    for group in args[0]:
+        for tensor in group:
+            depend_on(s, tensor)

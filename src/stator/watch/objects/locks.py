@@ -8,12 +8,10 @@ block two threads for ever. Where the segment ends at a break inside of the `wit
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..graph_break import Drop
-
-if TYPE_CHECKING:
-    from ..observe.handlers import Handlers
+from .ledger import Ledger
 
 LOCK = type(threading.Lock())
 
@@ -29,20 +27,15 @@ class Locks:
     def held(self) -> bool:
         return self._held is not None
 
-    def enter(self, r: Handlers, lock: Any) -> None:
+    def enter(self, ledger: Ledger, lock: Any) -> None:
         """`with lock:`"""
-        origin = r.ledger.find(lock)
+        origin = ledger.find(lock)
         if origin is None or self.origin is not None:
             raise Drop("threads", "with lock")
-        r.ledger.touch(origin, lock)
+        ledger.touch(origin, lock)
         self.origin, self._held = origin.index, lock
 
     def leave(self, lock: Any) -> None:
         if lock is not self._held:
             raise Drop("threads", "threading.lock.__exit__")
         self._held = None
-
-
-def leave_lock(r: Handlers, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> None:
-    """`lock.__exit__`: a rule, see `watch.rules`."""
-    r.locks.leave(args[0] if args else None)

@@ -10,17 +10,16 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..._native import Known
 from ..graph_break import Drop
+from ..models.reads import consult_deep
 from ..objects.constants import is_constant
 from ..objects.fingerprints import is_tensor
-
-if TYPE_CHECKING:
-    from .recorder import Recorder
+from ..segment import Segment
 
 _allowed: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 _CONSTANT = "_dynamo_marked_constant"  # torch's name for it
@@ -61,33 +60,33 @@ def _is_allowed(function: types.FunctionType) -> bool:
     return rules is not None and id(function) in rules._allowed_callable_ids
 
 
-def call(recorder: Recorder, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
+def call(s: Segment, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
     """Run a marked function, unwatched, and note what it gives."""
-    tracer = recorder.tracer
+    tracer = s.tracer
     args, kwargs = _arguments(function.__code__, slots)
     ready = None
     if tracer.active:
         try:
             with torch._C.DisableTorchFunction():
-                ready = _Node(recorder, function, args, kwargs) if _is_allowed(function) else None
+                ready = _Node(s, function, args, kwargs) if _is_allowed(function) else None
         except Exception as error:
-            recorder.failed_inside(error)
+            s.fail(error)
     was, tracer.active, tracer.in_operator = tracer.active, False, True
     try:
-        result = recorder.watcher.call_leaf(function, args, kwargs)
+        result = s.watcher.call_leaf(function, args, kwargs)
     finally:
         tracer.in_operator = False
-        if was and recorder.tracer is tracer:
+        if was and s.tracer is tracer:
             tracer.active = True
     if was and tracer.active:
         try:
             with torch._C.DisableTorchFunction():
                 if ready is None:
-                    _note_constant(recorder, result)
+                    _note_constant(s, result)
                 else:
                     ready.note(result)
         except Exception as error:
-            recorder.failed_inside(error)
+            s.fail(error)
     return result
 
 
@@ -99,27 +98,25 @@ def _arguments(code: types.CodeType, slots: tuple[Any, ...]) -> tuple[tuple[Any,
     return (*slots[:count], *more), {**kwargs, **(rest[0] if code.co_flags & 0x08 else {})}
 
 
-def _note_constant(recorder: Recorder, result: Any) -> None:
-    if not is_constant(result) and recorder.ledger.find(result) is None:
-        recorder.ledger.constant(result)
+def _note_constant(s: Segment, result: Any) -> None:
+    if not is_constant(result) and s.ledger.find(result) is None:
+        s.ledger.constant(result)
 
 
 class _Node:
     """A call that becomes a node: what it is given, and what it gives."""
 
-    def __init__(
-        self, recorder: Recorder, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        self._tracer = recorder.tracer
+    def __init__(self, s: Segment, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._tracer = s.tracer
         self._function = function
-        recorder.fix_sizes("a function that is allowed in the graph")
+        s.fix_sizes("a function that is allowed in the graph")
         for value in (*args, *kwargs.values()):
-            recorder.consult_deep(value)
+            consult_deep(s, value)
         self._operands: list[tuple[Any, Known]] = []
         argument = self._tracer.argument
         self._args = tuple([argument(value, self._operands) for value in args])
         self._kwargs = {name: argument(value, self._operands) for name, value in kwargs.items()}
-        self._watcher = recorder.watcher
+        self._watcher = s.watcher
 
     def note(self, result: Any) -> None:
         tracer = self._tracer

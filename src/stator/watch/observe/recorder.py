@@ -8,7 +8,6 @@ change; nothing here alters the course of the program.
 from __future__ import annotations
 
 import contextlib
-import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,37 +19,33 @@ import torch
 from ... import _native
 from ...errors import BreakReason
 from ...options import View
-from ...recording import Edge, Recording, Way
+from ...recording import Recording, Way
 from ...support.guard_readers import MODE_COUNT, torch_state
 from ..finish import side_effects
 from ..finish.resume_points import Arrival, Break, NotResumable, arrive, break_here
 from ..graph_break import Drop
 from ..models import other_compiler, user_hints
 from ..models.calls import INTERCEPTED
-from ..objects.attributes import Attributes
-from ..objects.classes import Classes
-from ..objects.fingerprints import is_tensor
-from ..objects.ledger import Ledger, give_back_contents
-from ..objects.locks import Locks
+from ..objects.ledger import give_back_contents
 from ..objects.object_age import newborn
 from ..objects.own_objects import LOOSE_TYPES, OwnObjects, is_loose
-from ..objects.run_context import RunContext
-from ..symbols import symbolic_uses
-from ..symbols.symbolic_numbers import Changing, Symbols
+from ..segment import Course, Segment, Settings
+from ..symbols.symbolic_numbers import Changing
 from ..tensors import leaf_interiors, leaves
-from ..tensors.nodes import Nodes
-from ..tensors.tensor_mode import TensorMode, Tracer
-from . import marked_functions, policy
+from ..tensors.tensor_mode import TensorMode
+from . import marked_functions, module_calls, policy
 from .break_reasons import reason_of, words
-from .handlers import HANDLERS, SPREAD, Handlers
-from .module_calls import GETATTR, ModuleCalls
+from .call_handlers import SPREAD, TABLE
+from .handlers import HANDLERS
+from .loose_values import give_back, use_scalar, use_symbol, works_on_tensors
+from .module_calls import GETATTR
 
 _MOST_REPEATS = 100
 _SET_TRACERS = frozenset({"sys.settrace", "sys.setprofile"})
 _LOOK_AT_CALLERS = frozenset({"frames", "call-warn"})
 
 
-class Segment(NamedTuple):
+class RecordedSegment(NamedTuple):
     """A stretch of the run, recorded: from the function's start, or from `way` on."""
 
     way: Way | None
@@ -69,10 +64,10 @@ class Experience(NamedTuple):
     full: bool = False  # there are as many recordings as there may be, and none of them fits
 
 
-Ask = Callable[[list[Segment], Way, tuple[Any, ...], tuple[Any, ...]], Experience]
+Ask = Callable[[list[RecordedSegment], Way, tuple[Any, ...], tuple[Any, ...]], Experience]
 
 
-class Recorder(Handlers):
+class Recorder:
     def __init__(self, name: str, program: object, settings: View, ask: Ask, known: Experience) -> None:
         """`program`: who records; it learns from each recording where the next ones had better break.
         `ask(segments, way, inputs, state)`: what is known of the program from a way on, the segments of this run
@@ -84,7 +79,7 @@ class Recorder(Handlers):
         self.exhausted = False  # the program has used up the stack, and left nothing for us
         self.raised: BaseException | None = None  # by the program
         self.returned: tuple[()] | tuple[Any] = ()  # by the program: its result, if it has come to an end
-        self.segments: list[Segment] = []
+        self.segments: list[RecordedSegment] = []
         self.frames: list[types.CodeType] = []  # that were run with probes, each function's once
         self.on_stop: Callable[[], None] = lambda: None
         self._program = program
@@ -100,20 +95,39 @@ class Recorder(Handlers):
         self._stopping = False  # nothing is recorded any more, only the mode is still to be taken off
         self._continued: dict[int, tuple[types.FunctionType, types.FunctionType]] = {}
         self._repeated = 0  # segments in a row that were known already
-        self.watcher = self._new_watcher()
+        self.watcher: Any = None
         self._mode = TensorMode(self)
-        self._expects = known.expects
-        self._begin(torch_state(), known.symbols)
+        self._begin(None, torch_state(), known.symbols, known.expects)
 
-    def _new_watcher(self) -> _native.Watcher:
-        watcher = _native.Watcher(self.handlers(), **self.callbacks())
+    def _begin(self, way: Way | None, state: tuple[Any, ...], changing: Changing | None, expects: bool) -> None:
+        """A segment starts: nothing is known, nothing recorded."""
+        captures = self._settings.capture_scalar_outputs
+        symbolic = changing is not None and (changing or user_hints.has_marks() or captures)
+        course = Course(self._take_over, self.drop, self.failed_inside, self.enter)
+        settings = Settings(captures, self._settings.reorder_print, expects, changing if symbolic else None)
+        self.segment = Segment(self.name, way, state, self.own, course, settings, TABLE)
+        self._mode.follow(self.segment)
+        self._leaves = leaves.Leaves(self.segment)
+        self._known_already = False
+
+    def _take_over(self, segment: Segment) -> _native.Watcher:
+        """The watcher of a segment: of the whole run, or of the rest of it."""
+        former, watcher = self.watcher, self._new_watcher(segment)
+        self.watcher = watcher
+        if former is not None:
+            former.hand_over(watcher)
+        return watcher
+
+    def _new_watcher(self, segment: Segment) -> _native.Watcher:
+        watcher = _native.Watcher(self.handlers(segment), **self.callbacks())
         for code in INTERCEPTED:
             watcher.intercept(code)
         return watcher
 
-    def handlers(self) -> dict[int, Callable[..., Any]]:
+    def handlers(self, segment: Segment) -> dict[int, Callable[..., Any]]:
         """What probes call."""
-        return {kind: getattr(self, handler) for kind, handler in HANDLERS.items()}
+        bound = {kind: types.MethodType(handler, segment) for kind, handler in HANDLERS.items()}
+        return {**bound, _native.PACK: self.on_settle}
 
     def callbacks(self) -> dict[str, Callable[..., Any]]:
         """What the frame hook calls."""
@@ -130,25 +144,6 @@ class Recorder(Handlers):
             "on_mark": self.at_mark,
         }
 
-    def _begin(self, state: tuple[Any, ...], changing: Changing | None) -> None:
-        """A segment starts: nothing is known, nothing recorded."""
-        self.ledger = Ledger(self.watcher)
-        symbolic = changing is not None and (changing or user_hints.has_marks() or self.captures_scalars())
-        self.context = RunContext(
-            self.watcher, self.ledger, self.own, self.failed_inside, self.captures_scalars(), self._expects
-        )
-        nodes = Nodes()
-        symbols = Symbols(self.context, changing, nodes) if changing is not None and symbolic else None
-        self.classes = Classes(self.ledger)
-        self.attributes = Attributes(self.ledger, self.classes)
-        self.tracer = self.graph = Tracer(self.context, state, nodes, symbols)
-        self.leaves = leaves.Leaves(self)
-        self.locks = Locks()
-        self.module_calls = ModuleCalls(self)
-        self.handled_outside = sys.exc_info()[0] is not None
-        self.prints: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-        self._known_already = False
-
     # -- the run
 
     def prepare(
@@ -162,8 +157,8 @@ class Recorder(Handlers):
         """Note what the run is given: the arguments, and the function itself. A list of them is emptied when the run
         begins.
         """
-        self.root_code = function.__code__
-        self._way = way
+        self.segment.root_code = function.__code__
+        self.segment.way = way
         self._given = slots if isinstance(slots, list) else []
         if way is not None:
             self._beginning = None  # the call began before this
@@ -183,41 +178,37 @@ class Recorder(Handlers):
         guarded when something depends on them. Gives the slots with symbols in them. What is `fixed` cannot be another
         object in its place, such as a number that is found elsewhere too: it is guarded as it is.
         """
-        self.root = function
-        self.context.slot_values = [*slots, function]
+        self.segment.root = function
+        self.segment.context.slot_values = [*slots, function]
         for index, (name, value) in enumerate(zip(names, slots, strict=True)):
             own = index not in fixed
-            symbol = self.symbols.slot(index, name, value) if self.symbols is not None and own else None
+            symbol = self.segment.symbols.slot(index, name, value) if self.segment.symbols is not None and own else None
             if symbol is not None:
-                self.context.slot_values[index] = symbol
-            elif self._way is not None and own and is_loose(value):
-                self.ledger.loose(index, name, value)
+                self.segment.context.slot_values[index] = symbol
+            elif self.segment.way is not None and own and is_loose(value):
+                self.segment.ledger.loose(index, name, value)
             else:
-                self.ledger.local(index, name, value)
-        root = self.ledger.local(len(slots), function.__name__, function)
-        self.attributes.note_function(root, function, bound=True)
-        return tuple(self.context.slot_values[:-1])
-
-    @property
-    def symbols(self) -> Symbols | None:
-        return self.graph.symbols
+                self.segment.ledger.local(index, name, value)
+        root = self.segment.ledger.local(len(slots), function.__name__, function)
+        self.segment.attributes.note_function(root, function, bound=True)
+        return tuple(self.segment.context.slot_values[:-1])
 
     def run(self) -> Any:
         """Call the function watched. An exception is the program's own if it is `raised`."""
-        if self._way is None:
+        if self.segment.way is None:
             self._beginning = []  # now that the collector rests
         try:
             self._mode.put_on()
-            self.tracer.begin()
+            self.segment.tracer.begin()
             return self._run_watched()
         finally:
             self._mode.take_off()
             with contextlib.suppress(AttributeError):  # a segment that could not be begun has none
-                self.tracer.active = False
+                self.segment.tracer.active = False
 
     def _run_watched(self) -> Any:
         try:
-            self.returned = (self.watcher.run(self.root, [*self.slots], self._given),)
+            self.returned = (self.watcher.run(self.segment.root, [*self.slots], self._given),)
             return self.returned[0]
         except BaseException as error:
             assert error.__traceback__ is not None
@@ -225,15 +216,17 @@ class Recorder(Handlers):
                 self.raised = error
             raise
 
-    def finish(self, result: Any) -> list[Segment]:
+    def finish(self, result: Any) -> list[RecordedSegment]:
         """The recordings of a run that returned."""
         if self.watcher.error is not None:
             self.collapse(self.watcher.error)
             return []
         if not self._over and not self._waiting and not self._known_already:
             try:
-                self.segments.append(Segment(self._way, self._lasting(side_effects.conclude(self, result))))
-                give_back_contents(self.ledger, self.own.originals)
+                self.segments.append(
+                    RecordedSegment(self.segment.way, self._lasting(side_effects.conclude(self.segment, result)))
+                )
+                give_back_contents(self.segment.ledger, self.own.originals)
             except (Drop, RecursionError) as error:
                 drop = error if isinstance(error, Drop) else Drop("rebuild", "a result nested too deep")
                 self._give_up(drop, reason_of(drop, self.watcher.last_probe))
@@ -252,8 +245,8 @@ class Recorder(Handlers):
         guards, which would keep what they name."""
         return Recording(
             name=self.name,
-            origins=[] if bare else self.ledger.origins,
-            state=self.tracer.state,
+            origins=[] if bare else self.segment.ledger.origins,
+            state=self.segment.tracer.state,
             graph=None,
             inputs=[],
             example_inputs=[],
@@ -267,29 +260,19 @@ class Recorder(Handlers):
             acts=False,
             restores=[],
             break_reason=reason,
-            **({} if bare else side_effects.symbolic_part(self)),
+            **({} if bare else side_effects.symbolic_part(self.segment)),
         )
 
     def operations(self) -> int:
         """How many operations the segment that is being recorded has so far."""
-        return self.tracer.operations
+        return self.segment.tracer.operations
 
     def release(self) -> None:
         """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
-        self._let_go()
+        self.segment.release()
         self.slots, self._break = (), None
         self._continued.clear()
-        del self.watcher, self._mode, self._ask, self.prints
-
-    def _let_go(self) -> None:
-        if self.symbols is not None:
-            self.symbols.close()
-            del self.watcher.on_symbol
-        self.ledger.close()
-        self.tracer.release()
-        self.context.release()
-        del self.context, self.graph, self.tracer, self.ledger, self.classes, self.attributes
-        del self.leaves, self.module_calls
+        del self.segment, self.watcher, self._mode, self._ask, self._leaves
 
     # -- breaks
 
@@ -308,24 +291,24 @@ class Recorder(Handlers):
             self.failure = self.failure or fault
         self._over, self._waiting = True, False
         self.segments = []
-        for step in (self._stop_tracing, self._make_plain, lambda: self._give_back(loose=True, inside=True)):
+        for step in (self._stop_tracing, self._make_plain, lambda: give_back(self.segment, loose=True, inside=True)):
             with contextlib.suppress(Exception):  # parts of it may be gone
                 step()
         if self._mode.take_off() or not self._wait_for_mode():
             self.watcher.stop()
 
     def _stop_tracing(self) -> None:
-        self.tracer.active = False
+        self.segment.tracer.active = False
 
     def _end_here(self, drop: Drop) -> None:
         if self._over or self._waiting:
             return
         reason = reason_of(drop, self.watcher.last_probe)
-        self.tracer = self.tracer.abandon()
-        self.tracer.active = False
+        self.segment.tracer = self.segment.tracer.abandon()
+        self.segment.tracer.active = False
         if drop.untrusted:
             self._give_up(drop, reason)
-            self._give_back(loose=True, inside=drop.inside)
+            give_back(self.segment, loose=True, inside=drop.inside)
             self._stop()
             return
         try:
@@ -335,14 +318,14 @@ class Recorder(Handlers):
         except NotResumable as why:
             drop.again = self._break_earlier(drop, why.probe)
             self._give_up(drop, replace(reason, rest=str(why)))
-            self._give_back(loose=True, inside=drop.inside)
+            give_back(self.segment, loose=True, inside=drop.inside)
             if drop.again:
                 self._wait(None, why.calls)
             else:
                 self._stop()
         except (Drop, RecursionError) as why:
             self._give_up(drop, replace(reason, rest=words(why)))
-            self._give_back(loose=True, inside=drop.inside)
+            give_back(self.segment, loose=True, inside=drop.inside)
             self._stop()
 
     def _break_earlier(self, drop: Drop, probe: _native.Probe | None) -> bool:
@@ -368,16 +351,16 @@ class Recorder(Handlers):
         """The segment runs as plain Python under the guards noted so far."""
         self._over = True
         if not self._known_already:
-            made = newborn(self.ledger.origins, self._beginning) is not None
+            made = newborn(self.segment.ledger.origins, self._beginning) is not None
             recording = self.plain_recording(reason, bare=made)
-            self.segments.append(Segment(self._way, recording, drop.transient or made, drop.again))
+            self.segments.append(RecordedSegment(self.segment.way, recording, drop.transient or made, drop.again))
         self._make_plain()
 
     def _wait(self, broken: Break | None, calls: int = 0) -> None:
         """The next segment is to start in the frame so many calls away, behind the instruction where it stands."""
         self._break = broken and broken.emptied(lambda value: is_loose(self.own.original(value)))
         self._waiting, self._over = True, False
-        self.tracer.active = False
+        self.segment.tracer.active = False
         self._mode.take_off()
         self.watcher.pend(calls)
         self._let_die()
@@ -403,40 +386,42 @@ class Recorder(Handlers):
 
     def _let_die(self) -> None:
         """The program may look whether what it has given up is gone."""
-        self.slots, self.context.slot_values = (), []
-        self.attributes.let_go()
+        self.slots, self.segment.context.slot_values = (), []
+        self.segment.attributes.let_go()
         with contextlib.suppress(RuntimeError):  # in use: then it is closed with the next segment
-            self.ledger.close()
+            self.segment.ledger.close()
 
     def _suspend(self, reason: BreakReason | None, *, inside: bool) -> None:
         """End the segment before the instruction at which it breaks; the next one is to start behind it."""
-        if self.tracer.last_effect == self.watcher.events:
+        if self.segment.tracer.last_effect == self.watcher.events:
             raise NotResumable("the instruction has changed something already")
         with torch._C.DisableTorchFunction():
             here = break_here(self.watcher, inside=inside)
             if reason is not None and reason.id in _LOOK_AT_CALLERS and len(here.frames) > 1:
                 raise NotResumable("the frames of its callers would not be there")
             if not self._known_already:
-                recording = self._lasting(side_effects.conclude_at(self, here))
+                recording = self._lasting(
+                    side_effects.conclude_at(self.segment, here, self.held(), self.known_function)
+                )
                 if reason is not None and not self._goes_on_in_a_loop(reason):
                     recording.break_reason = reason
-                self.segments.append(Segment(self._way, recording))
-            self._give_back(loose=True, inside=inside)
+                self.segments.append(RecordedSegment(self.segment.way, recording))
+            give_back(self.segment, loose=True, inside=inside)
         self._make_plain()
         self._wait(here)
         if reason is not None and reason.id == "let-go":
-            self.ledger.close()
+            self.segment.ledger.close()
 
     def _make_plain(self) -> None:
         """What runs from here on finds the numbers that the program has put there."""
-        if self.symbols is not None:
-            self.symbols.close()
+        if self.segment.symbols is not None:
+            self.segment.symbols.close()
 
     def _goes_on_in_a_loop(self, reason: BreakReason) -> bool:
         """Is this the next round of a loop with a break in it? Its iterator is outside now; that is no new break."""
         probe = self.watcher.last_probe
         assert probe is not None
-        return self._way is not None and reason.id == "outside-iterator" and probe.kind == _native.NEXT
+        return self.segment.way is not None and reason.id == "outside-iterator" and probe.kind == _native.NEXT
 
     def resume(self, probe: Any) -> bool:
         """The instruction has run natively and the program goes on: a new segment. True: not yet."""
@@ -458,7 +443,7 @@ class Recorder(Handlers):
         return False
 
     def _start_segment(self, there: Arrival, state: tuple[Any, ...]) -> None:
-        known, changing, symbols, self._expects, full = self._ask(
+        known, changing, symbols, expects, full = self._ask(
             self.segments, there.way, (*there.slots, there.functions[0]), state
         )
         if full:
@@ -470,11 +455,11 @@ class Recorder(Handlers):
         carried = {id(self.own.original(value)) for value in before}
         made = {id(new) for old, new in zip(there.slots, slots, strict=True) if id(old) not in carried}
         self._changing = self._hopeless | made
-        self._let_go()
-        former, self.watcher = self.watcher, self._new_watcher()
-        former.hand_over(self.watcher)
-        self._begin(state, None if known else symbols)
-        self._way, self._known_already, self._waiting = there.way, known, False
+        root_code = self.segment.root_code
+        self.segment.release()
+        self._begin(there.way, state, None if known else symbols, expects)
+        self.segment.root_code = root_code
+        self._known_already, self._waiting = known, False
         self._repeated = self._repeated + 1 if known else 0
         self._continued = {id(a): (b, a) for a, b in zip(there.originals, there.functions, strict=True)}
         fixed = frozenset(index for index, (_, place) in enumerate(there.places) if place < 0)
@@ -484,11 +469,11 @@ class Recorder(Handlers):
                 self.watcher.put(calls, place, noted[index])
         self._break = None
         for inner in there.functions[1:]:
-            origin = self.ledger.find(inner)
+            origin = self.segment.ledger.find(inner)
             assert origin is not None
-            self.attributes.note_function(origin, inner, bound=True)
+            self.segment.attributes.note_function(origin, inner, bound=True)
         self._mode.put_on()
-        self.tracer.begin()
+        self.segment.tracer.begin()
 
     def _make_distinct(self, there: Arrival) -> tuple[Any, ...]:
         """Numbers and texts in the frames become objects of their own."""
@@ -503,17 +488,21 @@ class Recorder(Handlers):
         """A loose value is about to matter: its value is guarded; or, where that would not hold for long (it has just
         come from Python, or was seen to change), Python makes one more step.
         """
-        self.ledger.place = probe
-        if self.symbols is not None and (type(value) not in LOOSE_TYPES or self.symbols.was_symbol(value)):
-            self._use_symbol(probe, value)
+        self.segment.ledger.place = probe
+        if self.segment.symbols is not None and (
+            type(value) not in LOOSE_TYPES or self.segment.symbols.was_symbol(value)
+        ):
+            use_symbol(self.segment, probe, value)
             return
         if probe.arg == "returned" and probe.kind == _native.PACK and self._in_root(probe):
             return  # it is part of the result
-        if self.tracer.is_scalar(value):
-            self._use_scalar(probe, value)
+        if self.segment.tracer.is_scalar(value):
+            use_scalar(self.segment, probe, value)
             return
-        noted = self.ledger.changed_at == self.watcher.events  # then the change counts as made: it is too late to break
-        waits = id(value) in self._hopeless or not self._works_on_tensors(probe)
+        noted = (
+            self.segment.ledger.changed_at == self.watcher.events
+        )  # then the change counts as made: it is too late to break
+        waits = id(value) in self._hopeless or not works_on_tensors(self.segment, probe)
         if id(value) in self._changing and waits and not noted:
             try:
                 self._suspend(None, inside=False)
@@ -521,153 +510,20 @@ class Recorder(Handlers):
                 pass
             else:
                 return
-        self.ledger.settle(value)
-        self._give_back()
-
-    def _use_symbol(self, probe: Any, value: Any) -> None:
-        """A symbolic number, or a container of some, is an operand."""
-        assert self.symbols is not None
-        operands = self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
-        if probe.kind == _native.IS and all(issubclass(type(operand), (int, float)) for operand in operands):
-            self._compare_identities(operands)
-        elif symbolic_uses.left_looks_at_right(probe, operands):
-            place = len(self.watcher.frames()[0][-1][5]) + probe.depth - probe.span
-            self.watcher.put(0, place, self.symbols.stand_in(operands[0]))
-            self.symbols.keep(value)
-        elif symbolic_uses.reads(self.watcher, probe, operands, value):
-            self.symbols.specialise_in(value)
-        else:
-            self.symbols.keep(value)
-
-    def _compare_identities(self, operands: list[Any]) -> None:
-        """`is` tells one small int from another by its value: the program must find the objects that it would have."""
-        assert self.symbols is not None
-        for operand in operands:
-            if self.symbols.find(operand) is not None:
-                self.symbols.specialise_in(operand)
-                self.own.stands_for(operand, operand + 0)
-            elif self.ledger.find_loose(operand) is not None:
-                self.ledger.settle(operand)
-        self._give_back()
-
-    def instead(self, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
-        if self.symbols is None:
-            return None
-        symbolic_uses.refuse_unheard_calls(func, args)
-        found = symbolic_uses.replacement(func, args) if probe is not None and not kwnames else None
-        if found in ("root", "smaller", "larger") and not self.symbols.computes(found, args):
-            found = None
-        if found is None and not symbolic_uses.passes(func, args):
-            self.symbols.specialise_in(
-                [number for value in (func, *args) for number in symbolic_uses.hidden_numbers(value)]
-            )
-            self.symbols.specialise_in(args if probe is None else ())
-        if found == "length":
-            return self._length
-        return getattr(self.symbols, found) if isinstance(found, str) else found
-
-    def _length(self, tensor: torch.Tensor) -> Any:
-        """`len(tensor)`."""
-        with torch._C.DisableTorchFunction():
-            try:
-                return self.tracer.size_of(tensor, 0)
-            except Exception as error:  # the program has called us: it must not see that
-                self.failed_inside(error)
-            return len(tensor)
-
-    def may_be_given_up(self, value: Any) -> bool:
-        """Is it one that the segment was given by the frames, and that no variable of theirs has any more?"""
-        origin = self.ledger.find(value) if self._way is not None else None
-        if origin is None or origin.edge is not Edge.LOCAL:
-            return False
-        return not any(value is kept for entry in self.watcher.frames()[0] for kept in entry[5])
+        self.segment.ledger.settle(value)
+        give_back(self.segment)
 
     def held(self) -> Iterator[Any]:
         """What the frames' variables hold and nobody else may: made inside, or by Python at an earlier break."""
         for entry in self.watcher.frames()[0]:
             for value in entry[5]:
-                if id(value) not in self._callers and (self._way is not None or self.ledger.find(value) is None):
+                if id(value) not in self._callers and (
+                    self.segment.way is not None or self.segment.ledger.find(value) is None
+                ):
                     yield value
 
     def _in_root(self, probe: Any) -> bool:
-        return probe.code is self.root_code and len(self.watcher.frames()[0]) == 1
-
-    def _give_back(self, *, loose: bool = False, inside: bool = False) -> None:
-        """The frames get back the numbers and texts that were theirs; with `loose`, those too that nothing depends on
-        yet. (`inside`: what lies on the stack is in use.)
-        """
-        if not self.own.originals:
-            return
-        if loose:
-            give_back_contents(self.ledger, self.own.originals)
-        entries, _ = self.watcher.frames()
-        for calls, entry in enumerate(reversed(entries)):
-            values, probe = list(entry[5]), entry[-1]
-            if calls == 0 and not inside and probe is not None:
-                values += self.watcher.stack(0, probe.depth)
-            for place, value in enumerate(values):
-                settled = type(value) in LOOSE_TYPES and self.ledger.find_loose(value) is None
-                if id(value) in self.own.originals and (loose or settled):
-                    self.watcher.put(calls, place, self.own.original(value))
-
-    def _use_scalar(self, probe: Any, value: Any) -> None:
-        """A number that a node of the graph computes: tensor operations take it as such, Python has to wait for it."""
-        if self._is_tensor_operation(probe):
-            self.watcher.loosen(value)
-        else:
-            self.drop(Drop("tensor-item", "tensor.item()"))
-
-    def _works_on_tensors(self, probe: Any) -> bool:
-        """A tensor operation makes a graph, if the value is guarded."""
-        return any(map(is_tensor, self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]))
-
-    def _is_tensor_operation(self, probe: Any) -> bool:
-        """Does the instruction do nothing but what the tensor mode sees?"""
-        operands = self.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
-        if probe.kind in (_native.BINARY, _native.COMPARE):
-            return any(map(is_tensor, operands))
-        if probe.kind in (_native.SUBSCR, _native.STORE_SUBSCR):
-            return is_tensor(operands[probe.kind == _native.STORE_SUBSCR])
-        if probe.kind != _native.CALL or not any(map(is_tensor, operands)):
-            return False
-        func = operands[0] if operands[0] is not _native.MISSING else operands[1]
-        if issubclass(type(func), types.MethodDescriptorType):
-            return issubclass(torch.Tensor, func.__objclass__) and func.__objclass__ is not object
-        if not issubclass(type(func), types.BuiltinFunctionType):
-            return False
-        return is_tensor(func.__self__) or func.__self__ is torch._C._nn or getattr(torch, func.__name__, None) is func
-
-    def look_anew(self) -> None:
-        """The handlers are told of what they were told of before, too."""
-        self.watcher.look_anew()
-        self.module_calls = ModuleCalls(self)
-
-    def depend_on(self, tensor: Any) -> None:
-        if is_tensor(tensor):
-            with torch._C.DisableTorchFunction():
-                self.tracer.lookup(tensor)
-
-    def fix_sizes(self, why: str) -> None:
-        """What comes cannot be followed for other sizes than those at hand."""
-        if self.symbols is not None:
-            self.symbols.abandon(why)
-
-    def captures_scalars(self) -> bool:
-        return self._settings.capture_scalar_outputs
-
-    def has_written(self) -> bool:
-        return bool(self.ledger.changes) or self.tracer.mutates
-
-    def print_later(self, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> bool:
-        """With `reorder_print`, texts and numbers are printed where the segment ends; the order of lines stays."""
-        count = len(args) - len(kwnames)
-        keywords = dict(zip(kwnames, args[count:], strict=True))
-        plain = {*map(type, args)} <= {str, int, float, bool, type(None)} and keywords.keys() <= {"sep", "end"}
-        loose = any(self.ledger.find_loose(arg) is not None or self.tracer.is_scalar(arg) for arg in args)
-        if plain and not loose and self._settings.reorder_print:
-            self.prints.append((args[:count], keywords))
-            return True
-        return False
+        return probe.code is self.segment.root_code and len(self.watcher.frames()[0]) == 1
 
     def known_function(self, function: types.FunctionType) -> types.FunctionType:
         """A function with the same closure that the segment knows. To it the frames that it started with are those of
@@ -690,21 +546,21 @@ class Recorder(Handlers):
     def enter(self, function: types.FunctionType) -> None:
         """A function's frame starts for the first time in this recording."""
         self.frames.append(function.__code__)
-        if function is self.root:
+        if function is self.segment.root:
             return
         if marked_functions.is_marked(function):
             self._marked.append(function)
             self.watcher.take_whole(function)
-        origin = self.ledger.find(function)
+        origin = self.segment.ledger.find(function)
         if origin is None:
             if self.watcher.fresh(function) or function.__code__ is SPREAD:
-                self.attributes.note_made_function(function)
-                if self.symbols is not None:  # the frame has its arguments already
-                    self.symbols.specialise_in((function.__defaults__, function.__kwdefaults__))
+                self.segment.attributes.note_made_function(function)
+                if self.segment.symbols is not None:  # the frame has its arguments already
+                    self.segment.symbols.specialise_in((function.__defaults__, function.__kwdefaults__))
                 return
-            origin = self.classes.place_of_special(function)
+            origin = self.segment.classes.place_of_special(function)
         if origin is not None:
-            self.attributes.note_function(origin, function)
+            self.segment.attributes.note_function(origin, function)
         else:
             self.failed_inside(Drop("unknown-function", function.__qualname__))
 
@@ -717,16 +573,16 @@ class Recorder(Handlers):
                 self.failed_inside(marked)
             return marked is not None
         if function.__code__ is GETATTR:
-            self.attributes.read_registered(slots[0], slots[1])
+            self.segment.attributes.read_registered(slots[0], slots[1])
             return True
-        return self.module_calls.note(slots[0])
+        return module_calls.note(self.segment, slots[0])
 
     def leaf(self, payload: str | None, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
         if payload is None:
-            return marked_functions.call(self, function, slots)
+            return marked_functions.call(self.segment, function, slots)
         if payload in ("transform", "apply"):
-            return leaf_interiors.Interiors(self).call(payload, function, slots)
-        return self.leaves.call(payload, function, slots)
+            return leaf_interiors.Interiors(self.segment).call(payload, function, slots)
+        return self._leaves.call(payload, function, slots)
 
     def blind(self, code: types.CodeType, reason: str | None) -> None:
         asked_for = user_hints.break_of(code)
@@ -738,7 +594,7 @@ class Recorder(Handlers):
     def foreign(self, code: types.CodeType) -> None:
         """A frame of the program's starts inside of an operation: nobody sees what it reads. The body of an operator
         of its own is run by every replay, and may read what it likes."""
-        if self.tracer.in_operator:
+        if self.segment.tracer.in_operator:
             return
         self.failed_inside(Drop("foreign-frame", code.co_qualname))
 

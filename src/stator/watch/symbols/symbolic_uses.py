@@ -23,9 +23,9 @@ import torch
 from ... import _native
 from ...support.guard_readers import VALUE_TYPES, container_kind, is_open
 from ..graph_break import Drop
-from ..models.calls import bound_parts, rule_for
+from ..models.calls import rule_for
+from ..models.reads import C_DESCRIPTORS, bound_parts
 from ..models.rules import (
-    C_DESCRIPTORS,
     advance,
     answer_overrides,
     calls_back,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -19,15 +19,15 @@ from ..._native import Family, Known
 from ...recording import Edge, Fact
 from ...support.graph_leaves import TENSOR, Applied, CustomFunction, Structure, Transform
 from ..graph_break import Drop
+from ..models.reads import consult_deep
 from ..models.treatments import Treatment, name_of
 from ..objects.constants import is_constant
 from ..objects.fingerprints import fingerprint, is_tensor
+from ..objects.run_context import RunContext
+from ..segment import Segment
 from ..symbols.symbolic_numbers import Symbols
 from .nodes import Nodes
 from .tensor_mode import Step, Tracer
-
-if TYPE_CHECKING:
-    from ..observe.recorder import Recorder
 
 
 class _Body(Nodes):
@@ -40,8 +40,8 @@ class _Body(Nodes):
 class Inner(Tracer):
     """The tensors and nodes inside of a leaf. Tensors from outside of it are captured: inputs of its graph."""
 
-    def __init__(self, recorder: Recorder, outer: Tracer) -> None:
-        super().__init__(recorder.context, outer.state, _Body(), inside=True)
+    def __init__(self, context: RunContext, outer: Tracer) -> None:
+        super().__init__(context, outer.state, _Body(), inside=True)
         self.outer = outer
         self.captured: list[fx.Node] = []  # in the graph outside
         self._alive: list[Any] = []
@@ -105,8 +105,8 @@ class Inner(Tracer):
 
 
 class Interiors:
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, s: Segment) -> None:
+        self._segment = s
 
     def call(self, payload: str, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
         return getattr(self, payload)(function, slots)
@@ -117,14 +117,14 @@ class Interiors:
             with torch._C.DisableTorchFunction():
                 return step(*args)
         except Exception as error:
-            self._recorder.failed_inside(error)
+            self._segment.fail(error)
             return None
 
     # -- transforms
 
     def transform(self, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
-        recorder, watcher = self._recorder, self._recorder.watcher
-        outer = recorder.tracer
+        s, watcher = self._segment, self._segment.watcher
+        outer = s.tracer
         in_closure = "func" in function.__code__.co_freevars
         applied = Applied(function, in_closure)
         func = _variable(function, "func") if in_closure else slots[0]
@@ -132,31 +132,31 @@ class Interiors:
         ready = self._attempt(self._take, function, given) if outer.active else None
         if ready is None:
             return applied.call(func, given, watcher.call_leaf)
-        quiet = recorder.tracer = Inner(recorder, outer)  # what torch's own code does inside is no part of any graph
-        call = _Call(recorder, quiet, func)
+        quiet = s.tracer = Inner(s.context, outer)  # what torch's own code does inside is no part of any graph
+        call = _Call(s, quiet, func)
         try:
             result = applied.call(call, given, watcher.call_leaf)
         finally:
-            if recorder.tracer is quiet:
-                recorder.tracer = outer
-        if outer.active and recorder.tracer is outer and call.body is not None:
+            if s.tracer is quiet:
+                s.tracer = outer
+        if outer.active and s.tracer is outer and call.body is not None:
             self._attempt(self._record, applied, ready, call, result)
         return result
 
     def _take(self, function: types.FunctionType, given: tuple[Any, ...]) -> tuple[Structure, list[tuple[Any, Known]]]:
         """What a transform is given: constants, and tensors, in containers."""
-        recorder = self._recorder
-        recorder.enter(function)
+        s = self._segment
+        s.enter(function)
         self._read_closure(function)
-        recorder.fix_sizes("a function transform")
+        s.fix_sizes("a function transform")
         for value in given:
-            recorder.consult_deep(value)
+            consult_deep(s, value)
         flat, spec = pytree.tree_flatten(given)
         operands: list[tuple[Any, Known]] = []
         leaves: list[Any] = []
         for leaf in flat:
             if is_tensor(leaf):
-                operands.append((leaf, recorder.tracer.lookup(leaf)))
+                operands.append((leaf, s.tracer.lookup(leaf)))
                 leaves.append(TENSOR)
             elif is_constant(leaf):
                 leaves.append(leaf)
@@ -165,7 +165,7 @@ class Interiors:
         return Structure(spec, tuple(leaves)), operands
 
     def _read_closure(self, function: types.FunctionType) -> None:
-        ledger = self._recorder.ledger
+        ledger = self._segment.ledger
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             origin = ledger.find(cell)
             if origin is not None:
@@ -174,7 +174,7 @@ class Interiors:
                 raise Drop("functorch", f"a transform with a {type(cell.cell_contents).__qualname__} as {name}")
 
     def _record(self, applied: Applied, ready: tuple[Structure, list[Any]], call: _Call, result: Any) -> None:
-        outer: Tracer = self._recorder.tracer
+        outer: Tracer = self._segment.tracer
         given, operands = ready
         flat = pytree.tree_leaves(result)
         if not all(is_tensor(leaf) or is_constant(leaf) for leaf in flat):
@@ -193,40 +193,40 @@ class Interiors:
     def apply(self, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
         """`torch.autograd.Function.apply`."""
         cls, args, kwargs = slots
-        recorder, watcher = self._recorder, self._recorder.watcher
-        outer = recorder.tracer
+        s, watcher = self._segment, self._segment.watcher
+        outer = s.tracer
         ready = self._attempt(self._take_call, function, cls, args, kwargs) if outer.active else None
         if ready is None:
             return watcher.call_leaf(function, (cls, *args), kwargs)
-        inner = Inner(recorder, outer)
+        inner = Inner(s.context, outer)
         inner.expected, inner.answers, inner.active = (False, *outer.expected[1:]), None, True
-        recorder.tracer, watcher.interior = inner, True
+        s.tracer, watcher.interior = inner, True
         try:
-            with recorder.ledger.seal(cls.__qualname__):
+            with s.ledger.seal(cls.__qualname__):
                 result = watcher.call_leaf(function, (cls, *args), kwargs)
         finally:
             watcher.interior = False
-            if recorder.tracer is inner:
-                recorder.tracer = outer
-        if outer.active and recorder.tracer is outer:
+            if s.tracer is inner:
+                s.tracer = outer
+        if outer.active and s.tracer is outer:
             self._attempt(self._record_call, cls, args, ready, result)
         return result
 
     def _take_call(
         self, function: types.FunctionType, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[tuple[Any, Known]]]:
-        recorder = self._recorder
+        s = self._segment
         if torch._C._are_functorch_transforms_active():
             raise Drop("autograd-function", f"{cls.__qualname__}, inside of a function transform")
         self._prepare_for_changes(cls)
         for name in ("forward", "setup_context"):
-            recorder.attributes.read(cls, name)
-        recorder.enter(function)
-        recorder.fix_sizes("an autograd function")
+            s.attributes.read(cls, name)
+        s.enter(function)
+        s.fix_sizes("an autograd function")
         for value in (*args, *kwargs.values()):
-            recorder.consult_deep(value)
+            consult_deep(s, value)
         operands: list[tuple[Any, Known]] = []
-        argument = recorder.tracer.argument
+        argument = s.tracer.argument
         for value in kwargs.values():
             self._refuse_copies(cls, value)
         positional = tuple([None if self._is_itself(cls, value) else argument(value, operands) for value in args])
@@ -234,9 +234,9 @@ class Interiors:
 
     def _is_itself(self, cls: Any, value: Any) -> bool:
         """Is it given as the object that it is, from outside?"""
-        origin = self._recorder.ledger.find(value)
+        origin = self._segment.ledger.find(value)
         if origin is not None and not is_tensor(value) and not is_constant(value) and type(value) is not tuple:
-            self._recorder.ledger.require(origin, Fact.IS, value)
+            self._segment.ledger.require(origin, Fact.IS, value)
             return True
         if type(value) is not torch.Size:
             self._refuse_copies(cls, value)
@@ -249,7 +249,7 @@ class Interiors:
             for item in value:
                 self._refuse_copies(cls, item)
         elif is_tensor(value):
-            if vars(value) and self._recorder.ledger.find(value) is None:
+            if vars(value) and self._segment.ledger.find(value) is None:
                 raise Drop("autograd-function", f"{cls.__qualname__}, given a tensor with attributes of its own")
         elif not is_constant(value):
             raise Drop("autograd-function", f"{cls.__qualname__}, given a {type(value).__qualname__}")
@@ -257,16 +257,16 @@ class Interiors:
     def _prepare_for_changes(self, cls: Any) -> None:
         """Its forward runs in every call, before the effects: what the segment has changed so far is as it was then, so
         whoever looks at that must be noticed, and what was noted before is noted once more."""
-        changes = self._recorder.ledger.changes.values()
+        changes = self._segment.ledger.changes.values()
         if any(change.kind == "class" for change in changes):
             raise Drop("autograd-function", f"{cls.__qualname__}, behind changes of classes")
         if changes:
-            self._recorder.look_anew()
+            self._segment.look_anew()
 
     def _record_call(
         self, cls: Any, given: Any, ready: tuple[Any, dict[str, Any], list[tuple[Any, Known]]], result: Any
     ) -> None:
-        outer: Tracer = self._recorder.tracer
+        outer: Tracer = self._segment.tracer
         args, kwargs, operands = ready
         for part in result if type(result) is tuple else (result,):
             if not is_tensor(part) and not is_constant(part):
@@ -284,19 +284,19 @@ class Interiors:
 class _Call:
     """The program's function as a transform calls it: watched, with a graph of its own."""
 
-    def __init__(self, recorder: Recorder, quiet: Inner, func: Callable[..., Any]) -> None:
-        self._recorder, self._quiet, self._func = recorder, quiet, func
+    def __init__(self, s: Segment, quiet: Inner, func: Callable[..., Any]) -> None:
+        self._segment, self._quiet, self._func = s, quiet, func
         self.body: tuple[fx.GraphModule, Structure] | None = None
         self.captured: list[fx.Node] = []
         self._calls = 0
         self.__name__ = getattr(func, "__name__", "function")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        recorder, func = self._recorder, self._func
-        if recorder.tracer is not self._quiet:
+        s, func = self._segment, self._func
+        if s.tracer is not self._quiet:
             return func(*args, **kwargs)
         try:
-            inner = Inner(recorder, self._quiet.outer)
+            inner = Inner(s.context, self._quiet.outer)
             self._calls += 1
             if self._calls > 1:
                 raise Drop("functorch", "a transform that calls its function more than once")
@@ -304,24 +304,24 @@ class _Call:
                 for leaf in pytree.tree_leaves((args, kwargs)):
                     if is_tensor(leaf):
                         inner.take(leaf)
-            func = recorder.call(None, func, (*args, *kwargs.values()), tuple(kwargs)) or func
+            func = s.table.call(s, None, func, (*args, *kwargs.values()), tuple(kwargs)) or func
             inner.begin()
         except Exception as error:
-            recorder.failed_inside(error)
+            s.fail(error)
             return self._func(*args, **kwargs)
-        recorder.tracer = inner
+        s.tracer = inner
         try:
-            result = recorder.watcher.call_watched(func, args, kwargs)
+            result = s.watcher.call_watched(func, args, kwargs)
         finally:
-            if recorder.tracer is inner:
-                recorder.tracer = self._quiet
+            if s.tracer is inner:
+                s.tracer = self._quiet
         if inner.active:
             inner.active = False
             try:
                 with torch._C.DisableTorchFunction():
                     self.body, self.captured = inner.body(result), inner.captured
             except Exception as error:
-                recorder.failed_inside(error)
+                s.fail(error)
         return result
 
 

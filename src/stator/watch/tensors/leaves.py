@@ -8,7 +8,7 @@ for graphs; a region is a mark on the nodes in it.
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.amp.autocast_mode
 import torch.autograd.grad_mode
@@ -16,45 +16,43 @@ from torch import fx
 
 from ...recording import Fact
 from ..graph_break import Drop
-
-if TYPE_CHECKING:
-    from ..observe.recorder import Recorder
+from ..segment import Segment
 
 
 class Leaves:
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, s: Segment) -> None:
+        self._segment = s
         self._entered: dict[int, list[fx.Node]] = {}
 
     def call(self, payload: str, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
         """Run the function; on success record its node. A failure to record ends the recording only."""
-        recorder = self._recorder
+        s = self._segment
         try:
-            recorder.enter(function)
+            s.enter(function)
         except Exception as error:
-            recorder.failed_inside(error)
+            s.fail(error)
         code = function.__code__
         positional = slots[: code.co_argcount]
         rest = slots[code.co_argcount] if code.co_flags & 0x04 else ()
-        result = recorder.watcher.call_leaf(function, (*positional, *rest), {})
-        if recorder.tracer.active:
+        result = s.watcher.call_leaf(function, (*positional, *rest), {})
+        if s.tracer.active:
             try:
                 getattr(self, payload)(*slots)
-                recorder.tracer.expect_state()
+                s.tracer.expect_state()
             except Exception as error:
-                recorder.failed_inside(error)
+                s.fail(error)
             except BaseException as error:  # the function has run: it must be seen to have returned
-                recorder.watcher.interrupt(error)
+                s.watcher.interrupt(error)
         return result
 
     def _known_manager(self, manager: Any) -> None:
-        if self._recorder.ledger.find(manager) is not None:
+        if self._segment.ledger.find(manager) is not None:
             raise Drop("unguardable", "a context manager made outside is entered")
 
     def enter_inference_mode(self, manager: Any) -> None:
         self._known_manager(manager)
         target = torch.autograd.grad_mode._enter_inference_mode
-        node = self._recorder.tracer.leaf(target, (manager.mode,), "enter_inference_mode")
+        node = self._segment.tracer.leaf(target, (manager.mode,), "enter_inference_mode")
         self._entered.setdefault(id(manager), []).append(node)
 
     def exit_inference_mode(self, manager: Any, *exception: Any) -> None:
@@ -63,7 +61,7 @@ class Leaves:
     def enter_autocast(self, manager: Any) -> None:
         self._known_manager(manager)
         values = (manager.device, manager.fast_dtype, manager._enabled, manager._cache_enabled)
-        node = self._recorder.tracer.leaf(torch.amp.autocast_mode._enter_autocast, values, "enter_autocast")
+        node = self._segment.tracer.leaf(torch.amp.autocast_mode._enter_autocast, values, "enter_autocast")
         self._entered.setdefault(id(manager), []).append(node)
 
     def exit_autocast(self, manager: Any, *exception: Any) -> None:
@@ -71,16 +69,16 @@ class Leaves:
 
     def enter_region(self, context_fn: Any) -> None:
         """A checkpointed call begins; `context_fn` says what is to be kept of it."""
-        origin = self._recorder.ledger.find(context_fn)
+        origin = self._segment.ledger.find(context_fn)
         if origin is not None:
-            self._recorder.ledger.check(origin, Fact.IS, context_fn)
-        self._recorder.tracer.regions.enter(context_fn)
+            self._segment.ledger.check(origin, Fact.IS, context_fn)
+        self._segment.tracer.regions.enter(context_fn)
 
     def leave_region(self) -> None:
-        self._recorder.tracer.regions.leave()
+        self._segment.tracer.regions.leave()
 
     def _leave(self, manager: Any, target: Any, name: str) -> None:
         entered = self._entered.get(id(manager))
         if not entered:
             raise Drop("state-changed", f"{name} without its entry")
-        self._recorder.tracer.leaf(target, (entered.pop(),), name)
+        self._segment.tracer.leaf(target, (entered.pop(),), name)

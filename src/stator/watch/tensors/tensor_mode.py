@@ -97,6 +97,10 @@ class TensorMode(_native.Mode, TorchFunctionMode):
         places = range(_C._len_torch_function_stack())
         return next((place for place in reversed(places) if _C._get_function_stack_at(place) is self), None)
 
+    def follow(self, segment: Any) -> None:
+        """From here on operations go to the tracer of this segment."""
+        _native.Mode.__init__(self, segment)
+
     def put_on(self) -> None:
         if self._place() is None:
             _C._push_on_torch_function_stack(self)

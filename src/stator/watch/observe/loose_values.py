@@ -1,0 +1,122 @@
+"""Values that may be others in the next call: symbolic numbers, numbers and texts behind a break, numbers of the graph.
+
+Enters: an instruction or a call that is about to use one. Leaves: it stays what it is, or it is guarded by its value.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+import torch
+
+from ... import _native
+from ..graph_break import Drop
+from ..objects.fingerprints import is_tensor
+from ..objects.ledger import give_back_contents
+from ..objects.own_objects import LOOSE_TYPES
+from ..segment import Segment
+from ..symbols import symbolic_uses
+
+
+def use_symbol(s: Segment, probe: Any, value: Any) -> None:
+    """A symbolic number, or a container of some, is an operand."""
+    assert s.symbols is not None
+    operands = s.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
+    if probe.kind == _native.IS and all(issubclass(type(operand), (int, float)) for operand in operands):
+        _compare_identities(s, operands)
+    elif symbolic_uses.left_looks_at_right(probe, operands):
+        place = len(s.watcher.frames()[0][-1][5]) + probe.depth - probe.span
+        s.watcher.put(0, place, s.symbols.stand_in(operands[0]))
+        s.symbols.keep(value)
+    elif symbolic_uses.reads(s.watcher, probe, operands, value):
+        s.symbols.specialise_in(value)
+    else:
+        s.symbols.keep(value)
+
+
+def _compare_identities(s: Segment, operands: list[Any]) -> None:
+    """`is` tells one small int from another by its value: the program must find the objects that it would have."""
+    assert s.symbols is not None
+    for operand in operands:
+        if s.symbols.find(operand) is not None:
+            s.symbols.specialise_in(operand)
+            s.own.stands_for(operand, operand + 0)
+        elif s.ledger.find_loose(operand) is not None:
+            s.ledger.settle(operand)
+    give_back(s)
+
+
+def replacement_for_numbers(s: Segment, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
+    if s.symbols is None:
+        return None
+    symbolic_uses.refuse_unheard_calls(func, args)
+    found = symbolic_uses.replacement(func, args) if probe is not None and not kwnames else None
+    if found in ("root", "smaller", "larger") and not s.symbols.computes(found, args):
+        found = None
+    if found is None and not symbolic_uses.passes(func, args):
+        s.symbols.specialise_in([number for value in (func, *args) for number in symbolic_uses.hidden_numbers(value)])
+        s.symbols.specialise_in(args if probe is None else ())
+    if found == "length":
+        return functools.partial(_length, s)
+    return getattr(s.symbols, found) if isinstance(found, str) else found
+
+
+def _length(s: Segment, tensor: torch.Tensor) -> Any:
+    """`len(tensor)`."""
+    with torch._C.DisableTorchFunction():
+        try:
+            return s.tracer.size_of(tensor, 0)
+        except Exception as error:  # the program has called us: it must not see that
+            s.fail(error)
+        return len(tensor)
+
+
+def give_back(s: Segment, *, loose: bool = False, inside: bool = False) -> None:
+    """The frames get back the numbers and texts that were theirs; with `loose`, those too that nothing depends on
+    yet. (`inside`: what lies on the stack is in use.)
+    """
+    if not s.own.originals:
+        return
+    if loose:
+        give_back_contents(s.ledger, s.own.originals)
+    entries, _ = s.watcher.frames()
+    for calls, entry in enumerate(reversed(entries)):
+        values, probe = list(entry[5]), entry[-1]
+        if calls == 0 and not inside and probe is not None:
+            values += s.watcher.stack(0, probe.depth)
+        for place, value in enumerate(values):
+            settled = type(value) in LOOSE_TYPES and s.ledger.find_loose(value) is None
+            if id(value) in s.own.originals and (loose or settled):
+                s.watcher.put(calls, place, s.own.original(value))
+
+
+def use_scalar(s: Segment, probe: Any, value: Any) -> None:
+    """A number that a node of the graph computes: tensor operations take it as such, Python has to wait for it."""
+    if _is_tensor_operation(s, probe):
+        s.watcher.loosen(value)
+    else:
+        s.drop(Drop("tensor-item", "tensor.item()"))
+
+
+def works_on_tensors(s: Segment, probe: Any) -> bool:
+    """A tensor operation makes a graph, if the value is guarded."""
+    return any(map(is_tensor, s.watcher.stack(0, probe.depth)[probe.depth - probe.span :]))
+
+
+def _is_tensor_operation(s: Segment, probe: Any) -> bool:
+    """Does the instruction do nothing but what the tensor mode sees?"""
+    operands = s.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
+    if probe.kind in (_native.BINARY, _native.COMPARE):
+        return any(map(is_tensor, operands))
+    if probe.kind in (_native.SUBSCR, _native.STORE_SUBSCR):
+        return is_tensor(operands[probe.kind == _native.STORE_SUBSCR])
+    if probe.kind != _native.CALL or not any(map(is_tensor, operands)):
+        return False
+    func = operands[0] if operands[0] is not _native.MISSING else operands[1]
+    if issubclass(type(func), types.MethodDescriptorType):
+        return issubclass(torch.Tensor, func.__objclass__) and func.__objclass__ is not object
+    if not issubclass(type(func), types.BuiltinFunctionType):
+        return False
+    return is_tensor(func.__self__) or func.__self__ is torch._C._nn or getattr(torch, func.__name__, None) is func
