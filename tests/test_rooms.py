@@ -151,7 +151,8 @@ FROM_C = {"codeinfo.c": {"stator.watch.bytecode.instrument"}}
 def test_c_code_imports_what_is_declared() -> None:
     found: dict[str, set[str]] = {}
     for path in sorted((SOURCE / "_native").glob("*.[ch]")):
-        for name in re.findall(r'PyImport_Import\w*\(\s*"(stator[\w.]*)"', path.read_text()):
+        text = path.read_text()
+        for name in re.findall(r'PyImport_Import\w*\(\s*"(stator[\w.]*)"', text):
             found.setdefault(path.name, set()).add(name)
         assert not re.search(r"PyImport_Import\w*\((?!\s*\")", path.read_text()), (
             f"{path.name} imports by a computed name"

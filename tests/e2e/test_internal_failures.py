@@ -13,7 +13,7 @@ from harness import rand
 import stator
 from stator import _native
 from stator.replay import emit, guards
-from stator.watch.finish import side_effects
+from stator.watch.finish import conclude
 from stator.watch.objects import attributes, ledger
 from stator.watch.observe import handlers, recorder
 from stator.watch.tensors import leaves, tensor_mode
@@ -45,7 +45,7 @@ FAULTS = {
     "before an operation": (tensor_mode.Tracer, "_input"),
     "after an operation": (tensor_mode.Tracer, "_register"),
     "preparing": (recorder.Recorder, "prepare"),
-    "the end": (side_effects, "conclude"),
+    "the end": (conclude, "at_return"),
     "the recorder": (recorder.Recorder, "finish"),
     "emitting": (emit._Emitter, "make"),
     "guards": (guards.Guards, "__init__"),
@@ -84,7 +84,7 @@ def test_a_fault_in(place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: os.Pa
 
 
 def test_without_suppression_the_fault_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_effects, "conclude", broken)
+    monkeypatch.setattr(conclude, "at_return", broken)
     compiled = stator.compile(lambda x: x + 1, backend="eager", options={"suppress_errors": False})
     with pytest.raises(stator.errors.InternalError, match="a fault put in on purpose") as caught:
         compiled(rand(1))

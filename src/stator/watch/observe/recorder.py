@@ -21,7 +21,7 @@ from ...errors import BreakReason
 from ...options import View
 from ...recording import Recording, Way
 from ...support.guard_readers import MODE_COUNT, torch_state
-from ..finish import side_effects
+from ..finish import conclude
 from ..finish.resume_points import Arrival, Break, NotResumable, arrive, break_here
 from ..graph_break import Drop
 from ..models import other_compiler, user_hints
@@ -224,7 +224,7 @@ class Recorder:
         if not self._over and not self._waiting and not self._known_already:
             try:
                 self.segments.append(
-                    RecordedSegment(self.segment.way, self._lasting(side_effects.conclude(self.segment, result)))
+                    RecordedSegment(self.segment.way, self._lasting(conclude.at_return(self.segment, result)))
                 )
                 give_back_contents(self.segment.ledger, self.own.originals)
             except (Drop, RecursionError) as error:
@@ -243,25 +243,7 @@ class Recorder:
     def plain_recording(self, reason: BreakReason | None = None, *, bare: bool = False) -> Recording:
         """What is known of a run that cannot be replayed: under these guards it would break again. `bare`: without any
         guards, which would keep what they name."""
-        return Recording(
-            name=self.name,
-            origins=[] if bare else self.segment.ledger.origins,
-            state=self.segment.tracer.state,
-            graph=None,
-            inputs=[],
-            example_inputs=[],
-            outputs=0,
-            blueprints=[],
-            effects=[],
-            result=side_effects.NOTHING,
-            distinct=[],
-            storages=None,
-            mutates=False,
-            acts=False,
-            restores=[],
-            break_reason=reason,
-            **({} if bare else side_effects.symbolic_part(self.segment)),
-        )
+        return conclude.plain(self.segment, reason, bare=bare)
 
     def operations(self) -> int:
         """How many operations the segment that is being recorded has so far."""
@@ -400,9 +382,7 @@ class Recorder:
             if reason is not None and reason.id in _LOOK_AT_CALLERS and len(here.frames) > 1:
                 raise NotResumable("the frames of its callers would not be there")
             if not self._known_already:
-                recording = self._lasting(
-                    side_effects.conclude_at(self.segment, here, self.held(), self.known_function)
-                )
+                recording = self._lasting(conclude.at_break(self.segment, here, self.held(), self.known_function))
                 if reason is not None and not self._goes_on_in_a_loop(reason):
                     recording.break_reason = reason
                 self.segments.append(RecordedSegment(self.segment.way, recording))

@@ -1,0 +1,364 @@
+"""How values that a segment has made are made again: constructs, as the objects are at its end.
+
+Enters: a value of the segment's end. Leaves: a recipe: a source, a result of the graph, a constant, or a blueprint that
+the replay follows. What it cannot make raises `Drop`.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import operator
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any
+
+from ..._native import mro_lookup
+from ...recording import (
+    Blueprint,
+    Constant,
+    Fact,
+    Fresh,
+    Origin,
+    Output,
+    Outside,
+    Recipe,
+)
+from ...support.guard_readers import (
+    class_dict,
+    container_kind,
+    is_open,
+    keys_of,
+)
+from ..graph_break import Drop
+from ..objects.attributes import fresh_namespace
+from ..objects.constants import DEEPEST, constant_fact, is_constant
+from ..objects.fingerprints import is_tensor
+from ..objects.identity import Identity
+from ..objects.ledger import COMPOSED
+from ..segment import Segment
+
+NOTHING = Constant(None)
+
+
+def has_finalizer(cls: type) -> bool:
+    """Does code of the program run when an object dies? A replay keeps what is passed on to the rest of a function for
+    longer, does not make what nothing reads any more, and lets go of what it replaces in an order of its own."""
+    return issubclass(type(mro_lookup(cls, "__del__")), types.FunctionType)
+
+
+def is_made(value: Any) -> bool:
+    """Is this constant a tuple that some code has made as it ran? One of numbers and texts may be the code's own."""
+    if type(value) is not tuple or not is_constant(value):
+        return False
+    return any(is_made(part) or constant_fact(part) is Fact.IS for part in value)
+
+
+class Rebuilder:
+    """Recipes for values as they are at the segment's end; every fresh object gets one blueprint."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self.ledger = segment.ledger
+        self._symbols = segment.symbols
+        self.blueprints: list[Blueprint] = []
+        self._made: dict[int, Fresh] = {}
+        self._owners: dict[int, Fresh] = {}  # of instance dicts
+        self._alive: list[Any] = []
+        self._depth = 0
+        self._tuples: dict[int, Origin] | None = None  # by identity, where they lie; made when first asked for
+
+    def recipe(self, value: Any) -> Recipe:
+        symbol = self._symbols.find(value) if self._symbols is not None else None
+        if symbol is not None:
+            assert self._symbols is not None
+            given = symbol.origin
+            if given is not None:
+                return Outside(given.index)
+            return Output(self._segment.graph.number_output(self._symbols.node_of(symbol)))
+        if is_constant(value) and not (type(value) in COMPOSED and self._is_made_anew(value)):
+            output = self._segment.graph.scalar_output(value)
+            if output is not None:
+                return Output(output)
+            place = self.ledger.find_loose(value) or self._place_of_tuple(value)
+            if place is not None:
+                return Outside(place.index)
+            if not is_made(value):
+                return Constant(self._segment.own.original(value))
+        origin = self._segment.ledger.find(value)
+        if is_tensor(value):
+            if origin is None:
+                return Output(self._segment.graph.output(value))
+            return Outside(origin.index)
+        if origin is None and type(value) is types.FunctionType and not self._segment.watcher.fresh(value):
+            origin = self._segment.classes.place_of_special(value)
+        if origin is not None:
+            return Outside(origin.index)
+        made = self._made.get(id(value))
+        if made is None:
+            made = self._made[id(value)] = Fresh(len(self.blueprints))
+            self._alive.append(value)
+            blueprint = Blueprint("", type(value), [])
+            self.blueprints.append(blueprint)
+            if id(value) in self._owners:
+                blueprint.kind, blueprint.parts = "instance dict", [self._owners[id(value)]]
+            else:
+                self._nested(value, blueprint)
+        return made
+
+    def _nested(self, value: Any, blueprint: Blueprint) -> None:
+        """Objects are described, and made again, one inside the other."""
+        if self._depth == DEEPEST:
+            raise Drop("rebuild", f"objects that hold each other more than {DEEPEST} deep")
+        self._depth += 1
+        self._describe(value, blueprint)
+        self._depth -= 1
+
+    def _is_made_anew(self, value: Any) -> bool:
+        """Is this tuple, or the like, made of objects, or of numbers and texts that may be others in the next call?"""
+        return self.ledger.is_made_of_objects(value) or (type(value) in (tuple, slice) and self._is_loose(value))
+
+    def _is_loose(self, value: Any) -> bool:
+        if type(value) is tuple:
+            return any(map(self._is_loose, value))
+        if type(value) is slice:
+            return any(map(self._is_loose, (value.start, value.stop, value.step)))
+        return self.ledger.find_loose(value) is not None or self._segment.graph.is_scalar(value)
+
+    def _place_of_tuple(self, value: Any) -> Origin | None:
+        """Where a tuple lies that comes from outside and is no constant of code; it is checked by what is in it."""
+        if not is_made(value):
+            return None
+        if self._tuples is None:
+            self._tuples = {}
+            for origin in self.ledger.origins:
+                for check in origin.checks:
+                    if check.fact is Fact.EQUAL and type(check.expected) is tuple:
+                        self._tuples.setdefault(id(check.expected), origin)
+        return self._tuples.get(id(value))
+
+    def recipes(self, values: Any) -> list[Recipe]:
+        return [self.recipe(value) for value in values]
+
+    def _describe(self, value: Any, blueprint: Blueprint) -> None:
+        cls = type(value)
+        if cls is Identity:
+            raise Drop("identity", "id")
+        describe = _DESCRIBE.get(cls) or _DESCRIBE_BASES.get(container_kind(cls) or "")
+        if describe is None:
+            describe = Rebuilder._exception if issubclass(cls, BaseException) else Rebuilder._object
+        if has_finalizer(cls):
+            raise Drop("rebuild", f"{cls.__qualname__} has a finalizer")
+        describe(self, value, blueprint)
+        if is_open(cls) or cls in _WITH_ATTRIBUTES or issubclass(cls, BaseException):
+            self._attributes(value, blueprint)
+
+    def _attributes(self, value: Any, blueprint: Blueprint) -> None:
+        namespace = fresh_namespace(value)
+        self._own(value, namespace)
+        blueprint.attributes = [(name, self.recipe(item)) for name, item in namespace.items()]
+        for base in type(value).__mro__:
+            if is_open(base):
+                for entry in class_dict(base).values():
+                    if type(entry) is types.MemberDescriptorType:
+                        try:
+                            item = entry.__get__(value)
+                        except AttributeError:
+                            continue
+                        blueprint.slots.append((entry, self.recipe(item)))
+
+    def _own(self, value: Any, namespace: dict[str, Any]) -> None:
+        """An instance dict is made with its object, whichever of the two is met first."""
+        if type(namespace) is not dict or self.ledger.find(namespace) is not None or id(namespace) in self._owners:
+            raise Drop("rebuild", f"{type(value).__qualname__} with the dict of another object")
+        owner = self._owners[id(namespace)] = self._made[id(value)]
+        self._alive.append(namespace)
+        former = self._made.get(id(namespace))
+        if former is not None:
+            blueprint = self.blueprints[former.index]
+            blueprint.kind, blueprint.parts = "instance dict", [owner]
+
+    # one describer per kind of object
+
+    def _list(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind, blueprint.parts = "list", self.recipes(list.__iter__(value))
+
+    def _tuple(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind = "structseq" if hasattr(type(value), "n_sequence_fields") else "tuple"
+        blueprint.parts = self.recipes(tuple.__iter__(value))
+
+    def _dict(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind = "dict"
+        if issubclass(type(value), collections.OrderedDict):
+            blueprint.kind = "ordered"
+        elif issubclass(type(value), collections.defaultdict):
+            blueprint.kind = "default"
+        elif issubclass(type(value), collections.Counter):
+            blueprint.kind = "dict"
+        pairs = [(self.recipe(key), self.recipe(dict.__getitem__(value, key))) for key in keys_of(value)]
+        blueprint.parts = [self.recipe(value.default_factory), pairs] if blueprint.kind == "default" else [pairs]
+
+    def _set(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind = "frozenset" if issubclass(type(value), frozenset) else "set"
+        blueprint.parts = [Constant(part) if is_made(part) else self.recipe(part) for part in value]
+        if any(isinstance(part, Fresh) for part in blueprint.parts):
+            raise Drop("rebuild", "a set of objects made inside")  # their hashes may need what they are filled with
+
+    def _deque(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind = "deque"
+        blueprint.parts = [Constant(value.maxlen), *self.recipes(collections.deque.__iter__(value))]
+
+    def _bytearray(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind, blueprint.parts = "bytearray", [Constant(bytes(value))]
+
+    def _slice(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind, blueprint.parts = "slice", self.recipes((value.start, value.stop, value.step))
+
+    def _method(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind, blueprint.parts = "method", self.recipes((value.__func__, value.__self__))
+
+    def _partial(self, value: Any, blueprint: Blueprint) -> None:
+        if value.__dict__:
+            raise Drop("rebuild", "functools.partial with attributes")
+        pairs = [(name, self.recipe(item)) for name, item in value.keywords.items()]
+        blueprint.kind, blueprint.parts = (
+            "partial",
+            [self.recipe(value.func), self.recipes(value.args), pairs],
+        )
+
+    def _cell(self, value: Any, blueprint: Blueprint) -> None:
+        try:
+            blueprint.parts = [self.recipe(value.cell_contents)]
+        except ValueError:
+            blueprint.parts = []
+        blueprint.kind = "cell"
+
+    def _function(self, value: types.FunctionType, blueprint: Blueprint) -> None:
+        if not self._segment.watcher.fresh(value):
+            raise Drop("rebuild", f"function {value.__qualname__}")
+        blueprint.kind = "function"
+        blueprint.parts = [
+            Constant(value.__code__),
+            Outside(self.ledger.constant(value.__globals__).index),
+            Constant((value.__name__, value.__qualname__, value.__doc__)),
+            self.recipe(value.__defaults__),
+            self.recipe(value.__kwdefaults__),
+            self.recipe(value.__closure__),
+            self.recipe(value.__annotations__),
+        ]
+        self._own(value, value.__dict__)
+        blueprint.attributes = [(name, self.recipe(item)) for name, item in value.__dict__.items()]
+
+    def _exception(self, value: BaseException, blueprint: Blueprint) -> None:
+        builtin = next(base for base in type(value).__mro__ if not is_open(base))
+        members = _EXCEPTION_MEMBERS.get(builtin, ())
+        if builtin.__basicsize__ != BaseException.__basicsize__ and not members:
+            raise Drop("rebuild", f"{builtin.__name__} keeps more than its arguments")
+        lines = [
+            (frame.f_code.co_filename, frame.f_code.co_qualname, line)
+            for frame, line in traceback.walk_tb(value.__traceback__)
+        ]
+        blueprint.kind = "exception"
+        blueprint.parts = [
+            self.recipes(value.args),
+            Constant(tuple(lines)),
+            [(name, self.recipe(getattr(value, name))) for name in (*_EXCEPTION_LINKS, *members)],
+        ]
+
+    def _namespace(self, value: Any, blueprint: Blueprint) -> None:
+        blueprint.kind = "namespace"
+
+    def _reduced(self, value: Any, blueprint: Blueprint) -> None:
+        """What says itself how to make it again: iterators of the builtin types, bound C methods."""
+        make, args, *state = value.__reduce__()
+        blueprint.kind = "reduced"
+        blueprint.parts = [Constant(make), self.recipes(args), self.recipes(s for s in state if s is not None)]
+        blueprint.late = any(isinstance(r, Fresh) and self.blueprints[r.index].late for r in blueprint.parts[1])
+
+    def _alias(self, value: Any, blueprint: Blueprint) -> None:
+        if value.__unpacked__:
+            raise Drop("rebuild", "an unpacked generic alias")
+        self._reduced(value, blueprint)
+
+    def _walker(self, value: Any, blueprint: Blueprint) -> None:
+        """An iterator of a dict or a set: made anew when that is as it was, and moved on as far."""
+        walked = next((o for o in gc.get_referents(value) if issubclass(type(o), (dict, set, frozenset))), None)
+        if walked is None:  # it is at its end
+            blueprint.kind, blueprint.parts = "reduced", [Constant(iter), self.recipes(((),)), []]
+            return
+        begin = _WALKERS[type(value)]
+        try:
+            rest = list(value.__reduce__()[1][0])
+            again = list(begin(walked))
+        except RuntimeError:
+            raise Drop("rebuild", "an iterator of what has changed since") from None
+        if issubclass(type(walked), (set, frozenset)):
+            again = list(type(walked)(again)) if type(walked) in (set, frozenset) else []
+        passed = len(again) - len(rest)
+        if passed < 0 or not all(map(_is_entry, again[passed:], rest)) or value.__length_hint__() != len(rest):
+            raise Drop("rebuild", "an iterator of what has changed since")
+        blueprint.kind, blueprint.parts = "walker", [Constant(begin), self.recipe(walked), Constant(passed)]
+        blueprint.late = True
+
+    def _object(self, value: Any, blueprint: Blueprint) -> None:
+        cls = type(value)
+        try:
+            object.__new__(cls)
+        except TypeError:
+            raise Drop("rebuild", f"{cls.__module__}.{cls.__qualname__}") from None
+        if not is_open(cls) and cls is not object:
+            raise Drop("rebuild", f"{cls.__module__}.{cls.__qualname__}")
+        blueprint.kind = "object"
+
+
+def _is_entry(one: Any, other: Any) -> bool:
+    """The same object, or the same key and value (items are made when asked for)."""
+    return one is other or (type(one) is type(other) is tuple and len(one) == 2 and all(map(operator.is_, one, other)))
+
+
+_WALKERS: dict[type, Callable[[Any], Any]] = {
+    type(iter({})): dict.__iter__,
+    type(iter({}.values())): lambda walked: iter(dict.values(walked)),
+    type(iter({}.items())): lambda walked: iter(dict.items(walked)),
+    type(reversed({})): dict.__reversed__,
+    type(iter(set())): iter,
+}
+_EXCEPTION_LINKS = ("__context__", "__cause__", "__suppress_context__")
+_EXCEPTION_MEMBERS: dict[type, tuple[str, ...]] = {
+    AttributeError: ("name", "obj"),
+    NameError: ("name",),
+    UnboundLocalError: ("name",),
+    ImportError: ("msg", "name", "path"),
+    ModuleNotFoundError: ("msg", "name", "path"),
+    StopIteration: ("value",),
+}
+_REDUCED = (
+    *map(type, (iter([]), iter(()), iter(""), iter(b""), iter(range(0)), iter(range(1 << 70)), reversed([]))),
+    *map(type, (iter(int, 1), enumerate([]))),
+    *map(type, (zip(), map(abs, ()), filter(None, ()), [].append)),
+)
+_WITH_ATTRIBUTES = (types.SimpleNamespace, collections.OrderedDict)  # builtin types whose instances have a dict
+_DESCRIBE: dict[type, Callable[[Rebuilder, Any, Blueprint], None]] = {
+    **dict.fromkeys(_REDUCED, Rebuilder._reduced),
+    **dict.fromkeys(_WALKERS, Rebuilder._walker),
+    slice: Rebuilder._slice,
+    bytearray: Rebuilder._bytearray,
+    types.MethodType: Rebuilder._method,
+    functools.partial: Rebuilder._partial,
+    types.GenericAlias: Rebuilder._alias,
+    types.CellType: Rebuilder._cell,
+    types.FunctionType: Rebuilder._function,
+    types.SimpleNamespace: Rebuilder._namespace,
+}
+_DESCRIBE_BASES: dict[str, Callable[[Rebuilder, Any, Blueprint], None]] = {
+    "list": Rebuilder._list,
+    "tuple": Rebuilder._tuple,
+    "dict": Rebuilder._dict,
+    "set": Rebuilder._set,
+    "deque": Rebuilder._deque,
+}
+
+
+# -- changes into effects
