@@ -14,6 +14,7 @@ import itertools
 import operator
 import re
 import sys
+import types
 from abc import get_cache_token
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -55,11 +55,11 @@ def _wrapper_of_tensor_operators() -> types.CodeType:
 # Run unwatched: what they read is noted elsewhere.
 _SKIPPED = _codes(
     torch.overrides.handle_torch_function,  # pops the mode and calls it
-    torch.Tensor.__hash__,  # the identity, which `Recorder.hashed` notes
+    torch.Tensor.__hash__,  # the identity, which `reads.use_as_key` notes
     re._compiler.compile,  # type: ignore[attr-defined]  # its arguments, which have a rule
 )
 _SKIPPED[_wrapper_of_tensor_operators()] = None  # calls handle_torch_function
-# Of an import statement: `Handlers.on_import` notes what they read.
+# Of an import statement: `handlers.on_import` notes what they read.
 _bootstrap: Any = importlib._bootstrap
 _IMPORTING = _codes(_bootstrap._handle_fromlist, _bootstrap.ModuleSpec.parent.fget)
 _WEAK_FILES = (
