@@ -17,7 +17,7 @@ def run(a: torch.Tensor, b: torch.Tensor, splits: int) -> torch.Tensor:
     rows, k = a.shape
     columns = b.shape[1]
     by_rows = b.stride(1) == 1
-    shape = small_gemm.shape_for(rows, columns, by_rows=by_rows, width=vector_width())
+    shape = small_gemm.shape_for(rows, columns, k, by_rows=by_rows, width=vector_width())
     assert shape is not None
     code = jit.compile_ir(small_gemm.write(shape, "kernel"), ["kernel"])
     out = torch.full((rows, columns + 5), 7.0)
@@ -47,6 +47,20 @@ def test_it_is_as_exact_as_the_blas(rows: int, k: int, columns: int, by_rows: bo
     assert mine <= 3 * eager + 1e-6 * exact.abs().max()
 
 
+@pytest.mark.parametrize("rows", [9, 10, 16, 31])
+@pytest.mark.parametrize(("k", "columns"), [(2, 8), (37, 12), (300, 40)])
+def test_more_rows_are_taken_in_groups(rows: int, k: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_gemm, "MORE_ROWS", ((0, 32),))
+    if vector_width() < 16:  # left to the BLAS
+        assert small_gemm.shape_for(rows, columns, k, by_rows=False, width=vector_width()) is None
+        return
+    test_it_is_as_exact_as_the_blas(rows, k, columns, False)
+
+
 def test_what_is_left_to_the_blas() -> None:
-    assert small_gemm.shape_for(9, 64, by_rows=True, width=16) is None
-    assert small_gemm.shape_for(2, 8, by_rows=True, width=16) is None
+    assert small_gemm.shape_for(9, 64, 64, by_rows=True, width=16) is None
+    assert small_gemm.shape_for(9, 64, 64, by_rows=False, width=8) is None
+    assert small_gemm.shape_for(9, 62, 64, by_rows=False, width=16) is None
+    assert small_gemm.shape_for(2, 8, 64, by_rows=True, width=16) is None
+    for rows, k, ours in ((9, 64, False), (16, 1 << 12, True), (17, 1 << 12, False), (24, 1 << 14, True)):
+        assert (small_gemm.shape_for(rows, 64, k, by_rows=False, width=16) is not None) == ours

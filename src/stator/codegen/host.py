@@ -346,7 +346,7 @@ def _few_rows(t: Tables, step: Any) -> Any:
     (transposed_a, lda), (transposed_b, ldb) = _leading(a), _leading(b)
     if any(size != 1 for size in out.sizes[:-2]) or out.dtype is not torch.float32 or transposed_a or step.accumulate:
         return None
-    shape = small_gemm.shape_for(m, columns, by_rows=not transposed_b, width=vector_width())
+    shape = small_gemm.shape_for(m, columns, k, by_rows=not transposed_b, width=vector_width())
     if shape is None:
         return None
     code = compile_small_gemm(shape)

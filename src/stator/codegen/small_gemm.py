@@ -1,13 +1,15 @@
-"""Matrix products with few rows: out[m, n] = a[m, k] · b[k, n] for 1 to 8 rows, reading b once.
+"""Matrix products with few rows: out[m, n] = a[m, k] · b[k, n] for 1 to 8 rows, or up to 32, reading b once.
 
 A BLAS packs b before it computes, or reads it row by row of a; for a batch of one that is most of the time. Here a
 unit is a few columns of the result, and all rows of a are multiplied with them while they are in registers. b lies row
 by row (`by_rows`: lanes are neighbouring columns), or column by column, as a linear layer's weight does (lanes run
-along k). float32; sums in the order of k, whatever the number of threads.
+along k). More than 8 rows are taken a few at a time, while the unit's columns of b stay in the first cache; where the
+BLAS is faster then, is a table of measurements. float32; sums in the order of k, whatever the number of threads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,10 @@ from .cpu import PARAMETERS
 from .ir import Function, Module
 
 MOST_ROWS = 8
+# (elements of b, rows), where b lies column by column and vectors are of 512 bits: the larger b, the more of a BLAS'
+# time goes into packing it. Measured on one thread: docs/design/native.md.
+MORE_ROWS = ((1 << 18, 16), (1 << 19, 24), (1 << 21, 32))
+SUMS = 24  # accumulators of a group of rows then: vectors have 32 registers
 SIZES = ("k", "ldc", "lda", "ldb", "offset_c", "offset_a", "offset_b", "n")
 
 
@@ -22,23 +28,31 @@ SIZES = ("k", "ldc", "lda", "ldb", "offset_c", "offset_a", "offset_b", "n")
 class Shape:
     rows: int
     columns: int  # of a unit; vectors of them, if b lies by rows
+    group: int  # rows that are taken at a time
     by_rows: bool
     width: int
 
     @property
     def key(self) -> str:
-        return f"small gemm {self.rows} {self.columns} {self.by_rows} {self.width}"
+        return f"small gemm {self.rows} {self.columns} {self.group} {self.by_rows} {self.width}"
 
 
-def shape_for(rows: Any, columns: Any, *, by_rows: bool, width: int) -> Shape | None:
+def shape_for(rows: Any, columns: Any, depth: Any, *, by_rows: bool, width: int) -> Shape | None:
     """How to compute it; None: the BLAS does."""
-    if not isinstance(rows, int) or not isinstance(columns, int) or not 1 <= rows <= MOST_ROWS:
+    if not isinstance(rows, int) or not isinstance(columns, int) or rows < 1:
         return None
+    if rows > MOST_ROWS:
+        size = columns * depth if isinstance(depth, int) else 0
+        most = max((most for least, most in MORE_ROWS if size >= least), default=MOST_ROWS)
+        if by_rows or width < 16 or rows > most or columns % 4:
+            return None
+        together = 8 if columns % 8 == 0 else 4
+        return Shape(rows, together, SUMS // together, False, width)
     if by_rows:
         vectors = max(1, min(4, 16 // rows))
-        return Shape(rows, vectors, True, width) if columns >= width else None
+        return Shape(rows, vectors, rows, True, width) if columns >= width else None
     fitting = [c for c in (8, 4, 2, 1) if columns % c == 0 and c * rows <= 16]
-    return Shape(rows, fitting[0], False, width)
+    return Shape(rows, fitting[0], rows, False, width)
 
 
 def units(shape: Shape, columns: int) -> int:
@@ -87,7 +101,13 @@ def _unit_by_columns(f: Function, shape: Shape, unit: str) -> list[str]:
     """Lanes run along k; each sum of a unit has an accumulator, whose lanes are added up at the end."""
     first = f.arithmetic("mul", unit, str(shape.columns))
     weights = [_row(f, "%b", f.arithmetic("add", first, str(c)), "%ldb") for c in range(shape.columns)]
-    inputs = [_row(f, "%a", str(r), "%lda") for r in range(shape.rows)]
+    for start in range(0, shape.rows, shape.group):
+        _rows_of_unit(f, range(start, min(start + shape.group, shape.rows)), first, weights)
+    return []
+
+
+def _rows_of_unit(f: Function, rows: Sequence[int], first: str, weights: Sequence[str]) -> None:
+    inputs = [_row(f, "%a", str(r), "%lda") for r in rows]
     zero = (f"<{f.lanes} x float>", "zeroinitializer")
 
     def step(at: str, sums: list[str], mask: str | None) -> list[str]:
@@ -95,21 +115,20 @@ def _unit_by_columns(f: Function, shape: Shape, unit: str) -> list[str]:
         result = []
         for column, pointer in enumerate(weights):
             weight = _load(f, pointer, at, mask)
-            for row in range(shape.rows):
-                result.append(f.intrinsic("fma", "float", given[row], weight, sums[column * shape.rows + row]))
+            for row in range(len(rows)):
+                result.append(f.intrinsic("fma", "float", given[row], weight, sums[column * len(rows) + row]))
         return result
 
-    count = shape.rows * shape.columns
+    count = len(rows) * len(weights)
     at, sums = f.loop("0", "%k", f.lanes, lambda i, s: step(i, s, None), [zero] * count, whole=True)
     carried = [(zero[0], value) for value in sums]
     _, sums = f.loop(at, "%k", f.lanes, lambda i, s: step(i, s, _tail(f, i, "%k")), carried)
     reduce = f"llvm.vector.reduce.fadd.v{f.lanes}f32"
     for number, value in enumerate(sums):
-        column, row = number // shape.rows, number % shape.rows
+        column, row = number // len(rows), rows[number % len(rows)]
         total = f.call(reduce, "float", ("float", "-0.0"), (zero[0], value), attributes="reassoc ")
         place = f.arithmetic("add", f.arithmetic("add", first, str(column)), f.arithmetic("mul", str(row), "%ldc"))
         f.do(f"store float {total}, ptr {f.emit(f'getelementptr float, ptr %c, i64 {place}')}, align 4")
-    return []
 
 
 def _unit_by_rows(f: Function, shape: Shape, unit: str) -> list[str]:
