@@ -26,7 +26,9 @@ WATCH = ROOT / "tests" / "watch"
 sys.path.insert(0, str(WATCH))
 import building  # noqa: E402
 
-FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1"
+FLAGS = (
+    "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1 -DSTATOR_CHECK_WALK"
+)
 LEAKS = ("test_engine", "test_digest", "test_leaving")
 PLAIN = ("test_hook", "test_probes", "test_ledger", "test_frames", "test_instrument", "test_neighbour")
 TORCH = ("replay", "e2e/test_guards.py", "e2e/test_guards_of_state.py", "e2e/test_dispatch.py", "e2e/test_modules.py")

@@ -180,3 +180,30 @@ def test_code_that_the_backend_generated_is_kept_and_runs(tmp_path: Path) -> Non
     code = tmp_path / "0004_doubled_inductor_forward_code.py"
     assert "async_compile" in code.read_text()
     assert subprocess.run([sys.executable, str(code)], capture_output=True, timeout=300).returncode == 0
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return grads[0] * 2 * x
+
+
+def test_a_graph_with_a_function_of_the_program_in_it(tmp_path: Path) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return Squared.apply(x + 1) * 2  # type: ignore[no-any-return, no-untyped-call]
+
+    fast = stator.compile(fn, backend="eager", options={"debug_dir": str(tmp_path)})
+    for seed in range(3):
+        x = torch.full((3,), float(seed), requires_grad=True)
+        assert torch.equal(fast(x), fn(x))
+    assert (fast.stator.hits, len(fast.stator.graphs)) == (2, 1)
+    graph = next(tmp_path.glob("*captured_graph.py"))
+    ran = subprocess.run([sys.executable, str(graph)], capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0 and "CustomFunction Squared" in ran.stdout, ran.stderr
+    run_all(tmp_path)

@@ -485,6 +485,25 @@ all_hold(Guards *g, Walk *w, PyObject **values)
     return 1;
 }
 
+/* In builds for tests, whoever runs Python code inside of a walk ends the process: what the walk has borrowed could be
+ * gone. Nothing else evaluates a frame meanwhile, for the walk never lets go of the GIL. */
+#ifdef STATOR_CHECK_WALK
+static PyObject *
+stray_frame(PyThreadState *Py_UNUSED(thread), struct _PyInterpreterFrame *Py_UNUSED(frame), int Py_UNUSED(throwing))
+{
+    Py_FatalError("a walk over guards has run Python code");
+}
+
+#define WALK_BEGINS \
+    PyInterpreterState *here = PyInterpreterState_Get(); \
+    _PyFrameEvalFunction former = _PyInterpreterState_GetEvalFrameFunc(here); \
+    _PyInterpreterState_SetEvalFrameFunc(here, stray_frame)
+#define WALK_ENDS _PyInterpreterState_SetEvalFrameFunc(here, former)
+#else
+#define WALK_BEGINS ((void)0)
+#define WALK_ENDS ((void)0)
+#endif
+
 int
 guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, PyObject **values)
 {
@@ -502,11 +521,13 @@ guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made
     g->fresh_count = g->moved = 0;
     w.unsure = tensor_places.way != TENSOR_LAYOUT && state_has_function_modes(); /* the getters would ask them */
     int collects = PyGC_Disable(); /* on 3.11 any new object may start a collection, and that runs Python code */
+    WALK_BEGINS;
     if (!w.unsure && all_hold(g, &w, values)) {
         int asks = w.ask || g->always_ask;
         asked = asks ? gather(g, g->asked, w.ask ? g->asked_count : g->always_count) : NULL;
         outcome = *values == NULL || (asks && (asked == NULL || g->ask == NULL)) ? UNSURE : HOLDS;
     }
+    WALK_ENDS;
     if (g->moved && g->digest != NULL) {
         digest_drop(g);
     }

@@ -139,6 +139,14 @@ class Thing:
         owner.__dict__[self.what] = value
 
 
+class Absent(Thing):
+    """Stands for a part of the graph that runs code of the program's."""
+
+    def __call__(self, *args, **kwargs):
+        print(f"The graph comes to {self!r}, which needs the program; it ends here.")
+        raise SystemExit(0)
+
+
 def tensor(size, stride, dtype, device="cpu", low=-1.0, high=1.0, grad=False, leaf=True, values=None):
     """A tensor like one of the program's: its layout, and numbers from the same range."""
     shown = [1 if step == 0 else length for length, step in zip(size, stride)]
@@ -345,6 +353,7 @@ _WRITERS: list[tuple[Callable[[Any], bool], Callable[[Values, Any], str]]] = [
     (_exactly(slice), lambda v, x: f"slice({v.expression(x.start)}, {v.expression(x.stop)}, {v.expression(x.step)})"),
     (lambda value: importable(value) is not None, _imported),
     (lambda value: isinstance(value, type), _class),
+    (lambda value: type(value) is _Leaf, lambda values, value: value.written()),
     (_exactly(types.CodeType), _code),
     (_exactly(types.FunctionType), _function),
 ]  # fmt: skip
@@ -372,11 +381,23 @@ def function(name: str, module: fx.GraphModule, values: Values) -> tuple[str, st
     made = next(node for node in tree.body if isinstance(node, ast.FunctionDef))
     made.name, made.args.args = name, made.args.args[1:]
     state = {str(node.target): _attribute(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
+    for node in module.graph.find_nodes(op="call_module"):
+        state[str(node.target)] = _Leaf(_attribute(module, str(node.target)))
     text = _unparsed(_OwnState(f"state_of_{name}", state).visit(tree))
     if state:
         text = f"state_of_{name} = {values.expression(state)}\n\n\n{text}"
     used = [found for found in written.globals.items() if re.search(rf"\b{re.escape(found[0])}\b", text)]
     return "\n".join(filter(None, (_import_of(alias, value) for alias, value in used))), text
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """Part of a graph that runs Python code of the program's."""
+
+    module: torch.nn.Module
+
+    def written(self) -> str:
+        return f"Absent({literal(one_line(f'{name_of(self.module)} {self.module.extra_repr()}'))})"
 
 
 class _OwnState(ast.NodeTransformer):
