@@ -422,10 +422,14 @@ def _exact(op: Any, sample: Sample, checked: Checked) -> Any:
         x = sample.args[0].detach().double()
         values = [TRUTH[op.name](number) for number in x.flatten().tolist()]
         return [torch.tensor(values, dtype=torch.float64).view(x.shape)], []
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # what integers become
     try:
         return run(op.op, *widened((sample.args, sample.kwargs)))
     except Exception:
         return None
+    finally:
+        torch.set_default_dtype(usual)
 
 
 @contextlib.contextmanager

@@ -89,3 +89,53 @@ def test_any_number_of_threads_gives_the_same_bits(shape: tuple[int, ...]) -> No
     for result in results[2:]:  # the first call ran eagerly
         for got, first in zip(result, results[1], strict=True):
             assert torch.equal(got, first)
+
+
+LENGTHS = [2, 3, 16384, 16385, 16386, 3 * 16384, 100003, 1 << 20]
+
+
+@pytest.mark.parametrize("columns", [0, 5])
+def test_symbolic_lengths_are_split_too(columns: int) -> None:
+    """One recording for all lengths: chunks of one length, of which the last is never empty."""
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return (x * 2).sum(0), x.amax(0), (x + 1).softmax(0), x.argmin(0), x.mean(0)
+
+    def make(seed: int) -> list[Tensor]:
+        rows = (50021, 16384 * 4, 70001)[seed]
+        shape = (rows, columns) if columns else (rows,)
+        return [torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()]
+
+    seen = compare(program, make)
+    names = [step.kernel.name for step in seen.programs[-1].steps if isinstance(step, Launch)]
+    assert any(name.endswith("_part") for name in names)
+    compiled = stator.compile(lambda x: program(x), backend="native")  # recordings of its own
+    for rows in (7, 8, *LENGTHS):
+        x = torch.randn((rows, columns) if columns else rows, generator=torch.Generator().manual_seed(rows))
+        for got, want in zip(compiled(x), program(x.double()), strict=True):
+            torch.testing.assert_close(got.double(), want.double(), rtol=1e-5, atol=1e-5 * rows**0.5)
+    assert len(compiled.stator.entries) == 2
+    former, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(compiled(x))
+    finally:
+        torch.set_num_threads(former)
+    assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+
+
+def test_the_evaluator_computes_chunks_of_any_size() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return x.sum(), x.amax()
+
+    def make(seed: int) -> list[Tensor]:
+        return [torch.randn(20000 + 9001 * seed, generator=torch.Generator().manual_seed(seed))]
+
+    made = compare(program, make, dynamic=True).programs[-1]
+    (symbol,) = {s for place in made.places.values() for size in place.sizes for s in getattr(size, "free_symbols", ())}
+    for rows in (1, 16384, 16385, 40000):
+        x = torch.randn(rows)
+        inputs = [x if name in made.places else rows for name in made.inputs]
+        got = [r for r in evaluate.run_program(made, inputs, {}, {symbol: rows}) if isinstance(r, Tensor)]
+        torch.testing.assert_close(got, list(program(x)), rtol=1e-4, atol=1e-3)

@@ -2,7 +2,7 @@
 
 Enters: a `Program`. Leaves: the same, with such launches as several: partial results of each chunk, those folded, and
 what is computed with them. What holds: the chunks depend on sizes alone, so every number of threads gives the same
-bits.
+bits. An axis whose size is a symbol has chunks of one length, as many as there are.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
+from torch.utils._sympy.functions import FloorDiv
 
 from .loops import Buffer, Index, Kernel, Launch, Place, Program, Size, Step, Value, check, index_of, operands, product
 from .simplify import simplify
@@ -39,7 +40,7 @@ def split(
         return []
     made = _Split(launch, places, *chunks)
     parts = [made.partial(0, made.count, made.length, 0)]
-    if made.left:
+    if made.left != 0:
         parts.append(made.partial(made.count * made.length, 1, made.left, made.count))
     parts.append(made.folded())
     rest = made.rest()
@@ -48,16 +49,20 @@ def split(
     return parts
 
 
-def _chunks(kernel: Kernel, least: int, shortest: int) -> tuple[int, int] | None:
+def _chunks(kernel: Kernel, least: int, shortest: int) -> tuple[Size, int] | None:
     """How many chunks of which length the outermost inner axis has, where it is worth it."""
     if not any(value.op == "reduce" for value in kernel.values) or not kernel.inner:
         return None
-    if not all(isinstance(kernel.extents[a], int) for a in (*kernel.outer, *kernel.inner)):
+    results = product([kernel.extents[a] for a in kernel.outer])
+    if not isinstance(results, int):
+        return None
+    units = -(-results // COLUMNS) if _beside(kernel) else results
+    if not 0 < units < FEW_UNITS:
         return None
     folded = product([kernel.extents[a] for a in kernel.inner])
-    results = product([kernel.extents[a] for a in kernel.outer])
-    units = -(-results // COLUMNS) if _beside(kernel) else results
-    if not 0 < units < FEW_UNITS or results * folded < least:
+    if not isinstance(folded, int):
+        return _chunks_of_any_size(kernel, results, 4 * shortest)
+    if results * folded < least:
         return None
     extent = kernel.extents[kernel.inner[0]]
     most = min(extent // 2, results * folded // shortest // units)
@@ -66,6 +71,16 @@ def _chunks(kernel: Kernel, least: int, shortest: int) -> tuple[int, int] | None
         return None
     count = next((n for n in range(wanted, min(most, 2 * wanted) + 1) if extent % n == 0), wanted)
     return count, extent // count
+
+
+def _chunks_of_any_size(kernel: Kernel, results: int, elements: int) -> tuple[Size, int] | None:
+    """Chunks of so many elements, and a last one which is never empty."""
+    extent, *rest = [kernel.extents[a] for a in kernel.inner]
+    beside = product(rest) * results
+    if isinstance(extent, int) or not extent.is_positive or not isinstance(beside, int):
+        return None
+    length = max(1, elements // beside)
+    return FloorDiv(extent - 1, length), length
 
 
 def _beside(kernel: Kernel) -> bool:
@@ -84,14 +99,14 @@ def _beside(kernel: Kernel) -> bool:
 class _Split:
     launch: Launch
     places: dict[str, Place]
-    count: int
+    count: Size
     length: int
 
     def __post_init__(self) -> None:
         self.k = k = self.launch.kernel
         self.axis = k.inner[0]
-        self.left: int = k.extents[self.axis] - self.count * self.length
-        self.slots = self.count + bool(self.left)
+        self.left: Size = k.extents[self.axis] - self.count * self.length
+        self.slots = self.count + int(self.left != 0)
         self.results: int = product([k.extents[a] for a in k.outer])
         self.level, self.varies = k.levels(), k.varies()
         self.reduces = [n for n, v in enumerate(k.values) if v.op == "reduce" and self.level[n] == 1]
@@ -111,7 +126,7 @@ class _Split:
             if self.late:
                 self._finals[r] = self._buffer(value.dtype, self.results)
 
-    def _buffer(self, dtype: torch.dtype, elements: int) -> int:
+    def _buffer(self, dtype: torch.dtype, elements: Size) -> int:
         name = f"{self.k.name}_{len(self.buffers)}"
         while name in self.places:
             name += "_"
@@ -126,7 +141,7 @@ class _Split:
             flat = flat * self.k.extents[axis] + Index.axis(axis)
         return flat + slot * self.results if _beside(self.k) else flat * self.slots + slot
 
-    def partial(self, start: int, count: int, length: int, slot: int) -> Launch:
+    def partial(self, start: Size, count: Size, length: Size, slot: Size) -> Launch:
         """Reductions of each chunk, and what is stored on the way to them."""
         extents = [*self.k.extents, count]
         extents[self.axis] = length
