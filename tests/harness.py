@@ -76,20 +76,26 @@ def check(
     raises: type[Exception] | tuple[type[Exception], ...] = (),
     backend: Callable[..., Any] | None = None,
     tracebacks: bool = True,
+    unreplayed: str | Sequence[str] = (),
 ) -> Checked:
     """Run `calls` in a plain and in a compiled world and compare them after each call.
+
+    At least one call must be a replay, or the test says why none is: by `breaks`, or by `unreplayed`.
 
     `expect` is the sequence of outcomes, as in "miss hit hit" (None: any); `graphs` the number of graphs that
     the backend gets (None: one for every miss); `breaks` the ids of all graph breaks, in order (None: any);
     `observe` looks up effects not reachable from the world; `raises` names the exceptions that the plain program is
     meant to raise (any other is the test's mistake); `tracebacks` is False where a replay raises from its graph and
-    cannot be repeated as plain Python.
+    cannot be repeated as plain Python. `unreplayed` names ids of graph breaks (any order, others may come too), or is
+    one of PLAIN, RECORDED and LATER.
     """
     assert len(calls) >= 3, "a test needs three calls to tell a replay from luck"
     counting = CountingBackend(backend)
     plain = run(world, calls, observe, raises, compile_with=None)
     compiled = run(world, calls, observe, Exception, compile_with=counting)
     compare(plain, compiled, tracebacks)
+    if "hit" not in compiled.outcomes and not breaks:
+        why_unreplayed(compiled, [unreplayed] if isinstance(unreplayed, str) else unreplayed)
     if expect is not None:
         outcomes = " ".join(compiled.outcomes)
         assert outcomes == expect, f"{outcomes}, expected {expect}\n{explanation(compiled)}"
@@ -99,6 +105,24 @@ def check(
         ids = [why.id for why in compiled.world.fn.stator.break_reasons]
         assert ids == list(breaks), f"breaks {ids}, expected {list(breaks)}\n{explanation(compiled)}"
     return Checked(compiled.outcomes, counting.graphs, compiled.world)
+
+
+# Why no call of a test is a replay, if not because of graph breaks: the program is never recorded; it is recorded anew
+# in every call; another check of the same program in the same test has replays.
+PLAIN, RECORDED, LATER = "plain", "recorded", "later"
+
+
+def why_unreplayed(compiled: Run, reasons: Sequence[str]) -> None:
+    """A program of which nothing is replayed proves nothing about stator, unless that is what the test is about."""
+    seen = f"no call was a replay: {' '.join(compiled.outcomes)}\n{explanation(compiled)}"
+    ids = sorted({why.id for why in getattr(compiled.world.fn.stator, "break_reasons", ())})
+    assert reasons, f"{seen}\nsay why in `breaks` or `unreplayed`: {ids or set(compiled.outcomes)}"
+    named = set(reasons) - {PLAIN, RECORDED, LATER}
+    if named or LATER in reasons:
+        assert named <= set(ids), f"{seen}\nbreaks {ids}, named {sorted(named)}"
+    else:
+        wanted = {"plain" if reason == PLAIN else "miss" for reason in reasons}
+        assert set(compiled.outcomes) == wanted and not ids, f"{seen}\nbreaks {ids}, named {sorted(reasons)}"
 
 
 def check_stateless(fn: Callable[..., Any], *, expect: str = "miss hit hit") -> Checked:

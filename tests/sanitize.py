@@ -30,7 +30,18 @@ FLAGS = (
     "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1 -DSTATOR_CHECK_WALK"
 )
 LEAKS = ("test_engine", "test_digest", "test_leaving")
-PLAIN = ("test_hook", "test_probes", "test_ledger", "test_frames", "test_instrument", "test_neighbour")
+PLAIN = (
+    "test_hook_unnoticed",
+    "test_hook_runs",
+    "test_hook_classification",
+    "test_hook_every_frame",
+    "test_hook_limits",
+    "test_probes",
+    "test_ledger",
+    "test_frames",
+    "test_instrument",
+    "test_neighbour",
+)
 TORCH = ("replay", "e2e/test_guards.py", "e2e/test_guards_of_state.py", "e2e/test_dispatch.py", "e2e/test_modules.py")
 TORCH += ("e2e/test_containers.py", "e2e/test_shared_recordings.py", "e2e/breaks/test_breaks_chain.py")
 TORCH += tuple(

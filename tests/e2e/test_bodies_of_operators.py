@@ -173,7 +173,7 @@ def test_a_body_runs_once(program, backend):
     calls = [call(0, 1), call(1, 0), call(0, 6), call(1, 6), call(0, 1)]
     raised = (IndexError, ValueError, RuntimeError)
     how = {"raises": raised, "tracebacks": False, "backend": look_up(backend)[1]}
-    done = check(world, calls, expect=None, observe=lambda w: list(RAN), **how)
+    done = check(world, calls, expect=None, observe=lambda w: list(RAN), **how, unreplayed="may-fail")
     assert "hit" in done.outcomes or program is reads_what_the_program_has_changed
     assert done.graphs or program in (raised_and_caught, raised_behind_a_change, reads_what_the_program_has_changed)
 

@@ -211,6 +211,7 @@ def check_reads(world, change, call):
         world,
         [lambda w: call(w, 1), lambda w: call(w, 2), change, lambda w: call(w, 4)],
         expect=None,
+        unreplayed="unknown-callable",
     )
 
 

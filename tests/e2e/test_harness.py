@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 import torch
-from harness import CountingBackend, World, check, describe, rand
+from harness import PLAIN, RECORDED, CountingBackend, World, check, describe, rand
 
 import stator
 
@@ -162,3 +162,40 @@ def test_the_counting_backend_counts():
     run = backend(torch.fx.symbolic_trace(Double()), [rand(1)])
     assert torch.equal(run(rand(1)), rand(1) * 2)
     assert len(backend.graphs) == 1
+
+
+def makes_a_class(x):
+    class Local:
+        pass
+
+    return x * len(Local.__name__)
+
+
+def test_a_test_without_a_replay_says_why():
+    check(lambda: World(fn=makes_a_class), CALLS, expect=None, unreplayed="build-class")
+    with pytest.raises(AssertionError, match=r"no call was a replay: .*\n(.*\n)*say why .*'build-class'"):
+        check(lambda: World(fn=makes_a_class), CALLS, expect=None)
+
+
+@pytest.mark.parametrize("unreplayed", [PLAIN, RECORDED, "call-print", ["build-class", "call-print"]])
+def test_another_reason_is_not_the_reason(unreplayed):
+    with pytest.raises(AssertionError, match="no call was a replay"):
+        check(lambda: World(fn=makes_a_class), CALLS, expect=None, unreplayed=unreplayed)
+
+
+@pytest.mark.parametrize("unreplayed", [(), PLAIN, RECORDED, "build-class"])
+def test_a_compiler_that_compiles_nothing_is_caught(monkeypatch, unreplayed):
+    class Lazy:
+        hits = recordings = plain = 0
+        last_miss = None
+
+    def compile_nothing(fn, backend):
+        def compiled(x):
+            return fn(x)
+
+        compiled.stator = Lazy
+        return compiled
+
+    monkeypatch.setattr(stator, "compile", compile_nothing)
+    with pytest.raises(AssertionError, match="no call was a replay"):
+        check(lambda: World(fn=lambda x: x * 2), CALLS, expect=None, unreplayed=unreplayed)

@@ -120,7 +120,7 @@ def test_what_breaks_raises_too(fn):
 
 def test_under_autocast():
     calls = [lambda w, s=s: w.fn(rand(s, 4, 4).abs() + 0.1) for s in range(4)]
-    check(of(programs.under_autocast), calls, expect=None)
+    check(of(programs.under_autocast), calls, expect=None, unreplayed="tensor-bool")
 
 
 def test_behind_a_break():

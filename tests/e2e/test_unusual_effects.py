@@ -193,7 +193,7 @@ def test_an_iterator_from_outside_is_moved_by_c_code():
 
         return World(fn=fn)
 
-    steps(world, leave, leave, leave)
+    steps(world, leave, leave, leave, unreplayed="unknown-callable")
 
 
 def test_defaultdict_makes_entries_however_it_is_asked():

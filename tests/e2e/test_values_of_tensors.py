@@ -152,7 +152,8 @@ def tried(x):
 @pytest.mark.parametrize("name", [*SCALARS, *SHAPES])
 def test_a_decision_by_value(name):
     fn = SCALARS.get(name) or SHAPES[name]
-    check(lambda: World(fn=fn), [lambda w, v=v: w.fn(torch.tensor(v)) for v in FLOATS], expect=None)
+    why = "tensor-scalar" if name == "sum to int" else "numpy"
+    check(lambda: World(fn=fn), [lambda w, v=v: w.fn(torch.tensor(v)) for v in FLOATS], expect=None, unreplayed=why)
 
 
 FACTS = {

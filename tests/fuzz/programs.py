@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import re
 
+import odd_world
 import oddities
 from classes import CLASSES, FIXED, FUNCTIONS, IMPORTS, STATE, STATE_TYPES
 from expressions import EXPRESSIONS
@@ -67,7 +68,7 @@ def program(seed: int, backend: str | None = None) -> str:
 
 def fixed_parts(text: str) -> list[str]:
     """What a program needs of the world that all share."""
-    parts = (FIXED + "\n" + oddities.WORLD).split("\n\n")
+    parts = (FIXED + "\n" + odd_world.WORLD).split("\n\n")
     for part in reversed(parts):
         names = re.findall(r"^(?:class |def )?(\w+)", part, re.MULTILINE)
         if not re.search(rf"\b({'|'.join(names)})\b", text):
@@ -119,7 +120,7 @@ class _Program:
         own = "\n".join(["\n".join(pieces), "\n".join(state), main, calls])
         if settings["backend"] != "eager":  # several writes to a tensor become one, and that is what it counts
             own = own.replace("._version", ".dim()")
-        return "\n".join([IMPORTS + oddities.IMPORTS, f"SETTINGS = {settings!r}", *fixed_parts(own), own, ""])
+        return "\n".join([IMPORTS + odd_world.IMPORTS, f"SETTINGS = {settings!r}", *fixed_parts(own), own, ""])
 
     def settings(self) -> dict[str, object]:
         rng = self.rng

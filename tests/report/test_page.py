@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import linecache
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -310,9 +309,7 @@ def test_twelve_layers_of_bert(tmp_path: Path) -> None:
     )
     explanation = stator.explain(transformers.BertModel(config))(torch.randint(0, 200, (2, 12)))
     explanation = explanation.again(torch.randint(0, 200, (3, 14)))
-    start = time.process_time()
     path = Path(explanation.save_html(tmp_path / "bert.html"))
-    assert time.process_time() - start < 12  # alone on a machine: under 3
     assert explanation.graph_count == 2 and path.stat().st_size < 2_500_000
     static, symbolic = data_of(path)["derived"]
     assert symbolic["label"] == f"{static['label'][:-1]}2, with the sizes of the call that was recorded"

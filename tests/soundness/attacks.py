@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness import Checked, World, check, rand
+from harness import LATER, Checked, World, check, rand
 
 Change = Callable[[World], Any]
 WARM = 8  # calls after which guards are checked by their digest
@@ -35,9 +35,9 @@ def attack(world: Callable[[], World], *changes: Change, replayed: bool = True, 
 
     The changes are made twice: after one call, when Python checks the guards, and after so many that C code checks
     them by their digest. `replayed`: by then calls are hits. False where a program needs another recording in each
-    call, or has to run plain.
+    call, or has to run plain; then `unreplayed` says why, as in `check`.
     """
-    run(world, changes, 1, how)
+    run(world, changes, 1, {"unreplayed": LATER, **how})
     done = run(world, changes, WARM if replayed else 3, how)
     breaks = [why.id for why in done.world.fn.stator.break_reasons]
     assert not replayed or done.outcomes[2] == "hit", f"outcomes {done.outcomes}, breaks {breaks}"

@@ -73,21 +73,21 @@ PITFALLS: dict[int, tuple[str, str]] = {
     1: (
         "depths in exception tables are wrong behind nested `try/finally: raise`",
         "watch/test_instrument.py::test_copies_of_much_code_are_exact watch/test_continuation.py::test_much_code "
-        "watch/test_hook.py::test_programs_do_the_same_when_watched",
+        "watch/test_hook_unnoticed.py::test_programs_do_the_same_when_watched",
     ),
     2: (
         "the depth behind RETURN_GENERATOR is counted wrong",
         "watch/test_instrument.py::test_copies_of_much_code_are_exact "
-        "watch/test_hook.py::test_a_generator_may_outlive_its_function_and_its_recording",
+        "watch/test_hook_unnoticed.py::test_a_generator_may_outlive_its_function_and_its_recording",
     ),
     3: (
         "class bodies and `exec` have locals of their own",
-        "watch/test_hook.py::test_class_bodies_and_finalizers_are_blind "
+        "watch/test_hook_classification.py::test_class_bodies_and_finalizers_are_blind "
         "e2e/test_bad_input.py::test_exec_and_eval_inside",
     ),
     4: (
         "watched recursion uses up the C stack",
-        "watch/test_hook.py::test_deep_recursion_ends_the_recording_not_the_process "
+        "watch/test_hook_limits.py::test_deep_recursion_ends_the_recording_not_the_process "
         "e2e/test_exceptions.py::test_a_recursion_without_end",
     ),
     5: (
@@ -130,12 +130,12 @@ PITFALLS: dict[int, tuple[str, str]] = {
     ),
     12: (
         "code that is not watched reads state unseen",
-        "watch/test_hook.py::test_blind_code_is_reported_and_runs_unwatched "
-        "watch/test_hook.py::test_a_failing_instrumenter_is_blindness_for_now",
+        "watch/test_hook_classification.py::test_blind_code_is_reported_and_runs_unwatched "
+        "watch/test_hook_classification.py::test_a_failing_instrumenter_is_blindness_for_now",
     ),
     13: (
         "a leaf runs the program's code unseen",
-        "watch/test_hook.py::test_every_foreign_frame_in_a_leaf_is_reported_however_warm_the_code_is "
+        "watch/test_hook_every_frame.py::test_every_foreign_frame_in_a_leaf_is_reported_however_warm_the_code_is "
         "e2e/test_autograd.py::test_a_tensor_subclass_with_its_own_torch_function",
     ),
     14: (
@@ -151,7 +151,8 @@ PITFALLS: dict[int, tuple[str, str]] = {
     16: (
         "one thread takes the hook away from another",
         "e2e/test_threads.py::test_two_threads_record_different_functions "
-        "watch/test_hook.py::test_threads_record_apart watch/test_neighbour.py::test_who_throws_us_out_is_noticed",
+        "watch/test_hook_limits.py::test_threads_record_apart "
+        "watch/test_neighbour.py::test_who_throws_us_out_is_noticed",
     ),
     17: (
         "a callee of torch.compile is given code with probes, or torch.compile is given ours",
@@ -159,7 +160,8 @@ PITFALLS: dict[int, tuple[str, str]] = {
     ),
     18: (
         "tracers and profilers see our callbacks; instrumenting takes quadratic time",
-        "watch/test_hook.py::test_tracers_see_the_same_lines watch/test_hook.py::test_profilers_do_not_see_handlers "
+        "watch/test_hook_unnoticed.py::test_tracers_see_the_same_lines "
+        "watch/test_hook_unnoticed.py::test_profilers_do_not_see_handlers "
         "watch/test_instrument.py::test_the_work_is_linear",
     ),
     19: (
@@ -169,14 +171,14 @@ PITFALLS: dict[int, tuple[str, str]] = {
     ),
     20: (
         "what the program lets go of lives on",
-        "watch/test_hook.py::test_the_original_frame_lets_go_of_its_arguments "
+        "watch/test_hook_unnoticed.py::test_the_original_frame_lets_go_of_its_arguments "
         "e2e/test_hidden_state.py::test_what_the_function_lets_go_is_free_after_the_call "
         "watch/test_leaving.py::test_what_was_let_go_of_dies",
     ),
     21: (
         "names, lines and tracebacks of copies differ",
         "watch/test_instrument.py::test_lines_of_a_traceback "
-        "watch/test_hook.py::test_super_without_a_first_argument_stays_an_error "
+        "watch/test_hook_unnoticed.py::test_super_without_a_first_argument_stays_an_error "
         "e2e/test_environment.py::test_frames_locals_and_globals_are_inspected",
     ),
     22: ("properties of tensors arrive as wrappers of slots", "e2e/test_text_and_types.py::test_questions_to_a_tensor"),

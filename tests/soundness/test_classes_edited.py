@@ -41,6 +41,7 @@ def test_pitfall_14_methods_that_dispatch():
         lambda w: setattr(w.A, "g", lambda s, n, x: x),
         lambda w: setattr(w, "arg", 2.5),
         replayed=False,
+        unreplayed=["object-keys", "rebuild"],
     )
 
 

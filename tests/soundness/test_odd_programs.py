@@ -258,7 +258,7 @@ def test_pitfall_21_exceptions_are_inspected():
 
         return World(fn=fn, s=s)
 
-    attack(world, lambda w: setattr(w.s, "k", 2), lambda w: setattr(w.s, "k", 5), replayed=False)
+    attack(world, lambda w: setattr(w.s, "k", 2), lambda w: setattr(w.s, "k", 5), replayed=False, unreplayed="identity")
 
 
 def test_rule_8_a_compiled_function_calls_itself():

@@ -71,7 +71,14 @@ def test_pitfall_9_deep_copies():
 
         return World(fn=fn, o=o)
 
-    attack(world, lambda w: w.o.l.clear(), lambda w: w.o.t.zero_(), lambda w: setattr(w.o, "extra", 1), replayed=False)
+    attack(
+        world,
+        lambda w: w.o.l.clear(),
+        lambda w: w.o.t.zero_(),
+        lambda w: setattr(w.o, "extra", 1),
+        replayed=False,
+        unreplayed="unknown-callable",
+    )
 
 
 def test_pitfall_22_properties_of_tensors_are_read():

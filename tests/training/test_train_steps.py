@@ -367,7 +367,9 @@ def test_a_scaler_of_gradients():
     def observe(w: World) -> Any:
         return w.scale()
 
-    check(world, SIX, expect=None, observe=observe)
+    check(
+        world, SIX, expect=None, observe=observe, unreplayed=["backward", "object-keys", "tensor-item", "unguardable"]
+    )
 
 
 def test_the_same_random_numbers_as_eager():

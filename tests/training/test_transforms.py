@@ -267,7 +267,12 @@ def test_transforms_that_give_functions_break_the_graph():
     seen = check(of(lambda x: vjp(torch.sin, x)[1](x * 2)[0] + 1), calls, expect=None)
     assert {why.id for why in seen.world.fn.stator.break_reasons} == {"functorch"}
     assert seen.outcomes[-1] == "hit"
-    seen = check(of(lambda x: linearize(torch.sin, x)[1](x)), calls, expect=None)
+    seen = check(
+        of(lambda x: linearize(torch.sin, x)[1](x)),
+        calls,
+        expect=None,
+        unreplayed=["dynamic-shape-op", "functorch", "unknown-callable"],
+    )
     assert seen.world.fn.stator.break_reasons[0].id == "functorch"
 
 

@@ -51,7 +51,7 @@ class Breaker:
         return watcher
 
     def classify(self, code: CodeType) -> tuple[int, object, bool]:
-        ours = code.co_filename == resumables.__file__
+        ours = code.co_filename in resumables.FILES
         return (n.COPY if ours else n.BLIND, None, False)
 
     def handler(self, probe: n.Probe, *operands: Any) -> None:
@@ -78,7 +78,7 @@ def told(error: BaseException | None, seen: tuple[int, ...] = ()) -> Any:
     traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if code.co_filename == resumables.__file__:
+        if code.co_filename in resumables.FILES:
             lines.append((code.co_qualname, traceback.tb_lineno))
         traceback = traceback.tb_next
     seen = (*seen, id(error))

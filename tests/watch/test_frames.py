@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-import time
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
@@ -14,7 +13,7 @@ from typing import Any
 import spies
 from resumables import Box
 from test_continuation import Breaker, finish, finish_by_step, in_thread, outcome
-from watching import KINDS, Notes, fresh_code
+from watching import KINDS, Notes, calls_made, fresh_code
 
 from stator import _native as n
 from stator.watch.bytecode.break_step import step
@@ -476,32 +475,32 @@ def test_nothing_is_kept() -> None:
     assert len(things) > 60 and not [ref for ref in things if ref() is not None]
 
 
-def test_it_is_quick() -> None:
-    """A few milliseconds for 500 instructions; here a generous multiple of what was measured."""
-    f = lines_of(50)
-    states: list[Any] = []
+def test_the_work_for_a_continuation_grows_with_the_code() -> None:
+    """In calls of functions: ten times the code, little more than ten times as many."""
 
-    def at(watcher: n.Watcher, probe: n.Probe) -> None:
-        states.append(suspended(watcher)[-1])
+    def work(size: int) -> float:
+        f = lines_of(size)
+        states: list[Any] = []
 
-    class Every(Breaker):
-        def handler(self, probe: n.Probe, *operands: Any) -> None:
-            if probe.kind == n.CALL:
-                self.at(self.watcher, probe)
+        def at(watcher: n.Watcher, probe: n.Probe) -> None:
+            states.append(suspended(watcher)[-1])
 
-        def classify(self, code: CodeType) -> tuple[int, object, bool]:
-            return (n.COPY, None, False)
+        class Every(Breaker):
+            def handler(self, probe: n.Probe, *operands: Any) -> None:
+                if probe.kind == n.CALL:
+                    self.at(self.watcher, probe)
 
-    Every(0, at).watcher.run(f, (1, lambda x: x))
-    assert len(states) > 100
-    start = time.perf_counter()
-    made = [resume(s.code, s.offset, s.bound, s.stack) for s in states[:50]]
-    each = (time.perf_counter() - start) / len(set(map(id, made)))
-    print(f"{len(flow_of(f.__code__).ops)} instructions: {1000 * each:.2f} ms per continuation")
-    assert each < 0.02
-    start = time.perf_counter()
-    steps = [step(s.code, s.offset, s.bound, s.stack) for s in states[:50]]
-    print(f"{1000 * (time.perf_counter() - start) / len(steps):.2f} ms per step")
+            def classify(self, code: CodeType) -> tuple[int, object, bool]:
+                return (n.COPY, None, False)
+
+        Every(0, at).watcher.run(f, (1, lambda x: x))
+        assert len(states) >= size
+        first, middle = states[0], states[len(states) // 2]
+        return calls_made(
+            lambda: [(make(s.code, s.offset, s.bound, s.stack)) for s in (first, middle) for make in (resume, step)]
+        )
+
+    assert work(100) < 15 * work(10)
 
 
 def test_a_class_call_needs_its_instance() -> None:

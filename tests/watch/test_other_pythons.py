@@ -12,7 +12,18 @@ import building
 import pytest
 
 HERE = Path(__file__).parent
-TESTS = ["test_hook", "test_probes", "test_ledger", "test_fingerprint", "test_instrument", "test_neighbour"]
+TESTS = [
+    "test_hook_unnoticed",
+    "test_hook_runs",
+    "test_hook_classification",
+    "test_hook_every_frame",
+    "test_hook_limits",
+    "test_probes",
+    "test_ledger",
+    "test_fingerprint",
+    "test_instrument",
+    "test_neighbour",
+]
 TESTS += ["test_continuation", "test_frames", "test_engine", "test_digest", "test_leaving", "test_relay"]
 OTHERS = [version for version in ((3, 11), (3, 12), (3, 13)) if version != sys.version_info[:2]]
 

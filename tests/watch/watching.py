@@ -3,6 +3,7 @@ also run under interpreters that have neither (test_other_pythons.py)."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -108,7 +109,24 @@ def outcome(call: Callable[..., Any], *args: Any) -> tuple[Any, ...]:
         traceback = error.__traceback__
         while traceback is not None:
             code = traceback.tb_frame.f_code
-            if not code.co_filename.endswith(("watching.py", "test_hook.py")):
+            if "watching.py" not in code.co_filename and "test_hook_" not in code.co_filename:
                 lines.append((code.co_name, traceback.tb_lineno))
             traceback = traceback.tb_next
         return ("error", type(error), str(error), type(error.__context__), type(error.__cause__), lines)
+
+
+def calls_made(work: Callable[[], Any]) -> int:
+    """How many functions, of Python and of C, are called while this is done: a cost that no other work changes."""
+    count = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count

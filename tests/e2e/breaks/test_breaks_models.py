@@ -88,7 +88,12 @@ def test_the_body_of_a_detector_stays_one_graph():
         return World(fn=model, model=model)
 
     with torch.no_grad(), stator.options.patch(cache_size_limit=64):
-        seen = check(world, [lambda w, s=s: w.fn(rand(s, 1, 6, 8)) for s in range(3)], expect=None)
+        seen = check(
+            world,
+            [lambda w, s=s: w.fn(rand(s, 1, 6, 8)) for s in range(3)],
+            expect=None,
+            unreplayed=["dynamic-shape-op", "tensor-item"],
+        )
     assert sum(node.op == "call_function" for node in seen.graphs[0].graph.nodes) >= 8
 
 
