@@ -225,6 +225,22 @@ def test_many_constants() -> None:
     assert Notes(kinds="").run(space["f"], 1) == space["f"](1)
 
 
+def test_every_opcode_is_in_a_table() -> None:
+    """With a probe, without one, or unwatchable; one that is in none of the tables makes its code unwatchable."""
+    assert sorted(dis.opname[op] for op in opcodes.UNKNOWN) == []
+    before, refused = opcodes.UNKNOWN, []
+    opcodes.UNKNOWN = frozenset({dis.opmap["BINARY_OP"]})
+    try:
+        for f in (lambda x: x + 1, lambda x: -x):
+            try:
+                instrument(f.__code__)
+            except n.Unwatchable:
+                refused.append(f(1))
+    finally:
+        opcodes.UNKNOWN = before
+    assert refused == [2]
+
+
 def test_the_work_is_linear() -> None:
     """In calls of functions: ten times the code, little more than ten times as many."""
 

@@ -73,6 +73,8 @@ def instrument(code: CodeType) -> CodeType:
     ins = decode(code.co_code)
     if not o.UNWATCHABLE.isdisjoint(ins.ops):
         raise n.Unwatchable("it uses a namespace that is not its own")
+    if not o.UNKNOWN.isdisjoint(ins.ops):
+        raise n.Unwatchable("it has instructions of which nothing is known")
     table = parse_exception_table(code.co_exceptiontable)
     depths = stack_depths(ins, table, code.co_stacksize)
     probes = _place_probes(code, ins, depths)

@@ -279,6 +279,26 @@ UNWATCHABLE: frozenset[int] = _opcodes(
     "SETUP_ANNOTATIONS",
 )
 
+# Instructions that get no probe: they move values, jump, or only have to do with what the interpreter does by itself.
+UNPROBED: frozenset[int] = _opcodes(
+    *"CACHE EXTENDED_ARG NOP RESERVED RESUME KW_NAMES PUSH_NULL POP_TOP COPY SWAP LOAD_CONST".split(),
+    *"LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_FAST_LOAD_FAST STORE_FAST STORE_FAST_LOAD_FAST".split(),
+    *"STORE_FAST_STORE_FAST DELETE_FAST LOAD_CLOSURE MAKE_CELL COPY_FREE_VARS MAKE_FUNCTION".split(),
+    *"SET_FUNCTION_ATTRIBUTE RETURN_GENERATOR JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split(),
+    "LOAD_ASSERTION_ERROR",
+    *"PUSH_EXC_INFO POP_EXCEPT RERAISE PREP_RERAISE_STAR CALL_INTRINSIC_1 CALL_INTRINSIC_2 END_FOR END_SEND".split(),
+    *"END_ASYNC_FOR CLEANUP_THROW ASYNC_GEN_WRAP INTERPRETER_EXIT EXIT_INIT_CHECK ENTER_EXECUTOR PRINT_EXPR".split(),
+    # what they read was asked for by PRECALL, or by TO_BOOL
+    *("CALL",) * (VERSION == (3, 11)),
+    *("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "UNARY_NOT") * (VERSION >= (3, 13)),
+)
+# Instructions of which nothing is known. (What an interpreter puts in their place is never seen in `co_code`.)
+UNKNOWN: frozenset[int] = frozenset(
+    op
+    for name, op in dis.opmap.items()
+    if op < 256 and RULES[op] is None and op not in UNWATCHABLE | UNPROBED and not name.startswith("INSTRUMENTED_")
+)
+
 if INTRINSIC_1 >= 0:
     _UNARY_PLUS = _plain(n.UNARY, 1, _always("+"))
     _INTRINSIC = _plain(n.INTRINSIC, 1, _number)
