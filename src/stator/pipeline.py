@@ -307,6 +307,8 @@ class Program:
         except StatorError:  # meant for the user
             raise
         except Exception as error:
+            if is_from_handler(error):
+                raise
             found = self._not_found(error)
         if isinstance(found, Plain):
             return self.call_plain(function, slots)
@@ -595,10 +597,15 @@ class Program:
         except (*_FOR_THE_USER, Warning):
             raise
         except Exception as error:
+            if is_from_handler(error):
+                raise
             self._internal_failure("telling what has failed", error)
 
     def _not_kept(self, error: BaseException) -> None:
         """A recording has come to nothing: said, or raised."""
+        cause = error.__cause__ if isinstance(error, BackendError) else error
+        if isinstance(cause, Exception) and is_from_handler(cause):
+            raise cause
         if isinstance(error, BackendError) and self.settings.suppress_errors:
             self._transient = _TRANSIENT_LIMIT
             self.tally.plain += 1

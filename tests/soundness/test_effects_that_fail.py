@@ -274,6 +274,37 @@ def test_what_a_signal_handler_raises_reaches_the_program() -> None:
     assert fast.stator.recordings == 1
 
 
+def test_what_a_handler_raises_while_a_graph_is_compiled() -> None:
+    log: list[int] = []
+
+    class Late(Exception):
+        pass
+
+    def handler(number: int, frame: Any) -> None:
+        raise Late
+
+    def backend(module: Any, inputs: Any) -> Any:
+        if len(log) < 2:
+            signal.raise_signal(signal.SIGUSR1)
+        return module.forward
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        log.append(1)
+        return x * 2
+
+    fast = stator.compile(fn, backend=backend)
+    former = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Late):
+            fast(rand(0))
+        assert log == [1]
+        for seed in range(3):
+            assert torch.equal(fast(rand(seed)), rand(seed) * 2)
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    assert len(log) == 4 and (fast.stator.recordings, fast.stator.hits) == (1, 2)
+
+
 def test_what_cannot_be_taken_back_is_not_made_again(fault: _Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows then what was made: the program is told of the exception."""
 
