@@ -49,6 +49,11 @@ typedef struct Ledger {
 
 extern PyTypeObject LedgerType, OriginType;
 
+void origin_prune(Origin *o); /* the ways down, without which origins form no cycles */
+Origin *map_get(const PlaceMap *m, const void *p); /* borrowed, or NULL */
+int map_add(PlaceMap *m, const void *p, Origin *origin); /* the address must not be in the map */
+void map_clear(PlaceMap *m);
+
 Origin *ledger_find(const Ledger *l, const void *value); /* borrowed, or NULL */
 Origin *ledger_read(Ledger *l, Origin *parent, int edge, PyObject *key, PyObject *value); /* borrowed, NULL: error */
 int ledger_touch(Ledger *l, Origin *origin, PyObject *value);
