@@ -322,7 +322,10 @@ def units_of(kernel: Any) -> tuple[list[int], int] | None:
 
 
 def _gemm(t: Tables, step: Any) -> Any:
-    return _few_rows(t, step) or _blas(t, step)
+    made = _few_rows(t, step)
+    if made is None and step.out.dtype is torch.bfloat16:
+        raise NotCompiled("a product of bfloat16 that is not of few rows")
+    return made or _blas(t, step)
 
 
 def _blas(t: Tables, step: Any) -> Any:
@@ -344,9 +347,11 @@ def _few_rows(t: Tables, step: Any) -> Any:
     out, a, b = step.out, step.a, step.b
     (m, k), columns = a.sizes[-2:], b.sizes[-1]
     (transposed_a, lda), (transposed_b, ldb) = _leading(a), _leading(b)
-    if any(size != 1 for size in out.sizes[:-2]) or out.dtype is not torch.float32 or transposed_a or step.accumulate:
+    if any(size != 1 for size in out.sizes[:-2]) or out.dtype is torch.float64 or transposed_a or step.accumulate:
         return None
-    shape = small_gemm.shape_for(m, columns, k, by_rows=not transposed_b, width=vector_width())
+    shape = small_gemm.shape_for(
+        m, columns, k, by_rows=not transposed_b, width=vector_width(), half=out.dtype is torch.bfloat16
+    )
     if shape is None:
         return None
     code = compile_small_gemm(shape)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import scalar
 from .cpu import PARAMETERS
 from .ir import Function, Module
 
@@ -31,15 +32,18 @@ class Shape:
     group: int  # rows that are taken at a time
     by_rows: bool
     width: int
+    half: bool = False  # bfloat16 in memory; sums are of float32, rounded once
 
     @property
     def key(self) -> str:
-        return f"small gemm {self.rows} {self.columns} {self.group} {self.by_rows} {self.width}"
+        return f"small gemm {self.rows} {self.columns} {self.group} {self.by_rows} {self.width} {self.half}"
 
 
-def shape_for(rows: Any, columns: Any, depth: Any, *, by_rows: bool, width: int) -> Shape | None:
+def shape_for(rows: Any, columns: Any, depth: Any, *, by_rows: bool, width: int, half: bool = False) -> Shape | None:
     """How to compute it; None: the BLAS does."""
     if not isinstance(rows, int) or not isinstance(columns, int) or rows < 1:
+        return None
+    if half and (by_rows or rows > MOST_ROWS):
         return None
     if rows > MOST_ROWS:
         size = columns * depth if isinstance(depth, int) else 0
@@ -52,7 +56,7 @@ def shape_for(rows: Any, columns: Any, depth: Any, *, by_rows: bool, width: int)
         vectors = max(1, min(4, 16 // rows))
         return Shape(rows, vectors, rows, True, width) if columns >= width else None
     fitting = [c for c in (8, 4, 2, 1) if columns % c == 0 and c * rows <= 16]
-    return Shape(rows, fitting[0], rows, False, width)
+    return Shape(rows, fitting[0], rows, False, width, half)
 
 
 def units(shape: Shape, columns: int) -> int:
@@ -69,26 +73,41 @@ def write(shape: Shape, name: str) -> str:
     for number, buffer in enumerate("cab"):
         f.do(f"%{buffer}.p = getelementptr ptr, ptr %buffers, i64 {number}")
         f.do(f"%{buffer}.0 = load ptr, ptr %{buffer}.p")
-        f.do(f"%{buffer} = getelementptr float, ptr %{buffer}.0, i64 %offset_{buffer}")
+        f.do(f"%{buffer} = getelementptr {_element(shape.half)}, ptr %{buffer}.0, i64 %offset_{buffer}")
     unit = _unit_by_rows if shape.by_rows else _unit_by_columns
     f.loop("%lo", "%hi", 1, lambda i, _: unit(f, shape, i))
     f.finish()
     return module.text()
 
 
-def _row(f: Function, base: str, row: str, leading: str) -> str:
-    return f.emit(f"getelementptr float, ptr {base}, i64 {f.arithmetic('mul', row, leading)}")
+def _element(half: bool) -> str:
+    return "i16" if half else "float"
 
 
-def _load(f: Function, pointer: str, at: str, mask: str | None) -> str:
-    kind, bits, w = f"<{f.lanes} x float>", f"<{f.lanes} x i1>", f.lanes
-    address = f.emit(f"getelementptr float, ptr {pointer}, i64 {at}")
+def _row(f: Function, base: str, row: str, leading: str, half: bool = False) -> str:
+    return f.emit(f"getelementptr {_element(half)}, ptr {base}, i64 {f.arithmetic('mul', row, leading)}")
+
+
+def _load(f: Function, pointer: str, at: str, mask: str | None, half: bool = False) -> str:
+    element, suffix, align = ("i16", "i16", 2) if half else ("float", "f32", 4)
+    kind, bits, w = f"<{f.lanes} x {element}>", f"<{f.lanes} x i1>", f.lanes
+    address = f.emit(f"getelementptr {element}, ptr {pointer}, i64 {at}")
     if mask is None:
-        return f.emit(f"load {kind}, ptr {address}, align 4")
-    f.declare(f"declare {kind} @llvm.masked.load.v{w}f32.p0(ptr, {bits}, {kind})")
-    return f.emit(
-        f"call {kind} @llvm.masked.load.v{w}f32.p0(ptr align 4 {address}, {bits} {mask}, {kind} zeroinitializer)"
-    )
+        loaded = f.emit(f"load {kind}, ptr {address}, align {align}")
+    else:
+        name = f"llvm.masked.load.v{w}{suffix}.p0"
+        f.declare(f"declare {kind} @{name}(ptr, {bits}, {kind})")
+        loaded = f.emit(f"call {kind} @{name}(ptr align {align} {address}, {bits} {mask}, {kind} zeroinitializer)")
+    return scalar.from_bf16(f, loaded) if half else loaded
+
+
+def _store(f: Function, total: str, at: str, half: bool) -> None:
+    address = f.emit(f"getelementptr {_element(half)}, ptr %c, i64 {at}")
+    if half:
+        f.width = 1
+        total = scalar.to_bf16(f, total)
+        f.width = f.lanes
+    f.do(f"store {_element(half)} {total}, ptr {address}, align {2 if half else 4}")
 
 
 def _tail(f: Function, at: str, stop: str) -> str:
@@ -100,21 +119,21 @@ def _tail(f: Function, at: str, stop: str) -> str:
 def _unit_by_columns(f: Function, shape: Shape, unit: str) -> list[str]:
     """Lanes run along k; each sum of a unit has an accumulator, whose lanes are added up at the end."""
     first = f.arithmetic("mul", unit, str(shape.columns))
-    weights = [_row(f, "%b", f.arithmetic("add", first, str(c)), "%ldb") for c in range(shape.columns)]
+    weights = [_row(f, "%b", f.arithmetic("add", first, str(c)), "%ldb", shape.half) for c in range(shape.columns)]
     for start in range(0, shape.rows, shape.group):
-        _rows_of_unit(f, range(start, min(start + shape.group, shape.rows)), first, weights)
+        _rows_of_unit(f, range(start, min(start + shape.group, shape.rows)), first, weights, shape.half)
     return []
 
 
-def _rows_of_unit(f: Function, rows: Sequence[int], first: str, weights: Sequence[str]) -> None:
-    inputs = [_row(f, "%a", str(r), "%lda") for r in rows]
+def _rows_of_unit(f: Function, rows: Sequence[int], first: str, weights: Sequence[str], half: bool) -> None:
+    inputs = [_row(f, "%a", str(r), "%lda", half) for r in rows]
     zero = (f"<{f.lanes} x float>", "zeroinitializer")
 
     def step(at: str, sums: list[str], mask: str | None) -> list[str]:
-        given = [_load(f, pointer, at, mask) for pointer in inputs]
+        given = [_load(f, pointer, at, mask, half) for pointer in inputs]
         result = []
         for column, pointer in enumerate(weights):
-            weight = _load(f, pointer, at, mask)
+            weight = _load(f, pointer, at, mask, half)
             for row in range(len(rows)):
                 result.append(f.intrinsic("fma", "float", given[row], weight, sums[column * len(rows) + row]))
         return result
@@ -128,7 +147,7 @@ def _rows_of_unit(f: Function, rows: Sequence[int], first: str, weights: Sequenc
         column, row = number // len(rows), rows[number % len(rows)]
         total = f.call(reduce, "float", ("float", "-0.0"), (zero[0], value), attributes="reassoc ")
         place = f.arithmetic("add", f.arithmetic("add", first, str(column)), f.arithmetic("mul", str(row), "%ldc"))
-        f.do(f"store float {total}, ptr {f.emit(f'getelementptr float, ptr %c, i64 {place}')}, align 4")
+        _store(f, total, place, half)
 
 
 def _unit_by_rows(f: Function, shape: Shape, unit: str) -> list[str]:

@@ -14,6 +14,7 @@ from torch import fx
 
 from .builder import Builder, V
 from .loops import (
+    FLOATS,
     Alias,
     Buffer,
     Call,
@@ -153,7 +154,7 @@ def _line(node: fx.Node) -> str:
 
 
 def _as_gemm(node: fx.Node) -> Gemm | None:
-    if node.target not in (aten.mm.default, aten.bmm.default) or val(node).dtype not in (torch.float32, torch.float64):
+    if node.target not in (aten.mm.default, aten.bmm.default) or val(node).dtype not in (*FLOATS, torch.bfloat16):
         return None
     a, b = node.args[:2]
     assert isinstance(a, fx.Node) and isinstance(b, fx.Node)
@@ -161,7 +162,19 @@ def _as_gemm(node: fx.Node) -> Gemm | None:
     places = [out, place_of(a), place_of(b)]
     if val(node).device.type == "cuda" or any(not _has_rows(p) for p in places):
         return None
+    if out.dtype is torch.bfloat16 and not _is_of_few_rows(*places):
+        return None
     return Gemm(places[0], places[1], places[2], False, str(node.target))
+
+
+def _is_of_few_rows(out: Place, a: Place, b: Place) -> bool:
+    """Whether it is a product of at most eight rows with a matrix that lies column by column, as a weight does."""
+    known = all(isinstance(n, int) for place in (out, a, b) for n in (*place.sizes, *place.strides))
+    if len(out.sizes) != 2 or not known or not 1 <= out.sizes[0] <= 8:
+        return False
+    (depth, columns), (s, t) = b.sizes, b.strides
+    rows = a.strides[1] == 1 and a.strides[0] >= depth and out.strides[1] == 1
+    return rows and depth > 1 and columns > 1 and s == 1 and t >= depth
 
 
 def _has_rows(place: Place) -> bool:
