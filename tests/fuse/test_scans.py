@@ -104,6 +104,12 @@ def test_sizes_without_elements_and_single_ones() -> None:
                 assert torch.equal(got, want)
 
 
+def test_a_number_and_its_gradient() -> None:
+    """Whose graph has no step: the tangent is the gradient."""
+    seen = compare(lambda x: x.cumsum(0), normal())
+    assert len(seen.programs) == 2 and seen.programs[1].steps == []
+
+
 def test_a_target_without_scans_leaves_them() -> None:
     assert scalar.supported("scan", [torch.float32]) and not gpu_scalar.supported("scan", [torch.float32])
 

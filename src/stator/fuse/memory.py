@@ -114,7 +114,8 @@ def _most_alive(program: Program, made: dict[str, int], last: dict[str, int], pl
     for name, first in [*made.items(), *[(name, 0) for name in program.dying]]:
         place = program.places.get(name)
         size = None if place is None else reach(place) * place.dtype.itemsize
-        if isinstance(size, int) and name not in plan.offsets and not isinstance(program.steps[first], Alias):
+        seen = name in made and isinstance(program.steps[first], Alias)  # has no memory of its own
+        if isinstance(size, int) and name not in plan.offsets and not seen:
             changes[first] += size
             changes[until[name] + 1] -= size
     return int(plan.size) + max(itertools.accumulate(changes))
