@@ -603,14 +603,13 @@ class Program:
 
     def _not_kept(self, error: BaseException) -> None:
         """A recording has come to nothing: said, or raised."""
-        cause = error.__cause__ if isinstance(error, BackendError) else error
-        if isinstance(cause, Exception) and is_from_handler(cause):
-            raise cause
+        if isinstance(error, BackendError) and error.__cause__ is not None and is_from_handler(error.__cause__):
+            error = error.__cause__
         if isinstance(error, BackendError) and self.settings.suppress_errors:
             self._transient = _TRANSIENT_LIMIT
             self.tally.plain += 1
             reporting.warn(f"{error}; {self.name} runs as plain Python")
-        elif isinstance(error, _FOR_THE_USER) or not isinstance(error, Exception):
+        elif isinstance(error, _FOR_THE_USER) or not isinstance(error, Exception) or is_from_handler(error):
             try:
                 raise error
             finally:
