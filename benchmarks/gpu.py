@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import importlib
 import json
 import os
@@ -180,6 +181,7 @@ def _one(name: str, works: list[str], modes: list[str], cold: bool) -> Iterator[
                 del made
             except Exception as error:
                 row["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
+            gc.collect()
             torch.cuda.empty_cache()
             yield row
 

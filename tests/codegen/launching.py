@@ -47,6 +47,9 @@ class Bound:
                 break
         return chosen
 
+    def variant(self, pointers: Sequence[int]) -> Variant:
+        return self.choose(pointers).variant
+
     def scratch(self, pointers: Sequence[int]) -> int:
         """Bytes of scratch memory that a launch on these addresses needs."""
         return self.choose(pointers).scratch

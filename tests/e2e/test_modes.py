@@ -427,7 +427,7 @@ def test_a_graph_is_captured_and_two_forwards_come_before_their_backwards(monkey
             super().__init__(run, inputs)
             made.append(self)
 
-    monkeypatch.setattr(cuda_graphs.Replayed.__init__, "__defaults__", (Counted, ()))
+    monkeypatch.setattr(cuda_graphs.Replayed.__init__, "__defaults__", (Counted, (), "graph"))
     fn = lambda x, w: torch.tanh(x @ w)  # noqa: E731
     compiled = stator.compile(fn, mode="reduce-overhead")
     weight = rand(0, 8, 8).cuda().requires_grad_()

@@ -197,7 +197,7 @@ host_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwname
 }
 
 /* looks(inputs, skipped) -> bytes: where each input lies, 8 bytes each, 0 for those that are skipped; None if they are not what the graph
- * was compiled for. For whoever runs a captured graph in its place, on the same memory. */
+ * was compiled for, or not on its device. For whoever runs a captured graph in its place, on the same memory. */
 static PyObject *
 host_looks(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -219,7 +219,8 @@ host_looks(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     uint64_t *looks = (uint64_t *)(void *)PyBytes_AS_STRING(bytes);
     for (int i = 0; i < h->inputs; i++) {
         void *handle = handle_of(PyList_GET_ITEM(args[0], i)), *data = NULL;
-        if (handle == NULL || torch_c.data(handle, &data)) {
+        int32_t device;
+        if (handle == NULL || torch_c.device(handle, &device) || device != h->device || torch_c.data(handle, &data)) {
             Py_DECREF(bytes);
             Py_RETURN_NONE;
         }

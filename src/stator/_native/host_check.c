@@ -14,11 +14,16 @@ input_holds(const Host *h, const HostInput *in, PyObject *value, const int64_t *
     if (handle == NULL) {
         return 0;
     }
+    /* Operators alone see those that no kernel touches, and they take numbers from the CPU as well: torch has the seeds of its attention
+     * there, where nothing is captured. */
+    if (torch_c.device(handle, &device) || (device != in->device && !(in->reach < 0 && device == 0))) {
+        return 0;
+    }
     uint64_t keys = TENSOR_AT(tensor_impl(value), tensor_places.keys, uint64_t);
-    uint64_t allowed = in->device == 0 ? torch_c.keys : h->keys, needed = in->device == 0 ? torch_c.needed_keys : h->needed_keys;
-    if ((keys & ~allowed) != 0 || (keys & needed) != needed || tensor_places.get_dim(handle, &rank) ||
-        rank != in->rank || tensor_places.get_dtype(handle, &dtype) || dtype != in->dtype || torch_c.device(handle, &device) ||
-        device != in->device || tensor_places.get_sizes(handle, &sizes) || tensor_places.get_strides(handle, &strides)) {
+    uint64_t allowed = device == 0 ? torch_c.keys : h->keys, needed = device == 0 ? torch_c.needed_keys : h->needed_keys;
+    if ((keys & ~allowed) != 0 || (keys & needed) != needed || tensor_places.get_dim(handle, &rank) || rank != in->rank ||
+        tensor_places.get_dtype(handle, &dtype) || dtype != in->dtype || tensor_places.get_sizes(handle, &sizes) ||
+        tensor_places.get_strides(handle, &strides)) {
         return 0;
     }
     if (device != 0 && (torch_c.device_index == NULL || torch_c.device_index(handle, &index) || index != h->device_index)) {

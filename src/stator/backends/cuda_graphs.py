@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, fx
 from torch.nn import Parameter
 
+from .. import events
+
 Boxed = Callable[[list[Any]], Sequence[Any]]
 _MOST_CAPTURES = 3  # of one graph, each with more of its inputs copied
 _MOST_MOVES = 8  # captures in all: of one whose parameters move again and again no more are made
@@ -34,7 +36,7 @@ _NOTHING = torch.empty(0)
 
 
 class NotCapturable(Exception):
-    """The graph runs as it is, from now on."""
+    """The graph runs as it is, from now on; the text says why."""
 
 
 # What kernels are chosen by when they are launched, and is settled when they are captured.
@@ -178,7 +180,10 @@ _resident: set[int] = set()
 
 
 def _looks(inputs: Sequence[Any], copied: Sequence[int]) -> Any:
-    """What a capture relies on, by input: sizes, strides, and where it lies, unless it is copied."""
+    """What a capture relies on, by input: sizes, strides, and where it lies, unless it is copied. None: some are
+    elsewhere, as the seeds of torch's attention are where nothing is captured."""
+    if len({value.device for value in inputs}) > 1:
+        return None
     return tuple([
         (value.shape, value.stride(), 0 if index in copied else value.data_ptr()) for index, value in enumerate(inputs)
     ])  # fmt: skip
@@ -198,8 +203,9 @@ class Replayed:
 
     _boxed_call = True  # the mark that torch's compilers use
 
-    def __init__(self, run: Boxed, capture: Any = Capture, kept: Collection[int] = ()) -> None:
+    def __init__(self, run: Boxed, capture: Any = Capture, kept: Collection[int] = (), part: str = "graph") -> None:
         self._run = run
+        self._part = part  # how events call it
         self._looks: Callable[[list[Any], tuple[int, ...]], Any] = getattr(run, "looks", _looks)
         self._capture = capture
         self._kept = frozenset(kept)
@@ -275,7 +281,8 @@ class Replayed:
             return False
         try:
             self._make(inputs, tuple(sorted(copied)))
-        except Exception:  # an operation that waits for the GPU, or the like
+        except Exception as error:  # an operation that waits for the GPU, or the like
+            events.emit(events.NotCaptured(self._part, f"{type(error).__name__}: {error}"))
             self._give_up()
             return False
         self._expected = self._looks(inputs, self._copied)
@@ -310,13 +317,13 @@ class Replayed:
         if value is None:
             return None
         if not isinstance(value, Tensor):
-            raise NotCapturable
+            raise NotCapturable("a result is no tensor")
         for index, given in enumerate(self._memory):
             if value.untyped_storage()._cdata == given.untyped_storage()._cdata:
                 offset = int(value.storage_offset() - given.storage_offset())
                 return _Part(index, value is given, value.shape, value.stride(), offset)
         if position not in self._kept and value.clone().stride() != value.stride():
-            raise NotCapturable
+            raise NotCapturable("a result overlaps itself, or has gaps")
         return value
 
     def _replay(self, inputs: list[Any]) -> Sequence[Any]:

@@ -149,5 +149,5 @@ def _generate(
         code = str(getattr(generated, "source_code", None) or "")
         events.emit(events.CodeGenerated("inductor", part, time.perf_counter() - start, lambda: code))
     if captures:
-        return Replayed(generated)
+        return Replayed(generated, part=part)
     return generated if numbers is None else _with_tensors(generated, numbers)  # takes a list and clears it

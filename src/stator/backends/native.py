@@ -112,7 +112,7 @@ def _captured(
         return compiled
     results: Any = module.graph.output_node().args[0]
     first = 0 if part == "backward" else module.meta.get("results", len(results))
-    return Replayed(compiled, kept=range(first, len(results)))
+    return Replayed(compiled, kept=range(first, len(results)), part=part)
 
 
 def _generated(
