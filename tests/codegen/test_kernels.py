@@ -272,3 +272,46 @@ def test_parts_put_together(lengths: list[int], rows: int) -> None:
 
 def _one_row(index: Index) -> Index:
     return Index(index.offset, tuple(term for term in index.terms if term[0] != 0), index.gathered)
+
+
+SHORT = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+
+
+@pytest.mark.parametrize("length", range(2, 10))
+@pytest.mark.parametrize("dtype", SHORT, ids=str)
+def test_short_rows(dtype: torch.dtype, length: int) -> None:
+    """out[i] = max over j of x[i, j], with forbidden pages before and behind x: whole vectors, and no element more."""
+    b = Builder()
+    x = b.load(0, AXIS(0) * length + AXIS(1), dtype)
+    b.add(
+        "store", (b.add("reduce", (x.id,), x.dtype, "any" if dtype is torch.bool else "max").id,), x.dtype, (1, AXIS(0))
+    )
+    for width, target in machines():
+        for rows in (1, 15, 16, 67, 256):
+            code = Compiled(kernel(b, [rows, length], [0], [1], [dtype] * 2), width, target)
+            by_vectors = "shufflevector" in code.written.text and "llvm.vector.reduce" not in code.written.text
+            assert by_vectors or length > 8 or rows < width or width == 1
+            x_ = (torch.randn(rows, length) * 8).to(dtype)
+            for at_end in (False, True):
+                given = [Guarded(t.flatten(), at_end=at_end) for t in (x_, x_[:, 0])]
+                assert code([g.address for g in given], {}, cut(rows))
+                want = x_.any(-1) if dtype is torch.bool else x_.amax(-1)
+                assert torch.equal(given[1].content(), want) and given[1].bands_are_whole()
+
+
+@pytest.mark.parametrize("dtype", SHORT, ids=str)
+@pytest.mark.parametrize("step", [2, 3, 5, 8, 9])
+def test_every_so_many_elements(dtype: torch.dtype, step: int) -> None:
+    """out[i] = x[i * step] + x[i * step + 1]: x ends behind the last element that is read."""
+    b = Builder()
+    one, other = (b.load(0, AXIS(0) * step + first, dtype) for first in (0, 1))
+    total = one ^ other if dtype is torch.bool else one + other
+    b.add("store", (total.id,), total.dtype, (1, AXIS(0)))
+    for width, target in machines():
+        for count in (1, 16, 64, 131):
+            code = Compiled(kernel(b, [count], [0], [], [dtype] * 2), width, target)
+            x = (torch.randn((count - 1) * step + 2) * 8).to(dtype)
+            given = [Guarded(t, at_end=True) for t in (x, x[::step].clone())]
+            assert code([g.address for g in given], {}, cut(count))
+            want = x[::step] ^ x[1::step] if dtype is torch.bool else x[::step] + x[1::step]
+            assert torch.equal(given[1].content(), want) and given[1].bands_are_whole()

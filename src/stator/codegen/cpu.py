@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .cpu_memory import Size
+from .cpu_memory import LONGEST_STEP, Size
 from .cpu_reduce import BLOCK
 from .cpu_scan import Scans
 from .cpu_segments import find_tests, stretches, truths
@@ -50,7 +50,7 @@ def units_of(kernel: Any, width: int) -> tuple[list[int], int] | None:
     """The axes that the units of a kernel run through, and of what number ranges of units begin at multiples. None: a
     unit is something else than a position on them."""
     if kernel.inner:
-        return None if _vector_axis(kernel)[1] else (list(kernel.outer), 1)
+        return None if _vector_axis(kernel, width)[1] else (list(kernel.outer), 1)
     axis, turned = choose_axes(kernel, width)
     if turned is not None or axis is None:
         return None
@@ -61,7 +61,7 @@ class _Writer(Tiles, Scans):
     def __init__(self, kernel: Any, name: str, width: int) -> None:
         axis: int | None
         if kernel.inner:
-            axis, self.columns = _vector_axis(kernel)
+            axis, self.columns = _vector_axis(kernel, width)
             if kernel.scans and not self.columns:
                 axis = None
         else:
@@ -364,13 +364,28 @@ def _product(sizes: Iterable[Size]) -> Size:
     return result
 
 
+def _has_short_rows(kernel: Any, column: int, width: int) -> bool:
+    """Whether rows of a few elements lie one behind the other, and nothing but what they are folded to is stored: then
+    the lanes are rows."""
+    length, rows = _product(kernel.extents[a] for a in kernel.inner), kernel.extents[column]
+    if not isinstance(length, int) or not 2 <= length <= LONGEST_STEP or not isinstance(rows, int) or rows < width:
+        return False
+    varies, inner = kernel.varies(), set(kernel.inner)
+    accesses = [
+        (v.op, v.attr[1]) for n, v in enumerate(kernel.values) if v.op in ("load", "store") and varies[n] & inner
+    ]
+    return all(op == "load" and index.coefficient(column) == length for op, index in accesses)
+
+
 def _blocks(extent: Size, length: int) -> Size:
     return -(-extent // length) if isinstance(extent, int) else (extent + length - 1) // length
 
 
-def _vector_axis(kernel: Any) -> tuple[int, bool]:
+def _vector_axis(kernel: Any, width: int) -> tuple[int, bool]:
     """Of a kernel with reductions: the axis of the lanes, and whether it is one of results (columns)."""
     row, column = kernel.inner[-1], kernel.outer[-1] if kernel.outer else None
+    if column is not None and not kernel.scans and _has_short_rows(kernel, column, width):
+        return column, True
     votes = {row: 0, column: 0}
     varies, inner = kernel.varies(), set(kernel.inner)
     for number, value in enumerate(kernel.values):

@@ -7,6 +7,7 @@ LLVM 22 (the alignment is an operand): later versions take that too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from . import scalar
 from .ir import IN_MEMORY, Function, Module
 
 Size = Any
+LONGEST_STEP = 8  # between elements that are taken out of whole vectors
 
 
 class Memory:
@@ -163,6 +165,9 @@ class Memory:
                 f"call {kind} @llvm.masked.load.{suffix}.p0(ptr {address}, i32 {alignment(dtype)}, {bits} {mask}, "
                 f"{kind} zeroinitializer)"
             )
+        step = index.coefficient(self.vector_axis)
+        if mask is None and not index.gathered and isinstance(step, int) and 2 <= step <= LONGEST_STEP:
+            return self._every(step, number, element, dtype)
         addresses = self._addresses(number, element, index)
         every = "splat (i1 true)"
         f.declare(f"declare {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr>, i32, {bits}, {kind})")
@@ -170,6 +175,26 @@ class Memory:
             f"call {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr> {addresses}, i32 {alignment(dtype)}, "
             f"{bits} {mask or every}, {kind} zeroinitializer)"
         )
+
+    def _every(self, step: int, number: int, element: str, dtype: torch.dtype) -> str:
+        """Every so many elements, out of whole vectors from the first wanted element to the last, and not beyond:
+        gathers are slow on many machines."""
+        f, w = self.f, self.w
+        kind = f"<{w} x {element}>"
+        first = f.emit(
+            f"getelementptr {element}, ptr {self._base(number)}, i64 {f.arithmetic('mul', self.lane, str(step))}"
+        )
+        behind = (w - 1) * step + 1
+        starts = [*range(0, behind - w, w), behind - w]  # the last vector ends with the last element
+        made, done = "poison", 0  # so many lanes
+        for start in starts:
+            address = f.emit(f"getelementptr {element}, ptr {first}, i64 {start}")
+            loaded = f.emit(f"load {kind}, ptr {address}, align {alignment(dtype)}")
+            there = [n for n in range(done, w) if start <= step * n < start + w]
+            lanes = [*range(done), *[w + step * n - start for n in there]]
+            done = len(lanes)
+            made = f.emit(f"shufflevector {kind} {made}, {kind} {loaded}, <{w} x i32> {_lanes(lanes, w)}")
+        return made
 
     def _tile_address(self, number: int, row: str) -> str:
         element = IN_MEMORY[self.k.buffers[self.k.values[number].attr[0]].dtype]
@@ -267,6 +292,11 @@ class Memory:
         f.do("store atomic i64 1, ptr %status monotonic, align 8")  # several threads may
         f.do(f"br label %{on}")
         f.label(on)
+
+
+def _lanes(taken: Sequence[int], width: int) -> str:
+    """Of two vectors, which of their elements come first; the other lanes are open."""
+    return "<" + ", ".join([*[f"i32 {n}" for n in taken], *["i32 poison"] * (width - len(taken))]) + ">"
 
 
 def alignment(dtype: torch.dtype) -> int:

@@ -19,6 +19,8 @@ def reads_before_it_writes(kernel: Kernel, buffer: int, store: int) -> bool:
     Code is made root by root, in order; what a root needs is computed when it is first wanted, and kept until the
     point's last root is done. With inner axes there is a loop for each level, and what a later one needs is read anew.
     """
+    if kernel.scans:
+        return False
     index = kernel.values[store].attr[1]
     loads = {n for n, v in enumerate(kernel.values) if v.op == "load" and v.attr[0] == buffer}
     if index.gathered or any(kernel.values[n].args or kernel.values[n].attr[1] != index for n in loads):
