@@ -15,7 +15,7 @@ import stator
 from stator.replay import effects
 
 
-def test_a_class_attribute_comes_and_goes() -> None:
+def test_rule_6_a_class_attribute_comes_and_goes() -> None:
     def world() -> World:
         class K:
             pass
@@ -40,7 +40,7 @@ def test_a_class_attribute_comes_and_goes() -> None:
     check(world, [run(0), run(1), run(2), leave_one, run(4)], expect="miss hit hit hit hit", graphs=1)
 
 
-def test_a_gradient_that_does_not_fit() -> None:
+def test_rule_6_a_gradient_that_does_not_fit() -> None:
     """The sizes are symbols, and that of the parameter is nobody's input."""
     log: list[int] = []
     p = torch.zeros(4, requires_grad=True)
@@ -195,7 +195,7 @@ def states(n: int) -> tuple[State, list[Any]]:
 
 
 @pytest.mark.filterwarnings("ignore:stator failed")
-def test_a_fault_before_and_behind_every_effect(fault: _Fault) -> None:
+def test_rule_6_a_fault_before_and_behind_every_effect(fault: _Fault) -> None:
     for last in (50, 99):
         fast = stator.compile(everything, backend="eager")
         fault.at, fault.count = -1, 0
@@ -219,7 +219,7 @@ def test_a_fault_before_and_behind_every_effect(fault: _Fault) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:stator failed")
-def test_a_state_of_which_nothing_was_changed_is_as_it_was(fault: _Fault) -> None:
+def test_rule_6_a_state_of_which_nothing_was_changed_is_as_it_was(fault: _Fault) -> None:
     """What a KeyboardInterrupt leaves behind is what was there before the call."""
     fast = stator.compile(everything, backend="eager")
     for _ in range(3):
@@ -235,7 +235,7 @@ def test_a_state_of_which_nothing_was_changed_is_as_it_was(fault: _Fault) -> Non
         assert state.seen() == before, at
 
 
-def test_what_a_signal_handler_raises_reaches_the_program() -> None:
+def test_pitfall_15_what_a_signal_handler_raises_reaches_the_program() -> None:
     log: list[int] = []
 
     class Late(Exception):
@@ -274,7 +274,7 @@ def test_what_a_signal_handler_raises_reaches_the_program() -> None:
     assert fast.stator.recordings == 1
 
 
-def test_what_a_handler_raises_while_a_graph_is_compiled() -> None:
+def test_pitfall_15_what_a_handler_raises_while_a_graph_is_compiled() -> None:
     log: list[int] = []
 
     class Late(Exception):
@@ -305,7 +305,7 @@ def test_what_a_handler_raises_while_a_graph_is_compiled() -> None:
     assert len(log) == 4 and (fast.stator.recordings, fast.stator.hits) == (1, 2)
 
 
-def test_what_cannot_be_taken_back_is_not_made_again(fault: _Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_6_what_cannot_be_taken_back_is_not_made_again(fault: _Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows then what was made: the program is told of the exception."""
 
     def fail(*_: Any) -> None:

@@ -73,7 +73,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("number", range(len(VALUES)))
-def test_a_value_is_written_as_what_it_is(number: int) -> None:
+def test_rule_8_a_value_is_written_as_what_it_is(number: int) -> None:
     value = VALUES[number]
     text = literal(value)
     assert is_literal(value) and text.isascii() and "\n" not in text
@@ -83,7 +83,7 @@ def test_a_value_is_written_as_what_it_is(number: int) -> None:
 
 
 @pytest.mark.parametrize("value", [S("a"), I(3), F(2.5), H("a"), E.A, (1, S("a")), [], {}, object(), S], ids=type)
-def test_other_values_are_not_written(value: Any) -> None:
+def test_rule_8_other_values_are_not_written(value: Any) -> None:
     HIJACKED.clear()
     assert not is_literal(value)
     with pytest.raises(TypeError):
@@ -92,7 +92,7 @@ def test_other_values_are_not_written(value: Any) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(TEXTS)))
-def test_comments_and_docstrings_do_not_end(number: int) -> None:
+def test_rule_8_comments_and_docstrings_do_not_end(number: int) -> None:
     text = TEXTS[number]
     for hostile in (text, S(text)):
         HIJACKED.clear()
@@ -103,13 +103,13 @@ def test_comments_and_docstrings_do_not_end(number: int) -> None:
         assert not HIJACKED
 
 
-def test_identifiers() -> None:
+def test_rule_8_identifiers() -> None:
     assert all(map(is_identifier, ("a", "_", "é", "match", "run")))
     wrong: list[Any] = ["class", "None", "__debug__", "", "1", "a b", "\N{MICRO SIGN}", "ﬁ", "a\n", S("a"), 3, None]
     assert not any(map(is_identifier, wrong))
 
 
-def test_names_of_classes_that_lie() -> None:
+def test_rule_8_names_of_classes_that_lie() -> None:
     class Meta(type):
         __name__ = property(_act)  # type: ignore[assignment]
 
@@ -160,7 +160,7 @@ def state_of(value: Any) -> Any:
 
 @pytest.mark.parametrize("name", [S("abc"), E.A, E.B, "a\ud800\x00", '"""', H("abc")], ids=range(6))
 @pytest.mark.parametrize("function", [set_on_class, set_on_object, keyword_of_partial])
-def test_names_of_attributes(function: Callable[[Any, torch.Tensor], Any], name: Any) -> None:
+def test_rule_8_names_of_attributes(function: Callable[[Any, torch.Tensor], Any], name: Any) -> None:
     def outcome(f: Callable[[Any, torch.Tensor], Any], x: torch.Tensor) -> Any:
         for key in [key for key in vars(Z) if not key.startswith("__")]:
             delattr(Z, key)
@@ -181,7 +181,7 @@ def test_names_of_attributes(function: Callable[[Any, torch.Tensor], Any], name:
 
 
 @pytest.mark.parametrize("number", range(len(TEXTS)))
-def test_names_of_functions_in_files_of_debug_dir(number: int, tmp_path: Path) -> None:
+def test_rule_8_names_of_functions_in_files_of_debug_dir(number: int, tmp_path: Path) -> None:
     text = TEXTS[number]
 
     def fn(x: torch.Tensor) -> torch.Tensor:

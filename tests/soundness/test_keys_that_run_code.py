@@ -72,7 +72,7 @@ def call_super(d: Any, box: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor
     ("function", "name"),
     [(read_attribute, "scale"), (read_missing, "missing"), (call_super, "twice"), (read_attribute, "__class__")],
 )
-def test_bases_get_a_key_that_acts(function: Callable[..., torch.Tensor], name: str) -> None:
+def test_rule_7_bases_get_a_key_that_acts(function: Callable[..., torch.Tensor], name: str) -> None:
     d, box, act = world()
     fast = stator.compile(function, backend="eager")
     for seed in range(4):
@@ -88,7 +88,7 @@ def test_bases_get_a_key_that_acts(function: Callable[..., torch.Tensor], name: 
     assert acted or name == "__class__"  # which nobody asks for
 
 
-def test_a_mode_that_acts_when_grad_is_read() -> None:
+def test_rule_7_a_mode_that_acts_when_grad_is_read() -> None:
     _, box, act = world()
     p = torch.ones(3, requires_grad=True)
     p.grad = torch.ones(3)

@@ -70,12 +70,12 @@ check(lambda x, value: x * depth(value, step), nested(WALKED, make))
 
 
 @pytest.mark.parametrize("kind", ["tuples", "lists", "dicts", "slices", "mixed"])
-def test_a_value_that_is_nested_deeply(kind: str) -> None:
+def test_rule_8_a_value_that_is_nested_deeply(kind: str) -> None:
     _run(f"KIND, DEPTH = {kind!r}, 30_000" + HEAD)
 
 
 @pytest.mark.parametrize("kind", ["tuples", "lists"])
-def test_a_way_into_the_depth(kind: str) -> None:
+def test_rule_8_a_way_into_the_depth(kind: str) -> None:
     _run(f"KIND, DEPTH, WALKED = {kind!r}, 3, 3_000" + HEAD + WALK)
 
 

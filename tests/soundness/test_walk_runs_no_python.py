@@ -23,7 +23,7 @@ print("nothing ran")
 """
 
 
-def test_no_walk_runs_python_code(tmp_path: Path) -> None:
+def test_rule_7_no_walk_runs_python_code(tmp_path: Path) -> None:
     package = tmp_path / "stator"
     shutil.copytree(building.PACKAGE, package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     former = os.environ.get("CFLAGS")
