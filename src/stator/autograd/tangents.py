@@ -117,7 +117,7 @@ def _is_missing(node: fx.Node, missing: Set[fx.Node], reached: Set[fx.Node]) -> 
         return where == _ANY
     if target is aten.where.self:
         return 0 not in where and all(_is_zero(arg) for at, arg in enumerate(node.args[1:], 1) if at not in where)
-    if facts(target).view_of is not None or name == "_unsafe_view" or name.endswith("_backward"):
+    if facts(target).view_of is not None or name == "_unsafe_view" or name.endswith(("_backward", "_backward_data")):
         return where == _FIRST
     return bool(where) and set(where) <= {*_LINEAR.get(name, ())} and _nodes(node.kwargs.values()).isdisjoint(missing)
 
