@@ -250,3 +250,44 @@ def test_pitfall_27_temporaries_at_one_address():
         return World(fn=fn)
 
     attack(world)
+
+
+@pytest.mark.parametrize("kind", ["itself", "a tuple of it", "a list", "each other"])
+def test_rule_6_a_new_instance_dict_that_leads_back_to_its_object(kind):
+    """The dict is met before its object, which is found among the dict's own contents."""
+
+    def world():
+        class Thing:
+            pass
+
+        class Items(list):
+            pass
+
+        def itself(x):
+            thing = Thing()
+            thing.me, thing.x = thing, x * 2
+            return vars(thing)
+
+        def in_a_tuple(x):
+            thing = Thing()
+            thing.space, thing.x = (vars(thing),), x * 2
+            return vars(thing)
+
+        def in_a_list(x):
+            items = Items()
+            items.append((vars(items),))
+            items.x = x * 2
+            return vars(items), items
+
+        def each_other(x):
+            one, two = Thing(), Thing()
+            one.other, two.other, two.x = two, one, x * 2
+            return vars(one), vars(two)
+
+        fns = {"itself": itself, "a tuple of it": in_a_tuple, "a list": in_a_list, "each other": each_other}
+        return World(fn=fns[kind])
+
+    def call(seed):
+        return lambda w: w.fn(rand(seed))
+
+    check(world, [call(1), call(2), call(3), call(4)], expect="miss hit hit hit")

@@ -148,6 +148,9 @@ class _Emitter:
             return self.position(recipe.index)
         if isinstance(recipe, Output):
             return f"out[{recipe.index}]"
+        blueprint = self.recording.blueprints[recipe.index]
+        if blueprint.kind == "instance dict":  # made with its object, which may still be on the way to be filled
+            return f"namespace({self.expression(blueprint.parts[0])})"
         self.make(recipe.index)
         return f"f{recipe.index}"
 
@@ -215,9 +218,6 @@ class _Emitter:
     def _namespace(self, name: str, b: Blueprint) -> None:
         self.create.append(f"{name} = {self.constant(b.cls)}()")
 
-    def _instance_dict(self, name: str, b: Blueprint) -> None:
-        self.create.append(f"{name} = namespace({self.expression(b.parts[0])})")
-
     def _cell(self, name: str, b: Blueprint) -> None:
         self.create.append(f"{name} = cell()")
         if b.parts:
@@ -283,7 +283,6 @@ _MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
     "deque": _Emitter._deque,
     "object": _Emitter._object,
     "namespace": _Emitter._namespace,
-    "instance dict": _Emitter._instance_dict,
     "cell": _Emitter._cell,
     "tuple": _Emitter._tuple,
     "frozenset": _Emitter._frozenset,

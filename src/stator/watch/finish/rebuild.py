@@ -198,6 +198,8 @@ class Rebuilder:
         elif issubclass(type(value), collections.Counter):
             blueprint.kind = "dict"
         pairs = [(self.recipe(key), self.recipe(dict.__getitem__(value, key))) for key in keys_of(value)]
+        if id(value) in self._owners:  # an entry led to the object whose instance dict this is
+            return
         blueprint.parts = [self.recipe(value.default_factory), pairs] if blueprint.kind == "default" else [pairs]
 
     def _set(self, value: Any, blueprint: Blueprint) -> None:
