@@ -26,7 +26,14 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SIZES:
         monkeypatch.setattr(blocks, name, 1)
     monkeypatch.setattr(blocks, "MOST_BYTES", 1 << 13)
+    monkeypatch.setattr(blocks, "MORE_BYTES", 1 << 30)
     monkeypatch.setattr(blocks, "ENTRY_BYTES", 1 << 10)
+
+
+@pytest.fixture
+def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed matrices may take more than blocks save."""
+    monkeypatch.setattr(blocks, "MORE_BYTES", 1 << 30)
 
 
 @pytest.fixture
@@ -60,7 +67,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(q @ k.transpose(-1, -2) / 8, -1) @ v
 
 
-def test_an_mlp_runs_in_blocks() -> None:
+def test_an_mlp_runs_in_blocks(roomy: None) -> None:
     seen = compare(mlp, tensors((1024, 128), (512, 128), (512,), (128, 512), (128,)), grads=False)
     first, *_ = blocked(seen)
     assert first.units % first.each == 0 and first.each < first.units and first.strips and first.packs
@@ -69,6 +76,17 @@ def test_an_mlp_runs_in_blocks() -> None:
     inputs = tensors((1024, 128), (512, 128), (512,), (128, 512), (128,))(7)
     (got,) = by_evaluator(program, [inputs[int(name.rsplit("_")[-1]) - 1] for name in program.inputs])
     torch.testing.assert_close(got, mlp(*inputs), rtol=1e-4, atol=1e-4)
+
+
+def test_packed_matrices_take_no_more_than_blocks_save() -> None:
+    """Of 1024 rows 2 MiB need not be stored, and packing asks for 8 MiB a matrix; of 16384 rows 32 MiB."""
+
+    def long(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+        return mlp(x, w1, b1, w2, b2)
+
+    weights = [(512, 128), (512,), (128, 512), (128,)]
+    assert not blocked(compare(mlp, tensors((1024, 128), *weights), grads=False))
+    assert blocked(compare(long, tensors((16384, 128), *weights), grads=False))
 
 
 def test_attention_runs_matrix_by_matrix() -> None:
@@ -90,7 +108,7 @@ def test_what_others_want_stays_in_memory() -> None:
 
 
 @pytest.mark.parametrize("function", [mlp, normed, attention])
-def test_any_number_of_threads_gives_the_same_bits(function: Any, threads: Callable[[int], None]) -> None:
+def test_any_number_of_threads_gives_the_same_bits(function: Any, threads: Callable[[int], None], roomy: None) -> None:
     shapes: dict[Any, list[tuple[int, ...]]] = {
         mlp: [(1024, 128), (512, 128), (512,), (128, 512), (128,)],
         normed: [(2048, 256), (256, 256), (256,)],

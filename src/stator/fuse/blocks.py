@@ -23,6 +23,7 @@ MOST_BYTES = 1 << 19  # of a block's strips, where rows of a matrix are multipli
 ENTRY_BYTES = 1 << 17  # where the unit is a matrix of a batch: blocks of so much, or of one matrix
 MOST_ENTRY_BYTES = 1 << 23
 LEAST_ROWS = 64
+MORE_BYTES = 1 << 20  # that the workspace may take beyond what need not be stored any more
 LEAST_COLUMNS = 128  # of a product along rows: narrow ones are slow in pieces
 MOST_STEPS = 8
 MOST_STRIPS = 16
@@ -145,6 +146,8 @@ class _Group:
                 (_, columns), depth = step.out.sizes, step.a.sizes[-1]
                 packs[at] = size
                 size += _aligned(self.target.pack_bytes(each * shares[at], columns, depth))
+        if size > sum(unit_bytes[name] for name in strips) * self.units + MORE_BYTES:
+            return None  # packing asks for some 8 MiB beside the matrix
         workspace = f"blocks_{number}_{self.steps[0].writes[0]}"
         self.program.places[workspace] = Place(workspace, torch.uint8, (size,), (1,))
         return Blocked(self.steps, shares, self.units, each, workspace, threads, thread_bytes, strips, packs)
