@@ -220,7 +220,7 @@ def has_tests(python: Path) -> bool:
 def torch_free_package(python: Path, version: str) -> Path:
     """The part of the package that needs no torch, built for an interpreter unless that has been done."""
     native = sorted((building.PACKAGE / "_native").iterdir())
-    sources = [*native, *(building.PACKAGE / "watch" / f"{name}.py" for name in building.MODULES)]
+    sources = [*native, *(building.PACKAGE / "watch" / "bytecode" / f"{name}.py" for name in building.MODULES)]
     digest = hashlib.sha1(b"".join(path.read_bytes() for path in (Path(building.__file__), *sources))).hexdigest()
     package = ROOT / "build" / "conformance" / f"{version}-{digest[:12]}"
     if not package.exists():
