@@ -17,8 +17,8 @@ import test_keys_that_run_code as keys
 import stator
 assert stator.__file__.startswith(FOLDER), stator.__file__
 for function, name in ((keys.read_attribute, "scale"), (keys.read_missing, "missing"), (keys.call_super, "twice")):
-    keys.test_bases_get_a_key_that_acts(function, name)
-keys.test_a_mode_that_acts_when_grad_is_read()
+    keys.test_rule_7_bases_get_a_key_that_acts(function, name)
+keys.test_rule_7_a_mode_that_acts_when_grad_is_read()
 print("nothing ran")
 """
 
