@@ -11,6 +11,8 @@ import torch
 from attacks import hidden, module
 from harness import RECORDED, World, check, rand
 
+from stator.backends.registry import look_up
+
 
 def drive(world, values, **kw):
     def c(v, seed):
@@ -252,3 +254,30 @@ def test_rule_7_sizes_that_change():
         return w
 
     check(world, [lambda w, k=k: w.fn(rand(k, k)) for k in (4, 6, 5, 8, 7, 1, 0, 2)], expect=None, unreplayed=RECORDED)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_rule_2_a_number_read_behind_what_torch_cannot_size(backend):
+    """From there on all numbers are those at hand: the backend gets no symbol for a number that is read later."""
+
+    def world():
+        state = {"n": 3, "x": 1.5}
+
+        def fn(x):
+            with torch.inference_mode():
+                x * 2
+            x += x  # torch's stand-in was made in inference mode, and must not be written to here
+            state["n"] += 1
+            state["x"] = state["x"] * 2
+            return x + 1
+
+        return World(fn=fn, state=state)
+
+    def call(seed):
+        return lambda w: w.fn(rand(seed))
+
+    def again(w):
+        w.state.update(n=3, x=1.5)
+        return w.fn(rand(9))
+
+    check(world, [*map(call, range(4)), again, again, again], expect=None, backend=look_up(backend)[1])

@@ -99,6 +99,8 @@ class Symbols(DataScalars):
 
     def generalise(self, origin: Origin, value: Any) -> bool:
         """A number or a tuple is read from outside. True: it is a symbol now, in its place."""
+        if self.abandoned is not None:  # backends get plain numbers, and would take it for the one at hand
+            return False
         if origin.key in _READ_TOO_LATE or (origin.parent is not None and origin.parent.key in _READ_TOO_LATE):
             return False
         if type(value) not in (int, float):
