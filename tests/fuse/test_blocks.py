@@ -89,6 +89,13 @@ def test_packed_matrices_take_no_more_than_blocks_save() -> None:
     assert blocked(compare(long, tensors((16384, 128), *weights), grads=False))
 
 
+def test_products_of_nothing_are_no_blocks(always: None) -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return torch.relu(x @ w) @ w
+
+    assert not blocked(compare(fn, tensors((0, 16), (16, 16)), grads=False))
+
+
 def test_attention_runs_matrix_by_matrix() -> None:
     seen = compare(attention, tensors(*[(2, 8, 128, 64)] * 3), grads=False)
     (block,) = blocked(seen)

@@ -206,9 +206,9 @@ def _divisors(n: int) -> list[int]:
 def _gemm_units(step: Gemm, shared: dict[str, Place]) -> tuple[int, int] | None:
     """The rows of a product, or the matrices of a batch; what is shared lies one behind the other."""
     batched = len(step.out.sizes) == 3
-    if step.accumulate or (not batched and step.b.buffer in shared):
-        return None
     units = step.out.sizes[0]
+    if step.accumulate or units == 0 or (not batched and step.b.buffer in shared):
+        return None
     for place in (step.out, step.a, step.b) if batched else (step.out, step.a):
         base = shared.get(place.buffer)
         if base is not None and not _lies_in_units(place, base, units):
@@ -235,7 +235,7 @@ def _kernel_units(step: Launch, shared: dict[str, Place], target: Target) -> tup
     accesses = [v for v in kernel.values if v.op in ("load", "store") and step.buffers[v.attr[0]] in shared]
     for count in range(len(axes), 0, -1):
         units = math.prod(kernel.extents[a] for a in axes[:count])
-        if all(_in_units(kernel, axes[:count], v, reach(shared[step.buffers[v.attr[0]]]), units) for v in accesses):
+        if units and all(_in_units(kernel, axes[:count], v, reach(shared[step.buffers[v.attr[0]]]), units) for v in accesses):
             return units, aligned if count == len(axes) else 1
     return None
 
