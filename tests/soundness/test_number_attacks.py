@@ -281,3 +281,34 @@ def test_rule_2_a_number_read_behind_what_torch_cannot_size(backend):
         return w.fn(rand(9))
 
     check(world, [*map(call, range(4)), again, again, again], expect=None, backend=look_up(backend)[1])
+
+
+@pytest.mark.parametrize("kind", ["expand", "layer_norm", "batch_norm", "group_norm", "view", "clamp", "attention"])
+def test_rule_7_sizes_for_which_an_operation_fails_behind_a_write(kind):
+    """A replay is not to begin there: what the program has written before the operation stays written."""
+    functional = torch.nn.functional
+    operations = {
+        "expand": lambda x: x.expand(2, 4),
+        "layer_norm": lambda x: functional.layer_norm(x.T, (2,)),
+        "batch_norm": lambda x: functional.batch_norm(x.T, torch.zeros(2), torch.ones(2)),
+        "group_norm": lambda x: functional.group_norm(x.T.unsqueeze(2), 2),
+        "view": lambda x: x.view(2, 4),
+        "clamp": lambda x: x.clamp(torch.zeros(2, 4)),
+        "attention": lambda x: functional.scaled_dot_product_attention(x.T, torch.ones(3, 2), torch.ones(3, 2)),
+    }
+    operation = operations[kind]
+
+    def world():
+        w = World(kept={})
+
+        def fn(x):
+            w.kept["x"] = x
+            x += x
+            operation(x)
+            return x + 1
+
+        w.fn = fn
+        return w
+
+    calls = [lambda w, k=k: w.fn(rand(k, k, 4)) for k in (2, 3, 5, 2, 2, 3, 2)]
+    check(world, calls, expect=None, raises=RuntimeError if kind != "batch_norm" else (RuntimeError, ValueError))

@@ -3,11 +3,13 @@
 Most operations of a model say nothing new about sizes: the result is like the operand, or one dimension is that of
 another. Such rules are a hundred times quicker than running the operation on tensors without data. A rule gives the
 sizes, or None where anything is out of the ordinary: then the operation is run. Rules assume nothing about symbols: two
-sizes are the same if they are the same expression.
+sizes are the same if they are the same expression. Where other sizes could make the operation fail, there is no rule:
+running it notes what has to hold.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -80,7 +82,18 @@ def _numbers(args: tuple[Any, ...]) -> Sizes | None:
 
 
 def _like_first(x: Outline, *rest: Any, **named: Any) -> Sizes | None:
-    return x.sizes
+    return None if any(isinstance(arg, Outline) for arg in (*rest, *named.values())) else x.sizes
+
+
+def _layer_norm(x: Outline, normalized_shape: Any, *rest: Any, **named: Any) -> Sizes | None:
+    shape = tuple(normalized_shape)
+    parts = [x.sizes[len(x.sizes) - len(shape) :]]
+    parts += [arg.sizes for arg in (*rest, *named.values()) if isinstance(arg, Outline)]
+    return x.sizes if all(all_same(part, shape) for part in parts) else None
+
+
+def _by_channel(x: Outline, *rest: Any, **named: Any) -> Sizes | None:
+    return x.sizes if type(x.sizes[1]) is int else None
 
 
 def _broadcast(*args: Any, **named: Any) -> Sizes | None:
@@ -88,7 +101,11 @@ def _broadcast(*args: Any, **named: Any) -> Sizes | None:
 
 
 def _linear(x: Outline, weight: Outline, bias: Any = None) -> Sizes | None:
-    return (*x.sizes[:-1], weight.sizes[0]) if len(weight.sizes) == 2 and same(x.sizes[-1], weight.sizes[1]) else None
+    if len(weight.sizes) != 2 or not same(x.sizes[-1], weight.sizes[1]):
+        return None
+    if bias is not None and not all_same(bias.sizes, weight.sizes[:1]):
+        return None
+    return (*x.sizes[:-1], weight.sizes[0])
 
 
 def _matmul(a: Outline, b: Outline) -> Sizes | None:
@@ -99,6 +116,12 @@ def _matmul(a: Outline, b: Outline) -> Sizes | None:
 
 
 def _attention(query: Outline, key: Outline, value: Outline, *rest: Any, **named: Any) -> Sizes | None:
+    if not same(query.sizes[-1], key.sizes[-1]):
+        return None
+    scores = (*query.sizes[:-1], key.sizes[-2])
+    for mask in (arg for arg in (*rest, *named.values()) if isinstance(arg, Outline)):
+        if not all_same(broadcast(mask.sizes, scores) or (), scores):
+            return None
     alike = all_same(query.sizes[:-2], key.sizes[:-2]) and all_same(key.sizes[:-1], value.sizes[:-1])
     return (*query.sizes[:-1], value.sizes[-1]) if alike and not named.get("enable_gqa") else None
 
@@ -129,7 +152,7 @@ def _view(x: Outline, *shape: Any) -> Sizes | None:
         return None
     unknown = [place for place, size in enumerate(wanted) if type(size) is int and size == -1]
     if not unknown:
-        return wanted
+        return wanted if same(math.prod(x.sizes), math.prod(wanted)) else None
     rest = _quotient(x.sizes, [size for place, size in enumerate(wanted) if place not in unknown])
     return None if rest is None else tuple(rest if place in unknown else size for place, size in enumerate(wanted))
 
@@ -186,7 +209,11 @@ def _expand(x: Outline, *shape: Any) -> Sizes | None:
     wanted = _numbers(shape)
     if wanted is None or any(type(size) is int and size < 0 for size in wanted):
         return None
-    return wanted
+    added = len(wanted) - len(x.sizes)
+    fits = (
+        same(had, size) or (type(had) is int and had == 1) for had, size in zip(x.sizes, wanted[added:], strict=True)
+    )
+    return wanted if added >= 0 and all(fits) else None
 
 
 _LIKE_FIRST = (
@@ -201,6 +228,8 @@ _ELEMENT_BY_ELEMENT = (
 )
 _RULES: dict[str, Callable[..., Sizes | None]] = {
     **dict.fromkeys(_LIKE_FIRST.split(), _like_first),
+    **dict.fromkeys(("layer_norm", "rms_norm"), _layer_norm),
+    **dict.fromkeys(("group_norm", "batch_norm"), _by_channel),
     **dict.fromkeys(_ELEMENT_BY_ELEMENT.split(), _broadcast),
     "linear": _linear,
     **dict.fromkeys(("matmul", "bmm"), _matmul),
@@ -237,7 +266,11 @@ def told(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     if rule is None or not isinstance(result, torch.Tensor) or result.layout is not torch.strided:
         return None
     arguments = (*args, *kwargs.values())
-    if rule is _like_first and any(isinstance(arg, (torch.SymInt, torch.SymFloat)) for arg in arguments):
+    if (
+        name in _CONTIGUOUS_LIKE_FIRST
+        and rule is not _view
+        and any(isinstance(arg, (torch.SymInt, torch.SymFloat)) for arg in arguments)
+    ):
         return None  # what it does may depend on the number
     try:
         sizes = rule(*args, **kwargs)
