@@ -32,6 +32,11 @@ QUICK = {
 }
 
 
+# Trained ahead of time, these have a sum that is added up in another order than eager's: the gradient of the scale of all
+# products of two towers, one place of its last digit in one of three steps.
+ROUNDED = {("CLIP", "training")}
+
+
 # With machine code of our own: what is special about the kernels of each.
 NATIVE = {
     ("BERT", "training"): "attention, gelu, layer norm",
@@ -61,7 +66,7 @@ def quickly():
 def test_a_model_is_the_plain_model_in_one_graph(name, way):
     outcome = measure(ZOO[name], way)
     assert outcome.right, outcome.wrong
-    assert not outcome.close, "equal, but not bit by bit"
+    assert not outcome.close or (name, way) in ROUNDED, "equal, but not bit by bit"
     assert outcome.one_graph, outcome.breaks
     assert not outcome.given_up
     assert outcome.recordings <= 3, outcome.misses
