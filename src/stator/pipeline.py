@@ -787,8 +787,10 @@ class Program:
         return self._break(reason_id)
 
     def _limit_reached(self, miss: Miss | None) -> str:
+        own, together = self.cache.recorded_by(self.start), len(self.cache.entries) + len(self.cache.pending)
+        sharing = "" if own >= self.settings.cache_size_limit else f" ({together} with others of the same code)"
         text = (
-            f"{self.name} has {len(self.cache.entries)} recordings and none fits: {miss}. "
+            f"{self.name} has {own} recordings{sharing} and none fits: {miss}. "
             "It runs as plain Python from here on; raise stator.options.cache_size_limit or keep that value constant."
         )
         if not self._warned:

@@ -32,8 +32,8 @@ QUICK = {
 }
 
 
-# Trained ahead of time, these have a sum that is added up in another order than eager's: the gradient of the scale of all
-# products of two towers, one place of its last digit in one of three steps.
+# Trained ahead of time, these have a sum that is added up in another order than eager's: the gradient of the scale of
+# all products of two towers, one place of its last digit in one of three steps.
 ROUNDED = {("CLIP", "training")}
 
 

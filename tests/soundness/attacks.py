@@ -58,9 +58,13 @@ def function_in(namespace: dict[str, Any], source: str, name: str = "fn") -> Any
     return namespace[name]
 
 
+MADE: set[str] = set()  # names of modules; conftest.py takes them away after each test
+
+
 def module(name: str, source: str = "") -> types.ModuleType:
     """A new module of that name, which `import` finds."""
     made = sys.modules[name] = types.ModuleType(name)
+    MADE.add(name)
     exec(compile(source, f"<{name}>", "exec"), made.__dict__)
     return made
 

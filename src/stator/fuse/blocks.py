@@ -235,7 +235,9 @@ def _kernel_units(step: Launch, shared: dict[str, Place], target: Target) -> tup
     accesses = [v for v in kernel.values if v.op in ("load", "store") and step.buffers[v.attr[0]] in shared]
     for count in range(len(axes), 0, -1):
         units = math.prod(kernel.extents[a] for a in axes[:count])
-        if units and all(_in_units(kernel, axes[:count], v, reach(shared[step.buffers[v.attr[0]]]), units) for v in accesses):
+        if units and all(
+            _in_units(kernel, axes[:count], v, reach(shared[step.buffers[v.attr[0]]]), units) for v in accesses
+        ):
             return units, aligned if count == len(axes) else 1
     return None
 

@@ -33,7 +33,7 @@ def literal(value: Any) -> str:
     """Source of this value."""
     kind = type(value)
     if kind is int:
-        return str(value) if abs(value) < 1 << 64 else hex(value)  # there is a limit to decimal digits
+        return str(value) if abs(value) < 1 << 64 else f"{value:#x}"  # there is a limit to decimal digits
     if kind is float:
         return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
     if kind is complex:

@@ -9,8 +9,8 @@ import linecache
 import os
 
 import torch
-from harness import World, check, rand
-from hypothesis import HealthCheck, given, note, settings
+from harness import GENERATED, Replays, World, check, rand
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 EXAMPLES = int(os.environ.get("DYNAMIC_EXAMPLES", "0"))
@@ -128,6 +128,7 @@ def property_settings(count):
         max_examples=EXAMPLES or count,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+        phases=set(Phase) - {Phase.explain},  # it traces, and what is traced is not compiled
     )
 
 
@@ -135,20 +136,35 @@ def branches(lines):
     return sum("if " in line for line in lines)
 
 
-@property_settings(25)
-@given(shape_programs(*SYMBOLIC), CALLS)
-def test_symbolic_programs(lines, calls):
-    calls = [((3, 4), 2, 1, 0.5), ((5, 6), 4, 3, 1.5), *calls]  # everything is seen to change
-    failures = (RuntimeError, ZeroDivisionError)
-    seen = check(world_of(lines), [call(values) for values in calls], expect=None, raises=failures)
-    if not branches(lines):
-        recordings = seen.world.fn.stator.recordings
-        assert recordings <= 3, f"{recordings} recordings\n{seen.outcomes}"
+def test_symbolic_programs():
+    replays = Replays(0.5)
+
+    @property_settings(25)
+    @given(shape_programs(*SYMBOLIC), CALLS)
+    def generated(lines, calls):
+        calls = [((3, 4), 2, 1, 0.5), ((5, 6), 4, 3, 1.5), *calls]  # everything is seen to change
+        seen = replays.count(compare(lines, calls, RuntimeError, ZeroDivisionError))
+        if not branches(lines):
+            recordings = seen.world.fn.stator.recordings
+            assert recordings <= 3, f"{recordings} recordings\n{seen.outcomes}"
+
+    generated()
+    replays.enough()
 
 
-@property_settings(25)
-@given(shape_programs(*SYMBOLIC, *SPECIAL), ANY_CALLS)
-def test_any_programs(lines, calls):
-    failures = (RuntimeError, ZeroDivisionError, IndexError, TypeError, AttributeError)
-    seen = check(world_of(lines), [call(values) for values in calls], expect=None, raises=failures)
-    assert seen.world.fn.stator.recordings <= LIMIT
+def test_any_programs():
+    replays = Replays(0.5)
+
+    @property_settings(25)
+    @given(shape_programs(*SYMBOLIC, *SPECIAL), ANY_CALLS)
+    def generated(lines, calls):
+        failures = (RuntimeError, ZeroDivisionError, IndexError, TypeError, AttributeError)
+        assert replays.count(compare(lines, calls, *failures)).world.fn.stator.recordings <= LIMIT
+
+    generated()
+    replays.enough()
+
+
+def compare(lines, calls, *failures):
+    calls = [call(values) for values in calls]
+    return check(world_of(lines), calls, expect=None, raises=failures, unreplayed=GENERATED)
