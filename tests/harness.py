@@ -108,8 +108,8 @@ def check(
 
 
 # Why no call of a test is a replay, if not because of graph breaks: the program is never recorded; it is recorded anew
-# in every call; another check of the same program in the same test has replays; or the program is one of many that were made up, and
-# the test asks, with `Replays`, how many of them are replayed.
+# in every call; another check of the same program in the same test has replays; or the program is one of many that were
+# made up, and the test asks, with `Replays`, how many of them are replayed.
 PLAIN, RECORDED, LATER, GENERATED = "plain", "recorded", "later", "generated"
 
 

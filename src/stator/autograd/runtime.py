@@ -165,7 +165,8 @@ def _node(
             if not torch._C._autograd._get_current_graph_task_keep_graph():
                 ctx.maybe_clear_saved_tensors()
             args += ctx.numbers
-            backward, taken = backwards.of(tuple([given[position] is not None for position in differentiable]))
+            there = tuple([given[position] is not None for position in differentiable])
+            backward, taken = backwards.found.get(there) or _found_for(backwards, there)
             args += [
                 facts.fit(given[position], ctx.sizes)
                 for (position, facts), takes in zip(expected, taken, strict=True)
@@ -192,6 +193,15 @@ def _modified(counter: Tensor, version: int) -> RuntimeError:
         f"[{counter.type()}], which is a result of a compiled graph, is at version {counter._version}; "
         f"expected version {version} instead."
     )
+
+
+def _found_for(backwards: Backwards | OneBackward, there: tuple[bool, ...]) -> tuple[Boxed, tuple[bool, ...]]:
+    """The graph for these tangents, compiled now; where that fails, all operators one by one."""
+    try:
+        return backwards.of(there)
+    except Exception as error:
+        events.emit(events.NotGenerated("backward", f"{type(error).__name__}: {error}"))
+        return backwards.plain
 
 
 def _told(label: str, original: Original) -> Callable[[Boxed, list[Any]], Sequence[Any]]:

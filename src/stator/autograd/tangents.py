@@ -29,7 +29,8 @@ class Backwards:
     def __init__(self, module: fx.GraphModule, tangents: Sequence[Any], compile: Callable[[fx.GraphModule], Boxed]):
         self._module, self._compile = module, compile
         self._all: There = (True,) * len(tangents)
-        self._found: dict[There, tuple[Boxed, There]] = {}
+        self.found: dict[There, tuple[Boxed, There]] = {}
+        self.plain = _operator_by_operator(module), self._all  # where compiling fails while a backward runs
         self.of(self._likely(tangents))
 
     def _likely(self, tangents: Sequence[Any]) -> There:
@@ -39,11 +40,11 @@ class Backwards:
 
     def of(self, there: There) -> tuple[Boxed, There]:
         """The compiled graph, and the tangents that it takes."""
-        found = self._found.get(there)
+        found = self.found.get(there)
         if found is None:
             module = self._module if all(there) else without_missing(self._module, there)
             found = self.of(self._all) if module is None else (self._compile(module), there)
-            self._found[there] = found
+            self.found[there] = found
         return found
 
 
@@ -51,10 +52,21 @@ class OneBackward:
     """One compiled graph that takes all tangents."""
 
     def __init__(self, compiled: Boxed, tangents: int) -> None:
-        self._found = compiled, (True,) * tangents
+        self.found: dict[There, tuple[Boxed, There]] = {}
+        self.plain = compiled, (True,) * tangents
 
     def of(self, there: There) -> tuple[Boxed, There]:
-        return self._found
+        return self.plain
+
+
+def _operator_by_operator(module: fx.GraphModule) -> Boxed:
+    def run(args: list[Any]) -> Sequence[Any]:
+        given = tuple(args)
+        args.clear()
+        result: Sequence[Any] = module.forward(*given)
+        return result
+
+    return run
 
 
 def without_missing(module: fx.GraphModule, there: There) -> fx.GraphModule | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import struct
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -190,7 +191,9 @@ def _looks(inputs: Sequence[Any], copied: Sequence[int]) -> Any:
 
 
 def _addresses(looks: Any) -> Sequence[int]:
-    return memoryview(looks).cast("Q") if isinstance(looks, bytes) else [look[2] for look in looks]
+    if isinstance(looks, bytes):
+        return struct.unpack(f"{len(looks) // 8}Q", looks)
+    return [look[2] for look in looks]
 
 
 def _same_layout(one: Any, other: Any) -> bool:

@@ -240,7 +240,7 @@ programs = blocks().map(lambda lines: HEAD + "\n".join(indented(lines)) + "\n" +
 
 
 def test_generated_programs():
-    replays = Replays(0.8)
+    replays = Replays(0.7)
 
     @settings(
         max_examples=EXAMPLES or 250,
@@ -445,4 +445,5 @@ def test_a_break_at_each_expression(name):
             replays.count(compare(source, UNREPLAYED.get(name, ())))
         except AssertionError as error:
             raise AssertionError(f"with a break at expression {number}:\n{source}\n{error}") from None
-    replays.enough()
+    if name not in UNREPLAYED:
+        replays.enough()
