@@ -77,15 +77,6 @@ def test_gradients_and_their_absence_are_eager_s(name: str, backwards: list[fx.G
     assert len(backwards) == (1 if name == "the loss" else 2)  # that one is expected
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_gradients_and_their_absence_operator_by_operator(name: str) -> None:
-    model, loss = Heads(), LOSSES[name]
-    compiled = stator.compile(model, backend="aot_eager")
-    for seed in range(4):
-        same(gradients(model, compiled, loss, seed), gradients(model, model, loss, seed))
-    assert (compiled.stator.recordings, compiled.stator.hits, len(compiled.stator.graphs)) == (1, 3, 1)
-
-
 def test_losses_in_turn_compile_each_backward_once(backwards: list[fx.GraphModule]) -> None:
     model = Heads()
     compiled = stator.compile(model, backend="native", dynamic=False)
