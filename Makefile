@@ -46,8 +46,10 @@ $(READY): pyproject.toml setup.py $(wildcard src/stator/_native/*.c src/stator/_
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
+# One process per core, each of one thread; a file's tests stay together.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 test: lint
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check $(CODE)

@@ -7,8 +7,11 @@ if they cannot be found.
 from __future__ import annotations
 
 import functools
+import inspect
 import linecache
 import os
+from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 
@@ -28,6 +31,12 @@ def line(filename: str, number: int | None) -> str:
     """One of them, counted from one; empty if there is none."""
     found = lines(filename)
     return found[number - 1] if number is not None and 1 <= number <= len(found) else ""
+
+
+def of_function(function: Callable[..., Any]) -> str:
+    """Its text. `inspect.getsource` would look at all modules that the program has loaded, whatever they answer."""
+    code: CodeType = function.__code__
+    return "".join(inspect.getblock(lines(code.co_filename)[code.co_firstlineno - 1 :]))
 
 
 @functools.lru_cache(maxsize=64)

@@ -75,7 +75,11 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "target"), [(kind, target) for kind in KINDS for target in KINDS[kind]], ids=str)
+def name_of(item: Any) -> str:
+    return item.__name__ if item is torch.matmul else str(item)
+
+
+@pytest.mark.parametrize(("kind", "target"), [(kind, target) for kind in KINDS for target in KINDS[kind]], ids=name_of)
 def test_kinds(kind: Kind, target: Any) -> None:
     assert kind_of(target) is kind
 

@@ -26,7 +26,7 @@ from stator.fuse.random_numbers import philox
 
 aten = torch.ops.aten
 WIDTHS = [1, 8, 16]
-TYPES = [t for t in STORABLE if computed_in(t) is t]
+TYPES = [t for t in sorted(STORABLE, key=str) if computed_in(t) is t]
 BINARY: dict[str, Callable[..., Tensor]] = {
     "philox": functools.partial(philox, more=False), "philox_more": functools.partial(philox, more=True),
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.true_divide,

@@ -10,6 +10,8 @@ import pytest
 import torch
 from harness import RECORDED, World, check, rand
 
+import stator
+
 
 def tensors(first, count):
     return [rand(seed) for seed in range(first, first + count)]
@@ -497,6 +499,39 @@ def test_a_mappingproxy_from_outside(name, kind):
 
     calls = [lambda w: w.fn(rand(1)), lambda w: w.fn(rand(2)), changed(a=4, b=5, c=6), lambda w: w.fn(rand(4))]
     check(world, calls, expect="miss hit miss hit", graphs=2)
+
+
+def test_numbers_in_the_dict_of_a_class():
+    """Once they change they are no constants, and still nobody writes to a class behind CPython's back."""
+
+    class Node:
+        pass
+
+    def fn(x, cls):
+        return x * cls.__dict__["level"] * cls.level
+
+    def write_and_read(x, cls):
+        entries = cls.__dict__
+        cls.level += 1.0
+        return x * entries["level"] * cls.level, list(entries)
+
+    for use, unreplayed in ((fn, ()), (write_and_read, "unguardable")):
+
+        def world(use=use):
+            return World(fn=use, cls=type("Leveled", (Node,), {"level": 4.5}))
+
+        def changed(level):
+            return lambda w: (setattr(w.cls, "level", level), w.fn(rand(3), w.cls), w.cls.__dict__["level"])[1:]
+
+        calls = [changed(level) for level in (4.5, 4.5, 9.5, 9.5, 7.5, 7.5)]
+        check(world, calls, expect=None, unreplayed=unreplayed)
+
+    cls = type("Leveled", (Node,), {})
+    fast = stator.compile(fn, backend="eager")
+    for number in range(40):
+        cls.level = number + 0.5
+        assert torch.equal(fast(rand(1), cls), fn(rand(1), cls))
+        assert cls.level is cls.__dict__["level"]
 
 
 def test_a_signature_binds_arguments():

@@ -7,12 +7,12 @@ was not fused with more; sizes that are symbols have the values of the example i
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from .. import source_lines
 from ..support.python_source import Values, broken, number, script
 from .loops import Alias, Blocked, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, Size, Value, in_order
 from .memory import bytes_moved, plan_memory
@@ -109,7 +109,7 @@ def program_script(title: str, program: Program, inputs: Sequence[Any], constant
     call = "\n".join(broken(f"        results = graph({given})"))
     text = program_text(program, values)  # first: it may add lines to `values`
     lines = "\n".join(values.lines)
-    helpers = f"{_HELPERS}\n\n{inspect.getsource(philox)}" if "philox(" in text else _HELPERS
+    helpers = f"{_HELPERS}\n\n{source_lines.of_function(philox)}" if "philox(" in text else _HELPERS
     body = (
         f"{helpers}\n\ntorch.manual_seed(0)\n{lines}{fixed}{sizes}\n\n\n{text}\n\n\n"
         f'if __name__ == "__main__":\n    with torch.no_grad():\n{call}\n    show(results)\n'

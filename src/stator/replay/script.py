@@ -14,6 +14,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from .. import source_lines
 from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_place
 from ..support.guard_readers import STATE_NAMES
 from ..support.literals import is_identifier, literal
@@ -139,7 +140,9 @@ def _definition(name: str, value: Any, text: str, values: Values) -> list[str]:
     if name in _NAMES:
         return [f"{name} = {_NAMES[name]}"]
     if getattr(value, "__module__", None) in _OURS:
-        return [line for part in _with_its_parts(value) for line in _without_annotations(inspect.getsource(part))]
+        return [
+            line for part in _with_its_parts(value) for line in _without_annotations(source_lines.of_function(part))
+        ]
     written = values.expression(value)
     lines, values.lines = values.lines, []
     return [*lines, *broken(f"{name} = {written}")]

@@ -147,6 +147,8 @@ class Symbols(DataScalars):
     def _way_to_put(self, origin: Origin) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
         """How a number is read where it was read from, and put there."""
         assert origin.parent is not None
+        if origin.parent.edge is Edge.SLOT and origin.parent.key is _native.proxied:
+            return None  # a mappingproxy's dict is not ours to write: a class's lookups rely on being told
         try:
             key, parent = origin.key, self._value_of(origin.parent)
         except (LookupError, AttributeError, ValueError):
