@@ -24,6 +24,7 @@ class Edge(enum.IntEnum):
     SLOT = 6  # key.__get__(parent) of a C descriptor `key`
     CALL = 7  # parent(*key): cached functions, weak references, state readers
     KEYED = 8  # parent[k] of a dict, where k is the value of the origin `key`: an object, found by its identity
+    COMPUTED = 9  # key(values): a number, computed from those of earlier origins; the parent is a constant
 
 
 class Fact(enum.IntEnum):

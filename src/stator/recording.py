@@ -151,6 +151,8 @@ def describe(origin: Origin) -> str:
         return f"{base}({', '.join(map(_text_of, key))})"
     if origin.edge is Edge.KEYED:
         return f"{base}[{describe(key)}]"
+    if origin.edge is Edge.COMPUTED:
+        return str(key.text)
     return f"{base}.{key}"
 
 

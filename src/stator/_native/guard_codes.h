@@ -13,7 +13,8 @@ enum {
     EDGE_SLOT = 6,
     EDGE_CALL = 7,
     EDGE_KEYED = 8,
-    EDGE_COUNT = 9,
+    EDGE_COMPUTED = 9,
+    EDGE_COUNT = 10,
 };
 
 /* Their checks: `Fact` in Python. */

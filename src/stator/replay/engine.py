@@ -294,6 +294,7 @@ class _Asking:
             keyed = [c.expected for _, c in checks if c.fact in (Fact.HAS_KEYED, Fact.LACKS_KEYED)]
             needed |= {other.index: None for pair in keyed for other in pair}
             needed |= {origin.key.index: None} if origin.edge is Edge.KEYED else {}
+            needed |= dict.fromkeys(origin.key.sources) if origin.edge is Edge.COMPUTED else {}
         needed |= {term[1]: None for relation in relations for term in terms_of(relation.expression)}
         always = [i for i in needed if i in nodes]
         in_doubt = dict.fromkeys(o.index for o, _ in self._doubtful)

@@ -188,4 +188,8 @@ EDGES: dict[Edge, EdgeRow] = {
             (n.FETCH_KEYED, None, 0) if parent is not None and issubclass(parent, dict) else None
         ),
     ),
+    Edge.COMPUTED: EdgeRow(
+        fetch=lambda origin, values, slots: origin.key(values),
+        in_c=lambda origin, parent: None,
+    ),
 }

@@ -8,14 +8,13 @@ checking is a failed guard. `Guards.why(slots)` walks the same data slowly and s
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Callable
 from typing import Any
 
 from .. import _native
 from ..options import options
 from ..recording import Edge, Fact, Origin, Recording, describe, render_places
-from ..support.guard_readers import STATE_NAMES, shared_storages, torch_state
+from ..support.guard_readers import STATE_NAMES, same_constant, shared_storages, torch_state
 from ..support.symbolic_exprs import Relation, render, term_value, terms_of
 from ..support.symbolic_exprs import holds as relation_holds
 from .guard_edges import fetch
@@ -80,10 +79,15 @@ class Guards:
             return
         agree = (found is None) == (expected is None)
         if agree and expected is not None:
-            agree = len(found) == len(expected) and all(map(operator.is_, found, expected))
+            agree = len(found) == len(expected) and all(map(self._agree, self._wanted, found, expected))
         if not agree:
             failed = self._engine.failed if self._engine is not None else None
             raise AssertionError(f"guards disagree: C {found!r} (failed at {failed}), Python {expected!r}")
+
+    def _agree(self, index: int, found: Any, expected: Any) -> bool:
+        """A number that is computed is another object each time."""
+        computed = self._origins[index].edge is Edge.COMPUTED
+        return same_constant(found, expected) if computed else found is expected
 
     def _check(self, slots: tuple[Any, ...]) -> tuple[Any, ...] | None:
         values: list[Any] = []
@@ -130,7 +134,7 @@ class Guards:
             try:
                 values[step.index] = fetch(step, values, slots)
             except Exception as error:
-                return None if step.edge is Edge.KEYED else absent(step, error)
+                return None if step.edge in (Edge.KEYED, Edge.COMPUTED) else absent(step, error)
         if not 0 <= check < len(origin.checks):
             return None
         failed = origin.checks[check]
@@ -178,7 +182,7 @@ class Guards:
             except Exception:
                 return []
             values.append(value)
-            for check in origin.checks:
+            for check in origin.checks if origin.edge is not Edge.COMPUTED else ():
                 if not surely_holds(check, value, values):
                     differing = differences(check, value)
                     if not differing:

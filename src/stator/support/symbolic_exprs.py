@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..recording import Origin, Place, Recording, describe, render_place
+from .number_functions import FUNCTIONS, LARGEST, SMALLEST
 
 Expression = Any
 TERMS = ("size", "stride", "number", "real")
-SMALLEST, LARGEST = -(2**63), 2**63 - 1
 HIGHEST_POWER = 64
 
 
@@ -69,6 +69,8 @@ def evaluate(expression: Expression, values: Any) -> Any:
     parts = [evaluate(part, values) for part in rest]
     if head in UNARY:
         return UNARY[head](parts[0])
+    if head in FUNCTIONS:
+        return FUNCTIONS[head](*parts)
     return functools.reduce(lambda a, b: _within_64_bits(BINARY[head](a, b)), parts)
 
 
@@ -116,6 +118,8 @@ def render(expression: Expression, origins: list[Origin]) -> str:
     if head in _MIRRORED and type(rest[0]) is not tuple:  # a constant is written on the right
         head, rest = _MIRRORED[head], [rest[1], rest[0]]
     parts = [render(part, origins) for part in rest]
+    if head in FUNCTIONS and head not in BINARY:
+        return f"{head.rpartition('.')[2]}({', '.join(parts)})"
     if head in ("min", "max"):
         return f"{head}({', '.join(parts)})"
     grouped = [f"({text})" if _is_compound(part) else text for part, text in zip(rest, parts, strict=True)]
@@ -131,7 +135,7 @@ def _constant(value: Any) -> str:
 
 
 def _is_compound(expression: Expression) -> bool:
-    return type(expression) is tuple and expression[0] not in (*TERMS, "min", "max")
+    return type(expression) is tuple and expression[0] not in (*TERMS, *FUNCTIONS)
 
 
 def symbols_in_words(recording: Recording) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -95,7 +95,7 @@ def test_comparisons_with_what_compares_oddly():
 
 
 def test_the_sign_of_zero_is_a_value():
-    check_floats(lambda x, f: (x * 2, math.copysign(1, f)), "miss miss miss hit hit", (2.0, 0.0, -0.0, 0.0, -0.0))
+    check_floats(lambda x, f: (x * 2, math.copysign(1, f)), "miss miss hit hit hit", (2.0, 0.0, -0.0, 0.0, -0.0))
 
 
 def test_division_by_zero():

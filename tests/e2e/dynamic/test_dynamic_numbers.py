@@ -136,6 +136,11 @@ STAYS_SYMBOLIC = {
     "a walrus": lambda x, n: x * (m + 1) if (m := n * 2) > 3 else x,
     "a deque": lambda x, n: (x * 2, collections.deque([n, 6]), list(collections.deque([n]))),
     "min and max": lambda x, n: x * min(n, 60) + max(n, 3) + max([n, 2]),
+    "bits": lambda x, n: x * ((n << 2) | (n & 1) ^ (~n)),
+    "abs and divmod": lambda x, n: x * abs(n - 7) + divmod(n, 3)[1] + divmod(40, n)[0],
+    "powers below zero": lambda x, n: x * n**-1,
+    "a float to its power": lambda x, n: (x * 2, 1.5**n),
+    "round": lambda x, n: x * round(n / 3) + round(n, -1),
 }
 Pair = collections.namedtuple("Pair", "left right")
 
@@ -152,12 +157,7 @@ NEEDS_THE_NUMBER = {
     "repeating": lambda x, n: (x * 2, "ab" * n, n * "ab", [0] * n, n * (1,)),
     "formatting": lambda x, n: (x * 2, f"{n} {n:03d} {n!r}", "%d" % n, "{}".format(n), str(n)),  # noqa: UP031, UP032
     "hashing": lambda x, n: (x * 2, {n: 1}, {5: "a", 7: "b"}.get(n), {(n, 1): 2}, {n}, hash(n), n in {1, 7}),
-    "bits": lambda x, n: x * ((n << 2) | (n & 1) ^ (~n)),
-    "abs and divmod": lambda x, n: x * abs(n - 7) + divmod(n, 3)[1] + divmod(40, n)[0],
     "powers of two": lambda x, n: x * 2**n + pow(3, n, 7),
-    "powers below zero": lambda x, n: x * n**-1,
-    "a float to its power": lambda x, n: (x * 2, 1.5**n),
-    "round": lambda x, n: x * round(n / 3) + round(n, -1),
     "math": lambda x, n: x * (math.floor(n / 2) + math.sqrt(n) + math.log(n) + math.comb(n, 2) + math.gcd(n, 35)),
     "chr and the like": lambda x, n: (x * 2, chr(n + 60), hex(n), bin(n), oct(n)),
     "methods": lambda x, n: x * n.bit_length() + n.real + n.numerator + n.conjugate(),

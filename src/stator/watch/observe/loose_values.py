@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 from ... import _native
+from ...support.number_functions import FUNCTIONS, name_of_function
 from ..graph_break import Drop
 from ..objects.fingerprints import is_tensor
 from ..objects.ledger import give_back_contents
 from ..objects.own_objects import LOOSE_TYPES
 from ..segment import Segment
 from ..symbols import symbolic_uses
+from ..symbols.symbol_table import plain_number
 
 
 def use_symbol(s: Segment, probe: Any, value: Any) -> None:
@@ -40,6 +42,8 @@ def _compare_identities(s: Segment, operands: list[Any]) -> None:
     """`is` tells one small int from another by its value: the program must find the objects that it would have."""
     assert s.symbols is not None
     for operand in operands:
+        if id(operand) in s.symbols.chosen:
+            raise Drop("unguardable", "identity of a number that min() or max() has chosen")
         if s.symbols.find(operand) is not None:
             s.symbols.specialise_in(operand)
             s.own.stands_for(operand, operand + 0)
@@ -55,6 +59,10 @@ def replacement_for_numbers(s: Segment, probe: Any, func: Any, args: tuple[Any, 
     found = symbolic_uses.replacement(func, args) if probe is not None and not kwnames else None
     if found in ("root", "smaller", "larger") and not s.symbols.computes(found, args):
         found = None
+    if found is None and probe is not None and not kwnames:
+        name = name_of_function(func)
+        if name is not None and s.symbols.is_computable(name, args):
+            return functools.partial(_compute, s, name)
     if found is None and not symbolic_uses.passes(func, args):
         s.symbols.specialise_in([number for value in (func, *args) for number in symbolic_uses.hidden_numbers(value)])
         s.symbols.specialise_in(args if probe is None else ())
@@ -71,6 +79,16 @@ def _length(s: Segment, tensor: torch.Tensor) -> Any:
         except Exception as error:  # the program has called us: it must not see that
             s.fail(error)
         return len(tensor)
+
+
+def _compute(s: Segment, name: str, *numbers: Any) -> Any:
+    """`math.cos(n)`."""
+    assert s.symbols is not None
+    try:
+        return s.symbols.function(name, *numbers)
+    except Exception as error:  # as above
+        s.fail(error)
+    return FUNCTIONS[name](*map(plain_number, numbers))
 
 
 def give_back(s: Segment, *, loose: bool = False, inside: bool = False) -> None:

@@ -30,7 +30,8 @@ from ..graph_break import Drop
 from ..models.user_hints import marks_of, wishes_of
 from ..objects.run_context import RunContext
 from ..tensors.nodes import Nodes
-from .data_scalars import ARITHMETIC, DIVISIONS, DataScalars
+from .computed_numbers import ComputedNumbers
+from .data_scalars import ARITHMETIC, DIVISIONS
 from .symbol_table import Symbol, plain_number
 
 Sizes = tuple[int | None, ...]
@@ -64,7 +65,7 @@ class Marked(NamedTuple):
     size: Any
 
 
-class Symbols(DataScalars):
+class Symbols(ComputedNumbers):
     """The symbolic numbers of one segment."""
 
     def __init__(self, context: RunContext, changing: Changing | None, nodes: Nodes) -> None:
@@ -73,6 +74,7 @@ class Symbols(DataScalars):
         super().__init__(context, nodes)
         self._changing = Changing() if changing is None else changing
         self._comparisons: list[Relation] = []
+        self.chosen: set[int] = set()
         self._marked: list[Marked] = []
         self._stand_ins: list[Any] = []
         self._opened: list[Any] = []  # tuples that the ledger is about to know
@@ -364,6 +366,7 @@ class Symbols(DataScalars):
                 return self._combine(name, operands, found)
             if name == "pos":
                 return operands[0]
+            return self.operator(name, operands)
         return self._specialise_operands(found)
 
     def _combine(self, name: str, operands: tuple[Any, ...], found: list[Symbol | None]) -> Any:
@@ -385,7 +388,7 @@ class Symbols(DataScalars):
             or not _is_manageable(value)
             or (name == "**" and (found[1] is not None or plain[1] < 0))
         ):
-            return self._specialise_operands(found)
+            return self.operator(name, operands)
         algebra = term = None
         if not whole:
             try:

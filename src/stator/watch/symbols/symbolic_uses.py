@@ -73,7 +73,7 @@ _PASSING_METHODS = frozenset(
 )
 _PASSING_METHODS_OF_DICTS = frozenset({"pop", "__setitem__", "__getitem__", "__init__", "__new__"})
 _NUMBER_PROTOCOL = "add sub mul floordiv mod truediv neg eq ne lt le gt ge".split()
-_OPERATOR_IDS = frozenset(id(getattr(operator, name)) for name in _NUMBER_PROTOCOL)
+_OPERATOR_IDS = frozenset({id(divmod), *(id(getattr(operator, name)) for name in _NUMBER_PROTOCOL)})
 _PASSING: tuple[Any, ...] = (
     *(tuple, list, dict, set, frozenset, slice, zip, reversed, map, filter, super, torch.Size),
     *(collections.OrderedDict, collections.defaultdict, functools.partial),
@@ -85,6 +85,7 @@ _READING_IDS = frozenset(map(id, (sum, math.prod)))  # they add to a float what 
 _WITH_A_NUMBER_BEHIND = frozenset(map(id, (enumerate, collections.deque)))
 _HEARD_IDS = frozenset(map(id, (int, float, str, repr, bool, abs, hash)))  # the number itself is asked
 _LAZY_IDS = frozenset(map(id, (map, filter, *(c for c in vars(itertools).values() if isinstance(c, type)))))
+_WHOLE = (math.floor, math.ceil, math.trunc, round)  # of a whole number: that number
 _LOOK_AT_INTS = (float, bool)  # what is no subclass of theirs is not asked first
 _PLAIN = (int, float, bool, str, type(None), range, *_SYMBOLS)  # a range compares one by one what is no plain int
 _SEARCHED = (tuple, list, dict, set, frozenset)
@@ -299,6 +300,8 @@ def replacement(func: Any, args: tuple[Any, ...]) -> Any:
         return "length"
     if func is type and type(args[0]) in _SYMBOLS:
         return "plain_type"
+    if func in _WHOLE and type(args[0]) is _native.Int:
+        return "itself"
     if (func is int and type(args[0]) is _native.Int) or (func is float and type(args[0]) is _native.Float):
         return "itself"
     return None

@@ -1,0 +1,101 @@
+"""Functions of numbers that a recording may have in its expressions, and expressions as Python functions.
+
+Enters: a function's name in an expression, or an expression over the values of origins (`symbolic_exprs`). Leaves: what
+Python itself computes from ints and floats, so that a number is the one that the program would have computed; where
+that raises, or would be a number too long to wait for, there is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+SMALLEST, LARGEST = -(2**63), 2**63 - 1
+_MOST = 64  # of exponents and shifts of whole numbers
+
+
+def power(base: Any, exponent: Any) -> Any:
+    """`base ** exponent`, if that is no very long number."""
+    if isinstance(base, int) and isinstance(exponent, int) and exponent > _MOST:
+        raise OverflowError(f"{base} ** {exponent}")
+    return base**exponent
+
+
+def shift_left(number: int, bits: int) -> int:
+    if bits > _MOST:
+        raise OverflowError(f"{number} << {bits}")
+    return number << bits
+
+
+_OF_REALS = (
+    "acos acosh asin asinh atan atanh cbrt ceil cos cosh degrees erf erfc exp exp2 expm1 fabs floor gamma isqrt lgamma "
+    "log log10 log1p log2 radians sin sinh sqrt tan tanh trunc ulp atan2 copysign fmod gcd hypot lcm ldexp nextafter "
+    "pow remainder isfinite isinf isnan"
+).split()
+# By name. Each computes the same from the same numbers, and reads nothing else.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{f"math.{name}": getattr(math, name) for name in _OF_REALS if hasattr(math, name)},
+    **{function.__name__: function for function in (abs, float, int, max, min, round)},
+    "power": power,
+    "shift_left": shift_left,
+    ">>": lambda a, b: a >> b,
+    "&": lambda a, b: a & b,
+    "|": lambda a, b: a | b,
+    "^": lambda a, b: a ^ b,
+    "~": lambda a: ~a,
+}
+_NAMES = {id(function): name for name, function in FUNCTIONS.items() if "." in name or name.isalpha()}
+_TRUTHS = frozenset({"math.isfinite", "math.isinf", "math.isnan"})
+_WRITTEN = frozenset({"+", "-", "*", "/", "//", "%", "==", "!=", "<", "<=", ">", ">=", ">>", "&", "|", "^"})
+_SUBJECT = "values"
+
+
+def name_of_function(function: Any) -> str | None:
+    """The name of a function in expressions; None if it has none."""
+    name = _NAMES.get(id(function))
+    return None if name in (None, "power") else name
+
+
+def gives_truth(name: str) -> bool:
+    return name in _TRUTHS
+
+
+def as_number(value: Any) -> Any:
+    """What an expression has come to, if that is a number which a graph can take."""
+    if type(value) is int and not SMALLEST <= value <= LARGEST:
+        raise OverflowError(str(value.bit_length()))
+    return value
+
+
+def compiled(expression: Any, what: str) -> Callable[[Any], Any]:
+    """An expression as a Python function of the values of origins, by index."""
+    names: dict[str, Any] = {"as_number": as_number}
+    text = f"def {what}({_SUBJECT}): return as_number({_source(expression, names)})"
+    exec(compile(text, f"<stator {what}>", "exec"), names)
+    return names[what]  # type: ignore[no-any-return]
+
+
+def _source(expression: Any, names: dict[str, Any]) -> str:
+    if type(expression) is not tuple:
+        return _named(expression, names)
+    head, *rest = expression
+    if head in ("number", "real"):
+        return f"{_SUBJECT}[{rest[0]}]"
+    if head in ("size", "stride"):
+        reached = f"{_SUBJECT}[{rest[0]}]"
+        return f"{reached}.shape[{rest[1]}]" if head == "size" else f"{reached}.stride()[{rest[1]}]"
+    parts = [_source(part, names) for part in rest]
+    if head in _WRITTEN:
+        return f"({f' {head} '.join(parts)})"
+    if head in ("neg", "not", "~"):
+        return f"({ {'neg': '-', 'not': 'not ', '~': '~'}[head] }{parts[0]})"
+    function = power if head == "**" else FUNCTIONS[head]
+    return f"{_named(function, names)}({', '.join(parts)})"
+
+
+def _named(value: Any, names: dict[str, Any]) -> str:
+    """An object as a name of its own."""
+    name = f"c{len(names)}"
+    names[name] = value
+    return name

@@ -1,0 +1,199 @@
+"""Numbers that Python computes from numbers that change: one recording for all of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from harness import World, check, rand
+
+import stator
+
+OF_FLOATS: dict[str, Any] = {
+    name: getattr(math, name)
+    for name in (
+        "asinh atan ceil cos cosh degrees erf erfc exp expm1 fabs floor gamma lgamma log log10 log1p log2 "
+        "radians sin sinh sqrt tan tanh trunc ulp"
+    ).split()
+}
+OF_FLOATS |= {
+    "pow": lambda f: math.pow(f, 1.5) + math.pow(2, f),
+    "log to a base": lambda f: math.log(f, 10),
+    "two operands": lambda f: math.hypot(f, 3) + math.atan2(f, 2) + math.fmod(f, 0.3) + math.copysign(2, f),
+    "round": lambda f: round(f) + round(f, 1),
+    "int and float": lambda f: int(f * 10) + float(int(f)),
+    "abs": lambda f: abs(-f),
+    "min and max": lambda f: min(f, 1.0) + max(f, 0.9, 0.8) + min(2.0, f),
+    "nested": lambda f: 0.5 * (1 + math.cos(math.pi * min(f, 3.0) / 4)) * math.exp(-f),
+    "floor division": lambda f: f // 0.3 + f % 0.3 + divmod(f, 0.7)[0],
+}
+OF_INTS: dict[str, Any] = {
+    "a cosine": lambda n: math.cos(math.pi * n / 20),
+    "a root": lambda n: n**-0.5 + math.sqrt(n) + math.isqrt(n),
+    "a power of it": lambda n: 0.9**n + 2**n,
+    "bits": lambda n: ((n << 1) ^ (n >> 1)) | (n & 3),
+    "divisors": lambda n: math.gcd(n, 12) + math.lcm(n, 4),
+    "warm-up": lambda n: min(1.0, (n + 1) / 6) * max(n, 8) ** -0.5,
+    "whole already": lambda n: math.floor(n) + math.ceil(n) + round(n) + int(n),
+    "float": lambda n: float(n) * 2,
+    "abs": lambda n: abs(7 - n),
+}
+
+
+def calls_of(numbers: Any) -> list[Any]:
+    return [lambda w, seed=seed, number=number: w.fn(rand(seed), number) for seed, number in enumerate(numbers)]
+
+
+@pytest.mark.parametrize("function", OF_FLOATS.values(), ids=list(OF_FLOATS))
+def test_functions_of_floats(function):
+    def fn(x, f):
+        number = function(f)
+        return x * number, number
+
+    check(lambda: World(fn=fn), calls_of([0.7, 1.1, 2.6, 0.2, 1.9]), expect="miss miss hit hit hit")
+
+
+@pytest.mark.parametrize("function", OF_INTS.values(), ids=list(OF_INTS))
+def test_functions_of_ints(function):
+    def fn(x, n):
+        number = function(n)
+        return x * number, number
+
+    check(lambda: World(fn=fn), calls_of([5, 6, 9, 3, 14]), expect="miss miss hit hit hit")
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager"])
+def test_generated_code_takes_the_numbers(backend):
+    def fn(x, n, f):
+        y = x * math.cos(n) + round(f) - min(f, 0.5)
+        return y.relu() * math.floor(f * n)
+
+    compiled = stator.compile(fn, backend=backend)
+    for n, f in ((3, 0.7), (5, 1.3), (8, 2.8), (11, -4.6)):
+        x = rand(n, requires_grad=True)
+        y = rand(n, requires_grad=True)
+        result, wanted = compiled(x, n, f), fn(y, n, f)
+        torch.testing.assert_close(result, wanted)
+        result.sum().backward()
+        wanted.sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert compiled.stator.recordings == 2 and compiled.stator.hits == 2
+
+
+def test_what_raises_is_left_to_the_program():
+    def fn(x, f):
+        return x * math.log(f), math.sqrt(f)
+
+    numbers = (2.0, 3.0, 4.0, -1.0, 0.0, 5.0)
+    seen = check(lambda: World(fn=fn), calls_of(numbers), expect=None, raises=ValueError)
+    assert seen.outcomes == ["miss", "miss", "hit", "plain", "plain", "hit"]
+
+    def overflowing(x, f):
+        return x * math.exp(f) * 2 ** int(f)
+
+    numbers = (2.0, 3.0, 4.0, 1e4, 5.0)
+    seen = check(lambda: World(fn=overflowing), calls_of(numbers), expect=None, raises=OverflowError)
+    assert seen.outcomes == ["miss", "miss", "hit", "plain", "hit"]
+
+
+def test_nothing_uses_the_number_but_it_may_raise():
+    def fn(x, f):
+        math.sqrt(f)
+        return x + 1
+
+    seen = check(lambda: World(fn=fn), calls_of([2.0, 3.0, 4.0, -1.0, 5.0]), expect=None, raises=ValueError)
+    assert seen.outcomes == ["miss", "miss", "hit", "plain", "hit"]
+
+
+def test_another_type_is_another_recording():
+    def fn(x, f):
+        chosen = max(f, 2)
+        return x * chosen, chosen
+
+    check(lambda: World(fn=fn), calls_of([2.5, 3.5, 4.5, 0.5, 5.5, 1.5]), expect="miss miss hit miss hit hit")
+
+
+def test_a_program_goes_by_the_number():
+    def fn(x, n):
+        angle = math.cos(n)
+        if math.isfinite(angle) and math.floor(angle * 10) > 0:
+            return x * angle, angle
+        return x - angle
+
+    # cos: 2 < 0, 3 < 0, 4 < 0, 5 > 0, 6 > 0, 7 > 0, 8 < 0
+    numbers = (2, 3, 4, 5, 6, 7, 8)
+    check(lambda: World(fn=fn), calls_of(numbers), expect="miss miss hit miss hit hit hit")
+
+
+def test_numbers_that_are_infinite():
+    def fn(x, f):
+        return x * 2 if math.isinf(f) else x * math.atan(f)
+
+    numbers = (2.0, 3.0, math.inf, -math.inf, 4.0, math.nan)
+    check(lambda: World(fn=fn), calls_of(numbers), expect="miss miss miss hit hit hit")
+
+
+def test_sizes():
+    def fn(x):
+        return x * (1 / math.sqrt(x.shape[-1])) + round(x.shape[0] / 2) + x.sum(math.floor(x.dim() / 2) - 1)
+
+    sizes = ((3, 4), (5, 7), (6, 9), (8, 2))
+    calls = [lambda w, size=size: w.fn(rand(sum(size), *size)) for size in sizes]
+    check(lambda: World(fn=fn), calls, expect="miss miss hit hit")
+
+
+def test_a_computed_number_is_a_size():
+    def fn(x, n):
+        keep = int(n * 0.75)
+        return x[:keep] * 2, torch.zeros(math.ceil(n / 2) + 1)
+
+    calls = [lambda w, n=n: w.fn(rand(n, 40), n) for n in (8, 12, 17, 30)]
+    check(lambda: World(fn=fn), calls, expect="miss miss hit hit")
+
+
+def test_what_it_is_computed_from_lies_outside():
+    def world() -> World:
+        state = {"step": 0, "rates": []}
+
+        def fn(x):
+            state["step"] += 1
+            rate = 0.1 * 0.5 * (1 + math.cos(math.pi * min(state["step"], 50) / 50))
+            state["rates"].append(rate)
+            return x * rate
+
+        return World(fn=fn, state=state)
+
+    calls = [lambda w, seed=seed: w.fn(rand(seed)) for seed in range(6)]
+    check(world, calls, expect="miss miss hit hit hit hit")
+
+
+def test_a_number_that_was_chosen_is_one_of_those_given():
+    def fn(x, a, b):
+        x.mul_(min(a, b))
+        return min(a, b)
+
+    compiled = stator.compile(fn, backend="eager")
+    for a, b in ((1.5, 2.5), (3.5, 2.25), (4.5, 6.5), (9.5, 8.5)):
+        x = rand(1)
+        assert compiled(x, a, b) is min(a, b) and torch.equal(x, rand(1) * min(a, b))
+    assert compiled.stator.recordings == 2 and compiled.stator.hits == 2
+
+    def compared(x, a, b):
+        return x * min(a, b), min(a, b) is a
+
+    numbers = ((1.5, 2.5), (3.5, 2.25), (4.5, 6.5), (9.5, 8.5))
+    compiled = stator.compile(compared, backend="eager")
+    for a, b in numbers:
+        assert compiled(rand(1), a, b)[1] is compared(rand(1), a, b)[1]
+
+
+def test_guards_in_words():
+    def fn(x, n):
+        return x + 1 if math.cos(n) > 0 else x - 1
+
+    compiled = stator.compile(fn, backend="eager")
+    for n in (5, 6, 7):
+        compiled(rand(1), n)
+    assert any("cos(n)" in guard for entry in compiled.stator.entries for guard in entry.guards.lines())
