@@ -63,6 +63,15 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Sequence[Any]]]] =
         lambda x: (torch.linalg.vector_norm(x, 3, 1), x.norm(), torch.count_nonzero(x > 0, 0)),
         tensors((5, 9)),
     ),
+    "whole numbers between fractions": (
+        lambda x: x * torch.linspace(4.3, 0, 50, dtype=torch.int64) + torch.logspace(0.5, 3.7, 50, dtype=torch.int64),
+        tensors((50,)),
+    ),
+    "spectra": (lambda x: torch.view_as_real(torch.fft.rfft2(x)) * 2, tensors((5, 6, 7), grad=False)),
+    "narrow floats beside expanded ones": (
+        lambda s, p: (s.expand(2, 8, 3) * p, s.expand(2, 8, 1) + p, s > p, (s * 3).expand(2, 8, 3).logical_and(p)),
+        lambda s: [rand(s, 1, grad=False, dtype=torch.bfloat16), rand(s, 8, 3, 2, dtype=torch.bfloat16).movedim(2, 0)],
+    ),
     "one hot, turned": (lambda x: F.one_hot((x > 0).long(), 3), turned),
 }
 
@@ -71,6 +80,22 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], Sequence[Any]]]] =
 def test_what_was_wrong(name: str) -> None:
     fn, make = PROGRAMS[name]
     assert compare(fn, make).kernels > 0
+
+
+@pytest.mark.parametrize("grads", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_batch_norm_in_inference_is_a_kernel_with_what_follows(dtype: torch.dtype, grads: bool) -> None:
+    def f(x: Tensor, y: Tensor, w: Tensor, b: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+        return F.relu(F.batch_norm(x, mean, var, w, b) + y), F.batch_norm(x, mean, var)
+
+    def make(seed: int) -> list[Tensor]:
+        x, y, *kept = tensors((2, 3, 4, 5), (2, 3, 4, 5), (3,), (3,), (3,), (3,), dtype=dtype, grad=False)(seed)
+        kept[-1] = kept[-1].abs() + 1
+        x = x.contiguous(memory_format=torch.channels_last if seed == 2 else torch.contiguous_format)
+        return [t.requires_grad_(grads) if i < 4 else t for i, t in enumerate([x, y, *kept])]
+
+    seen = compare(f, make)
+    assert seen.kernels and not [call for call in seen.calls if "batch_norm" in call]
 
 
 def test_random_numbers_do_not_overwrite_what_they_go_with() -> None:

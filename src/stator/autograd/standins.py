@@ -9,6 +9,7 @@ shapes) takes fake tensors, which know their device.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import CannotDerive
 from .operators import facts
-from .symbols import is_symbolic, made_by_data
+from .symbols import is_symbolic, made_by_data, surely_equal
 
 META = torch.device("meta")
 CPU = torch.device("cpu")
@@ -47,6 +48,9 @@ _OTHER_STRIDES = frozenset(
         aten.floor_divide.default,
         aten.pow.Scalar,
         aten.copysign.Tensor,
+        aten.logical_and.default,
+        aten.logical_or.default,
+        aten.logical_xor.default,
         aten._fft_c2r.default,
         aten.normal.Tensor_Tensor,
         aten.normal.Tensor_float,
@@ -81,9 +85,11 @@ _OTHER_TYPES = frozenset(
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 
 
-def _believable(op: OpOverload, args: Any) -> bool:
+def _believable(op: OpOverload, args: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
     """Whether an operator gives on the CPU what its meta kernel says."""
     if op in _OTHER_STRIDES_ALWAYS or (op in _OTHER_TYPES and _narrow(args)):
+        return False
+    if op is aten._fft_r2c.default and len(args[0][1]) > 1:  # of several dimensions
         return False
     return op not in _OTHER_STRIDES or _in_order(args)
 
@@ -99,6 +105,30 @@ def _in_plain_order(args: Any) -> bool:
 
 def _in_order(args: Any) -> bool:
     return all(tensor.is_contiguous() for tensor in tree_leaves(args) if isinstance(tensor, Tensor))
+
+
+def _not_expanded(op: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Expanded operands of narrow floats as they were before that, where another operand has the size.
+
+    For kernels that is the same. Torch's meta kernels cast these operands first, which kernels do not, and what is cast
+    has lost the order of its dimensions."""
+    tensors = {number: arg for number, arg in enumerate(args) if isinstance(arg, Tensor) and arg.dim()}
+    if len(tensors) < 2 or torch.Tag.pointwise not in op.tags or not _narrow(args):
+        return args
+    common = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors.values()])
+    wide = {dim for tensor in tensors.values() for dim in range(-tensor.dim(), 0) if not _repeats(tensor, dim)}
+    return tuple(_first(arg, wide) if i in tensors and arg.dtype is common else arg for i, arg in enumerate(args))
+
+
+def _repeats(tensor: Tensor, dim: int) -> bool:
+    stride, size = tensor.stride()[dim], tensor.shape[dim]
+    return surely_equal((stride,), (0,)) or surely_equal((size,), (1,))
+
+
+def _first(tensor: Tensor, wide: set[int]) -> Tensor:
+    dims = {dim for dim in wide if dim >= -tensor.dim() and _repeats(tensor, dim)}
+    sizes = [1 if dim - tensor.dim() in dims else size for dim, size in enumerate(tensor.shape)]
+    return tensor.as_strided(sizes, tensor.stride()) if dims else tensor
 
 
 # What operators gave, by what they were given. Torch's meta kernels are Python and take up to a millisecond, and a
@@ -191,7 +221,7 @@ class MetaStandIns:
     def _run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _believable(op, (args, kwargs)) and (op not in _CONVOLUTIONS or _in_plain_order((args, kwargs))):
             try:
-                return op(*args, **kwargs)
+                return op(*_not_expanded(op, args), **kwargs)
             except NotImplementedError as error:
                 if not _SIZED_BY_DATA.isdisjoint(op.tags):
                     raise CannotDerive(f"what {op} gives depends on data") from error
@@ -245,11 +275,11 @@ class FakeStandIns:
     def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.symbolic:
             with self.mode:
-                return op(*args, **kwargs)
+                return op(*_not_expanded(op, args), **kwargs)
         if not _believable(op, (args, kwargs)):
             raise CannotDerive(f"the tensors that {op} gives are not known for symbolic sizes")
         with self.mode, enable_python_dispatcher():  # which prefers torch's meta kernels in Python: they keep symbols
-            result = op(*args, **kwargs)
+            result = op(*_not_expanded(op, args), **kwargs)
         if not _SIZED_BY_DATA.isdisjoint(op.tags) and made_by_data(result):
             raise CannotDerive(f"what {op} gives depends on data")
         return result

@@ -226,6 +226,8 @@ def _batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, training: bool,
     momentum: float, eps: float,
 ) -> Any:  # fmt: skip
+    if not training and mean is not None and var is not None and _dense(x):
+        return _batch_norm_inference(x, weight, bias, mean, var, momentum, eps)
     parts = _batch_norm_parts(x, weight, bias, mean, var, training, momentum, eps)
     if parts is NotImplemented:
         return NotImplemented
@@ -498,6 +500,17 @@ std std_mean
 """.split()
 
 
+def _of_floats(torchs: Rule) -> Rule:
+    """Of whole numbers ATen rounds the ends first, and computes in double."""
+
+    def run(*args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+        if dtype is not None and not dtype.is_floating_point:
+            return NotImplemented
+        return torchs(*args, dtype=dtype, **kwargs)
+
+    return run
+
+
 @functools.cache
 def decompositions(native_random: bool = False) -> dict[Any, Rule]:
     """All rules, ours first; torch's reference decompositions take a moment to import. `native_random`: random numbers
@@ -505,4 +518,7 @@ def decompositions(native_random: bool = False) -> dict[Any, Rule]:
     from torch._decomp import get_decompositions
 
     packets = [getattr(aten, name) for name in _BORROWED if hasattr(aten, name)]
-    return {**get_decompositions(packets), **RULES, **(random_numbers.RULES if native_random else {})}
+    torchs = get_decompositions(packets)
+    for op in (aten.linspace.default, aten.logspace.default):
+        torchs[op] = _of_floats(torchs[op])
+    return {**torchs, **RULES, **(random_numbers.RULES if native_random else {})}
