@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from typing import Any
 
@@ -197,3 +198,91 @@ def test_guards_in_words():
     for n in (5, 6, 7):
         compiled(rand(1), n)
     assert any("cos(n)" in guard for entry in compiled.stator.entries for guard in entry.guards.lines())
+
+
+def test_items_of_deques():
+    def world() -> World:
+        recent = collections.deque([0.5, 1.5], maxlen=3)
+
+        def fn(x):
+            return x * recent[0] + math.exp(recent[-1]) * recent[1]
+
+        return World(fn=fn, recent=recent)
+
+    def call(seed):
+        def run(w: World) -> Any:
+            w.recent.append(0.25 * seed)
+            return w.fn(rand(seed))
+
+        return run
+
+    check(world, [call(seed) for seed in range(1, 7)], expect="miss miss hit hit hit hit")
+
+
+@pytest.mark.parametrize("way", ["class", "instance", "subclass"])
+def test_attributes_of_classes(way):
+    def world() -> World:
+        class Settings:
+            scale = 1.0
+            steps = 3
+
+        class Narrow(Settings):
+            pass
+
+        settings = {"class": Settings, "instance": Settings(), "subclass": Narrow}[way]
+
+        def fn(x):
+            return x * settings.scale + math.sqrt(settings.steps), settings.scale
+
+        return World(fn=fn, cls=Settings, settings=settings)
+
+    def call(seed):
+        def run(w: World) -> Any:
+            w.cls.scale, w.cls.steps = 0.5 * seed, seed
+            return w.fn(rand(seed))
+
+        return run
+
+    seen = check(world, [call(seed) for seed in range(3, 8)], expect="miss miss hit hit hit")
+    assert type(seen.world.cls.__dict__["steps"]) is int
+
+
+def test_attributes_of_classes_that_the_program_sets():
+    def world() -> World:
+        class Counter:
+            count = 3
+
+        def fn(x):
+            Counter.count += 2
+            y = x * math.sqrt(Counter.count)
+            Counter.count = Counter.count + 1
+            return y, Counter.count
+
+        return World(fn=fn, cls=Counter)
+
+    calls = [lambda w, seed=seed: w.fn(rand(seed)) for seed in range(5)]
+    seen = check(world, calls, expect="miss miss hit hit hit")
+    assert seen.world.cls.count == 18
+
+
+def test_keys_that_a_number_is_none_of():
+    def world() -> World:
+        marks, seen = collections.Counter([4, 9]), {7}
+
+        def fn(x, n):
+            if n in marks:
+                return x * marks[n]
+            return x - n if n not in seen and n + 1 not in frozenset({100}) else x + n
+
+        return World(fn=fn, marks=marks, seen=seen)
+
+    calls = [lambda w, n=n: w.fn(rand(n), n) for n in (2, 3, 5, 4, 7, 6, 8, 9)]
+    seen = check(world, calls, expect=None)
+    assert seen.outcomes == ["miss", "miss", "hit", "miss", "miss", "hit", "hit", "miss"]
+
+    def later(w: World) -> Any:
+        w.marks[6] += 1
+        return w.fn(rand(6), 6)
+
+    seen = check(world, [*calls[:3], calls[5], later, later], expect=None)
+    assert seen.outcomes[:5] == ["miss", "miss", "hit", "hit", "miss"]

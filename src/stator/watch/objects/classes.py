@@ -69,7 +69,8 @@ class Classes:
                 self._ledger.require(place, Fact.NO_ENTRY, name)
             elif constant_fact(found) is not None or _native.mro_lookup(type(found), "__get__") is not MISSING:
                 origin = self._ledger.read(place, Edge.MRO, name, found)
-                if not any(check.fact in (Fact.IS, Fact.EQUAL) for check in origin.checks):
+                replaced = type(found) in (int, float) and _native.mro_lookup(cls, name) is not found  # by a symbol
+                if not replaced and not any(check.fact in (Fact.IS, Fact.EQUAL) for check in origin.checks):
                     self._ledger.check(origin, Fact.IS, found)
             else:
                 self._ledger.touch(self._ledger.read(place, Edge.MRO, name, found), found)

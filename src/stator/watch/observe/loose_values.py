@@ -12,14 +12,19 @@ from typing import Any
 import torch
 
 from ... import _native
+from ...support.guard_readers import container_kind
 from ...support.number_functions import FUNCTIONS, name_of_function
 from ..graph_break import Drop
+from ..objects.containers import expose
 from ..objects.fingerprints import is_tensor
 from ..objects.ledger import give_back_contents
 from ..objects.own_objects import LOOSE_TYPES
 from ..segment import Segment
 from ..symbols import symbolic_uses
 from ..symbols.symbol_table import plain_number
+
+_LOOKED_UP: dict[str | None, Any] = {"dict": dict, "set": set}
+_MOST_KEYS = 32  # that are compared one by one
 
 
 def use_symbol(s: Segment, probe: Any, value: Any) -> None:
@@ -32,10 +37,32 @@ def use_symbol(s: Segment, probe: Any, value: Any) -> None:
         place = len(s.watcher.frames()[0][-1][5]) + probe.depth - probe.span
         s.watcher.put(0, place, s.symbols.stand_in(operands[0]))
         s.symbols.keep(value)
+    elif probe.kind == _native.CONTAINS and _is_lacking(s, *operands):
+        place = len(s.watcher.frames()[0][-1][5]) + probe.depth - probe.span
+        s.watcher.put(0, place, plain_number(value))
     elif symbolic_uses.reads(s.watcher, probe, operands, value):
         s.symbols.specialise_in(value)
     else:
         s.symbols.keep(value)
+
+
+def _is_lacking(s: Segment, number: Any, container: Any) -> bool:
+    """Is a symbolic number looked for among a few whole ones, as a key or a set's member, and not found? Then it is
+    guarded to be none of them."""
+    assert s.symbols is not None
+    kind = container_kind(type(container))
+    if s.symbols.find(number) is None or kind not in _LOOKED_UP or s.ledger.changed(container) is not None:
+        return False
+    base = frozenset if issubclass(type(container), frozenset) else _LOOKED_UP[kind]
+    if _native.mro_lookup(type(container), "__contains__") is not base.__dict__["__contains__"]:
+        return False
+    keys = list(base.__iter__(container)) if base.__len__(container) <= _MOST_KEYS else [None]
+    if any(type(key) is not int or key == plain_number(number) for key in keys):
+        return False
+    origin = s.ledger.find(container)
+    if origin is not None:
+        expose(s.ledger, origin, container)
+    return all(s.symbols.operate("!=", number, key) is True for key in keys)
 
 
 def _compare_identities(s: Segment, operands: list[Any]) -> None:

@@ -10,6 +10,7 @@ they are.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 import operator
@@ -24,7 +25,7 @@ from torch import fx
 from ... import _native
 from ...recording import Edge, Fact, Origin, describe, path_of, render_place
 from ...support.graph_numbers import COMPARISONS
-from ...support.guard_readers import class_dict, has_own_hash
+from ...support.guard_readers import class_dict, has_own_hash, is_open
 from ...support.symbolic_exprs import MOST_BITS, Relation, terms_of
 from ..graph_break import Drop
 from ..models.user_hints import marks_of, wishes_of
@@ -155,7 +156,8 @@ class Symbols(ComputedNumbers):
             key, parent = origin.key, self._value_of(origin.parent)
         except (LookupError, AttributeError, ValueError):
             return None  # by now that way leads nowhere
-        known = self._context.ledger.find(parent) is origin.parent or any(parent is opened for opened in self._opened)
+        known = origin.parent.edge is Edge.CONST or self._context.ledger.find(parent) is origin.parent
+        known = known or any(parent is opened for opened in self._opened)
         if not known:
             return None  # by now that way leads to another object
         if any(self._may_have_changed(parent, key, slots) for slots in (False, True)):
@@ -166,6 +168,10 @@ class Symbols(ComputedNumbers):
             return lambda: dict.__getitem__(parent, key), lambda number: dict.__setitem__(parent, key, number)
         if origin.edge is Edge.ITEM and isinstance(parent, tuple):
             return lambda: tuple.__getitem__(parent, key), lambda number: _native.swap_item(parent, key, number)
+        if origin.edge is Edge.ITEM and type(parent) is collections.deque:
+            return lambda: parent[key], lambda number: operator.setitem(parent, key, number)
+        if origin.edge is Edge.MRO and isinstance(parent, type):
+            return self._way_into_class(parent, key)
         if origin.edge is Edge.ATTR and key == "cell_contents":
             return lambda: parent.cell_contents, lambda number: setattr(parent, key, number)
         if origin.edge is Edge.SLOT and "__slots__" in class_dict(
@@ -173,6 +179,18 @@ class Symbols(ComputedNumbers):
         ):  # else of a C class: perhaps read-only
             return lambda: key.__get__(parent), lambda number: key.__set__(parent, number)
         return None
+
+    def _way_into_class(self, cls: type, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+        """The same for an attribute of a class, which lies in one of its bases; lookups are told of it."""
+        holder = next((base for base in cls.__mro__ if name in class_dict(base)), None)
+        if (
+            holder is None
+            or not is_open(holder)
+            or name.startswith("__")
+            or self._may_have_changed(holder, name, False)
+        ):
+            return None
+        return lambda: class_dict(holder)[name], lambda number: type.__setattr__(holder, name, number)
 
     def _may_have_changed(self, container: Any, key: Any, slots: bool) -> bool:
         """Has the segment written to this place?"""
@@ -195,7 +213,9 @@ class Symbols(ComputedNumbers):
             plainly = object.__getattribute__ if origin.key == "__dict__" else getattr
             return plainly(parent, origin.key)
         if origin.edge is Edge.ITEM:
-            base: Any = next((base for base in (dict, list, tuple) if isinstance(parent, base)), None)
+            base: Any = next(
+                (base for base in (dict, list, tuple, collections.deque) if isinstance(parent, base)), None
+            )
             return _native.MISSING if base is None else base.__getitem__(parent, origin.key)
         if origin.edge is Edge.SLOT:
             return origin.key.__get__(parent)
