@@ -95,6 +95,31 @@ def test_a_model_with_breaks_effects_and_objects(tmp_path: Path, capsys: pytest.
     run_all(tmp_path)
 
 
+def test_effects_of_every_kind(tmp_path: Path) -> None:
+    """What puts effects back is in the replay's file: a cell's is called as the attribute that it reads."""
+    count, table, seen = 0, {"a": 1}, {1}
+    model = Config()
+
+    def step(x: Tensor) -> Tensor:
+        nonlocal count
+        count = 7
+        table["b"] = 7
+        seen.add(7)
+        model.seen.append(7)
+        return x * 2
+
+    with options.patch(debug_dir=tmp_path):
+        fast = stator.compile(step, backend="eager", options={"suppress_errors": False})
+        for number in range(1, 5):
+            count, table["b"] = 0, 0
+            seen.discard(7)
+            assert torch.equal(fast(torch.ones(3) * number), torch.full((3,), 2.0 * number))
+            assert (count, table["b"], seen, model.seen) == (7, 7, {1, 7}, [7] * number)
+    assert fast.stator.hits == 3
+    assert [name for name in stages(tmp_path) if name.endswith("_replay")] == ["step_graph_1_replay"]
+    run_all(tmp_path)
+
+
 def scaled(x: Tensor, n: int, table: dict[str, Any]) -> tuple[Tensor, list[int]] | Tensor:
     y = x**2
     if n >= 0:

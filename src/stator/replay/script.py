@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import inspect
 import re
 import types
@@ -62,6 +63,8 @@ class _StandIns:
             return f"[{items}]" if kind is list else f"({items})"
         if kind in (int, float, str, set):
             return {int: "2", float: "0.5", str: "''", set: "set()"}[kind]
+        if origin.parent is not None and origin.parent.key == "__closure__":
+            return "types.CellType(None)"
         return f"Thing({literal(describe(origin))})"
 
     def _item(self, origin: Origin, key: Any) -> str:
@@ -148,11 +151,15 @@ def _definition(name: str, value: Any, text: str, values: Values) -> list[str]:
     return [*lines, *broken(f"{name} = {written}")]
 
 
-def _with_its_parts(function: Any) -> list[Any]:
+def _with_its_parts(function: Any, callers: tuple[Any, ...] = ()) -> list[Any]:
     """A function of ours, behind those that it calls."""
     function = inspect.unwrap(function)
-    used = [function.__globals__.get(name) for name in function.__code__.co_names]
-    parts = [part for value in used if callable(value) and _is_ours(value) for part in _with_its_parts(value)]
+    if function in callers:
+        return []
+    loaded = (step.argval for step in dis.get_instructions(function) if step.opname == "LOAD_GLOBAL")
+    used = [function.__globals__.get(name) for name in loaded]  # no attribute that has the name of a function
+    callers = (*callers, function)
+    parts = [part for value in used if callable(value) and _is_ours(value) for part in _with_its_parts(value, callers)]
     return [*dict.fromkeys([*parts, function])]
 
 
