@@ -24,6 +24,7 @@ from torch import Tensor
 from .. import events
 from ..errors import mark_unwritten
 from .functional import View
+from .kept import keeping, modified
 from .symbols import Later, filled, is_symbolic
 from .tangents import Backwards, Boxed, OneBackward
 from .trace import Constant, Given, Joint, Output, Plan, Result, Seen
@@ -133,6 +134,7 @@ def _node(
     expected = list(zip(differentiable, tangents, strict=True))
     leading_there = list(plan.read_again.values())
     run_backward = _without_autocast(_told(label, original))
+    kept = keeping(differentiable, plan.emptied)
 
     class Graph(torch.autograd.Function):
         @staticmethod
@@ -142,7 +144,7 @@ def _node(
             for position in range(results):
                 if produced[position]._is_view():
                     produced[position] = _no_view(produced[position])
-            ctx.save_for_backward(*produced[results:end_of_tensors])
+            kept.hold(ctx, produced[results:end_of_tensors], produced[:results])
             ctx.counters = [_counter_of(produced[position]) for position in plan.read_again]
             ctx.numbers = produced[end_of_tensors:]
             ctx.sizes = sizes(*primals) if sizes else ()
@@ -155,16 +157,14 @@ def _node(
         def backward(ctx: Any, *given: Any) -> Any:
             for (counter, version), leading in zip(ctx.counters, leading_there, strict=True):
                 if counter._version != version and any(given[position] is not None for position in leading):
-                    raise _modified(counter, version)
+                    raise modified(counter, version, "is a result of a compiled graph")
             if torch.is_grad_enabled():
+                kept.refuse_spent(ctx, given)
                 if original.backward is not None:
                     fitting = [facts.fit(given[position], ctx.sizes) for position, facts in expected]
                     return tuple(original.backward(*ctx.numbers, *fitting))
                 return again.run(ctx.again, given)
-            args = list(ctx.saved_tensors)
-            if not torch._C._autograd._get_current_graph_task_keep_graph():
-                ctx.maybe_clear_saved_tensors()
-            args += ctx.numbers
+            args = [*kept.take(ctx, given), *ctx.numbers]
             there = tuple([given[position] is not None for position in differentiable])
             backward, taken = backwards.found.get(there) or _found_for(backwards, there)
             args += [
@@ -172,11 +172,18 @@ def _node(
                 for (position, facts), takes in zip(expected, taken, strict=True)
                 if takes
             ]
-            return tuple(run_backward(backward, args))
+            gradients = run_backward(backward, args)
+            return tuple(gradients if all(there) else _those_there_are(gradients, plan.leads, there))
 
     # Past the wrapper in Python, which is there for function transforms; a compiled graph is not run under one.
     apply: Callable[..., Any] = super(torch.autograd.Function, Graph).apply
     return apply
+
+
+def _those_there_are(gradients: Sequence[Any], leads: Sequence[int], there: Sequence[bool]) -> list[Any]:
+    """Eager's backward gives nothing where it was given nothing, for which a compiled one may have taken zeros."""
+    given = sum(1 << count for count, is_there in enumerate(there) if is_there)
+    return [gradient if given & tangents else None for gradient, tangents in zip(gradients, leads, strict=True)]
 
 
 def _counter_of(result: Tensor) -> tuple[Tensor, int]:
@@ -184,15 +191,6 @@ def _counter_of(result: Tensor) -> tuple[Tensor, int]:
     counter = result.detach()
     counter.data = torch.empty(0, dtype=result.dtype, device=result.device)
     return counter, counter._version
-
-
-def _modified(counter: Tensor, version: int) -> RuntimeError:
-    """What eager's backward raises, which has kept the result itself."""
-    return RuntimeError(
-        "one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[{counter.type()}], which is a result of a compiled graph, is at version {counter._version}; "
-        f"expected version {version} instead."
-    )
 
 
 def _found_for(backwards: Backwards | OneBackward, there: tuple[bool, ...]) -> tuple[Boxed, tuple[bool, ...]]:

@@ -27,6 +27,7 @@ from . import meta_kernels
 from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted
 from .functional import Value, View
+from .kept import emptied_by
 from .record import Decompositions, Recorder
 from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
 from .symbols import is_symbolic, surely_equal, symbolic_form, symbols_in
@@ -84,6 +85,8 @@ class Plan:
     outputs: list[Output] = field(default_factory=list)
     differentiable: list[int] = field(default_factory=list)  # positions of results that have tangents
     results: int = 0
+    emptied: tuple[int, ...] = ()  # by differentiable result: which of eager's nodes its backward empties, as bits
+    leads: tuple[int, ...] = ()  # by primal: which tangents its gradient is computed from, as bits
     read_again: dict[int, tuple[int, ...]] = field(default_factory=dict)  # results that eager's backward reads, each
     # with the differentiable results whose tangents lead there
     overwritten: frozenset[int] = frozenset()  # inputs that are written to and that differentiable results depend on
@@ -256,6 +259,8 @@ class _Trace:
             self._plan.overwritten = self._find_overwritten(nodes)
             nodes = self._apart(nodes)
             gradient_nodes = [None if g is None else recorder.node_of(g) for g in gradients]
+        leads = self._leads_to(recorder.graph)
+        self._plan.leads = tuple([leads.get(node, 0) if node is not None else 0 for node in gradient_nodes])
         recorder.numbers.name_all()
         recorder.graph.output((*nodes, *gradient_nodes))
         for node in recorder.graph.nodes:
@@ -434,6 +439,7 @@ class _Trace:
         for count, tangent in enumerate(tangents, 1):
             node = recorder.placeholder(f"tangents_{count}", tangent)
             recorder.values.new(tangent, node)
+        plan.emptied = emptied_by(outputs)
         recorder.line, recorder.policy = "", None
         forward = set(recorder.graph.nodes)
         try:
@@ -462,22 +468,25 @@ class _Trace:
                     pending += node.users
         return frozenset(found)
 
+    @staticmethod
+    def _leads_to(graph: fx.Graph) -> dict[fx.Node, int]:
+        """The nodes that are computed from tangents: from which, as bits."""
+        tangents = [node for node in graph.find_nodes(op="placeholder") if node.name.startswith("tangents_")]
+        leads = {node: 1 << count for count, node in enumerate(tangents)}
+        for node in graph.nodes if tangents else ():
+            bits = leads.get(node, 0)
+            for given in node.all_input_nodes:
+                bits |= leads.get(given, 0)
+            if bits:
+                leads[node] = bits
+        return leads
+
     def _note_reads(self, forward: set[fx.Node]) -> None:
         """Which results does autograd itself keep for its formulas? Nobody may write to them before the backward."""
         plan, recorder = self._plan, self._recorder
-        leads: dict[fx.Node, int] = {}  # from which tangents, as bits
         reads: dict[fx.Node, int] = {}
-        tangents = [node for node in recorder.graph.find_nodes(op="placeholder") if node.name.startswith("tangents_")]
-        for count, node in enumerate(tangents):
-            leads[node] = 1 << count
-        for node in recorder.graph.nodes:
-            if node in forward:
-                continue
-            bits = 0
-            for given in node.all_input_nodes:
-                bits |= leads.get(given, 0)
-            leads[node] = bits
-            for given in node.all_input_nodes:
+        for node, bits in self._leads_to(recorder.graph).items():
+            for given in node.all_input_nodes if node not in forward else ():
                 if given in forward:
                     reads[given] = reads.get(given, 0) | bits
         for position, tensor in enumerate(self._results):
