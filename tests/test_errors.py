@@ -237,12 +237,12 @@ SOURCE = Path(__file__).parents[1] / "src" / "stator"
 
 
 def ids_used() -> Iterator[tuple[str, str]]:
-    """Place and id of every `Drop("...")` and `break_reason("...")` in the package."""
+    """Place and id of every `BreakGraph("...")` and `break_reason("...")` in the package."""
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
                 name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-                if name in ("Drop", "break_reason"):
+                if name in ("BreakGraph", "break_reason"):
                     yield f"{path.relative_to(SOURCE)}:{node.lineno}", str(node.args[0].value)
 
 

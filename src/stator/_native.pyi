@@ -178,7 +178,7 @@ class Watcher:
     def forget(self, obj: object, /) -> None: ...
     def knows(self, obj: object, /) -> bool: ...
     def fresh(self, func: object, /) -> bool: ...
-    def loosen(self, number: Any, /) -> None:
+    def leave_unguarded(self, number: Any, /) -> None:
         """Tell the handler of PACK before something depends on this number; the caller keeps it alive."""
     def look_anew(self) -> None:
         """Tell the handlers of what they were told of before, too."""
@@ -237,7 +237,7 @@ class Origin:
     @property
     def checks(self) -> list[Check]: ...
 
-class Family:
+class AliasSet:
     """Tensors that share a version counter: a tensor, its views, what was detached from it."""
 
     version: int | None
@@ -245,7 +245,7 @@ class Family:
     outside: bool  # does its memory belong to an input?
     def __init__(self, version: int | None, *, outside: bool) -> None: ...
 
-class Known:
+class TrackedTensor:
     """A tensor of a segment: its node, and its fingerprint after the last operation that touched it."""
 
     node: Any  # of the operation; `index` says which of its results, () if it has one
@@ -254,8 +254,8 @@ class Known:
     epoch: int
     reference: Any
     @property
-    def family(self) -> Family: ...
-    def __init__(self, node: Any, index: tuple[int, ...], family: Family, print: tuple[Any, ...], /) -> None: ...
+    def alias_set(self) -> AliasSet: ...
+    def __init__(self, node: Any, index: tuple[int, ...], alias_set: AliasSet, print: tuple[Any, ...], /) -> None: ...
 
 class Mode:
     """The part of the tensor mode that torch calls: it hands operations to the recorder's tracer."""
@@ -276,7 +276,7 @@ class Tracer:
     acted: bool  # an operator with a body in Python has run
     risky: bool  # something was written to an input before an operation that may fail
     @property
-    def known(self) -> dict[int, Known]: ...
+    def known(self) -> dict[int, TrackedTensor]: ...
     @property
     def scalars(self) -> dict[int, tuple[Any, Any]]: ...  # numbers that are nodes, by identity
     @property
@@ -292,19 +292,21 @@ class Tracer:
         state: tuple[Any, ...],
         /,
     ) -> None: ...
-    def lookup(self, tensor: Any, /) -> Known:
+    def lookup(self, tensor: Any, /) -> TrackedTensor:
         """The record of a tensor operand, checked against its fingerprint; outside tensors become inputs."""
 
-    def ask(self, known: Known, /) -> None:
+    def ask(self, known: TrackedTensor, /) -> None:
         """The program asks for the sizes of a known tensor."""
 
-    def argument(self, value: Any, tensors: list[tuple[Any, Known]], /) -> Any:
+    def argument(self, value: Any, tensors: list[tuple[Any, TrackedTensor]], /) -> Any:
         """A value as it stands in the graph; its tensors join the operands."""
 
-    def refresh(self, tensors: list[tuple[Any, Known]], in_place: bool, /) -> bool:
-        """After an operation: did it write to an operand? The families written to move on."""
+    def refresh(self, tensors: list[tuple[Any, TrackedTensor]], in_place: bool, /) -> bool:
+        """After an operation: did it write to an operand? The alias sets written to move on."""
 
-    def enter(self, tensor: Any, node: Any, index: tuple[int, ...], tensors: list[tuple[Any, Known]], /) -> None:
+    def enter(
+        self, tensor: Any, node: Any, index: tuple[int, ...], tensors: list[tuple[Any, TrackedTensor]], /
+    ) -> None:
         """A result that is not known yet: its node, which of the results it is, and the operands."""
 
     def node(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], label: str, /) -> Any:
@@ -494,54 +496,54 @@ class Count:
     value: int
 
 @final
-class Shelf:
+class EntryTable:
     """The recordings of one code object, most recently used first."""
 
     @property
     def entries(self) -> tuple[Any, ...]: ...
     def add(self, entry: object, /) -> None: ...
     def used(self, entry: object, /) -> None: ...
-    def arm(
-        self, entry: object, guards: Guards, replay: Callable[..., Any] | None, leave: Leave | None, hits: Count, /
+    def publish(
+        self, entry: object, guards: Guards, replay: Callable[..., Any] | None, step: BreakStep | None, hits: Count, /
     ) -> None: ...
     def clear(self) -> None: ...
 
 @final
-class Landing:
+class ResumeTarget:
     """One place where a program goes on after a break."""
 
-    def __new__(cls, way: Any, code: CodeType, namespace: dict[str, Any], /) -> Landing: ...
+    def __new__(cls, point: Any, code: CodeType, namespace: dict[str, Any], /) -> ResumeTarget: ...
     @property
-    def way(self) -> Any: ...
+    def point(self) -> Any: ...
     @property
-    def shelf(self) -> Shelf | None: ...
-    def open(self, shelf: Shelf, /) -> None: ...
+    def table(self) -> EntryTable | None: ...
+    def open(self, table: EntryTable, /) -> None: ...
 
 @final
-class Jump:
-    """The program goes on at a landing."""
+class PendingResume:
+    """The program goes on at a target."""
 
     @property
-    def landing(self) -> Landing: ...
+    def target(self) -> ResumeTarget: ...
     def take(self) -> tuple[FunctionType, list[Any]]: ...
 
 @final
-class Leave:
+class BreakStep:
     """The step behind a segment."""
 
     def __new__(
         cls,
         code: CodeType,
         namespace: dict[str, Any],
-        landings: tuple[Landing, ...],
+        targets: tuple[ResumeTarget, ...],
         read: object = ...,
         of: type = ...,
         moves: tuple[int, ...] = ...,
         /,
-    ) -> Leave: ...
+    ) -> BreakStep: ...
     @property
-    def landings(self) -> tuple[Landing, ...]: ...
-    def go(self, function: FunctionType, state: tuple[Any, ...], /) -> Jump: ...
+    def targets(self) -> tuple[ResumeTarget, ...]: ...
+    def go(self, function: FunctionType, state: tuple[Any, ...], /) -> PendingResume: ...
 
 FROM_OUTPUT: int
 FROM_VALUE: int
@@ -567,11 +569,11 @@ class Compiled:
         cls,
         fallback: Callable[..., Any],
         function: FunctionType,
-        shelf: Shelf,
+        table: EntryTable,
         hits: Count,
         resume: Callable[[Any, tuple[Any, ...], tuple[Any, ...]], Any],
         failed: Callable[[Any, BaseException, FunctionType, tuple[Any, ...]], Any],
-        go_on: Callable[[Jump], Any],
+        go_on: Callable[[PendingResume], Any],
         passing: Count = ...,
         passed: Count = ...,
     ) -> Compiled: ...

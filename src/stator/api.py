@@ -23,7 +23,7 @@ from .options import options as global_options
 from .pipeline import Program
 from .replay.cache import Cache, cache_for
 from .report import dump, progress  # noqa: F401  they read events
-from .report.event_log import Chronicle
+from .report.event_log import EventLog
 from .report.explain import Explanation
 from .report.logs import set_logs
 from .support.python_source import number
@@ -113,7 +113,7 @@ def _programs_with(
     settings = global_options.merged(options)
 
     def program_of(function: types.FunctionType, name: str, *, shared: bool = False) -> Program:
-        ways = (fullgraph, *sorted(options.items()))
+        settings_key = (fullgraph, *sorted(options.items()))
         program = Program(
             function,
             plain_caller(function),
@@ -121,7 +121,7 @@ def _programs_with(
             backend=chosen,
             settings=settings,
             fullgraph=fullgraph,
-            cache=cache_for(function.__code__, chosen[1], *ways) if shared else Cache(),
+            cache=cache_for(function.__code__, chosen[1], *settings_key) if shared else Cache(),
         )
         _programs.add(program)
         return program
@@ -237,11 +237,11 @@ class _Explained:
     def __init__(self, fn: Any) -> None:
         self._name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
         self._captured: list[tuple[Any, list[Any]]] = []  # graphs to differentiate, with stand-ins for their inputs
-        self._chronicle = Chronicle(replays=True)
-        with self._chronicle:
+        self._event_log = EventLog(replays=True)
+        with self._event_log:
             # One of its own: no recording is there already.
             self._compiled = compile(fn, backend=self.as_captured, options={"background_compile": False})
-        self._at_once = [event.reason for event in self._chronicle.of(events.GraphBreak)]  # why it cannot be recorded
+        self._at_once = [event.reason for event in self._event_log.of(events.GraphBreak)]  # why it cannot be recorded
 
     def as_captured(self, gm: Any, example_inputs: Any) -> Any:
         if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in example_inputs):
@@ -254,7 +254,7 @@ class _Explained:
     def _derive(self) -> None:
         """Derive the backward of what was captured, if anybody wants to know."""
         captured, self._captured = self._captured, []
-        with self._chronicle:
+        with self._event_log:
             for gm, inputs in captured:
                 autograd = importlib.import_module(".autograd.compile", __package__)  # takes longer than stator itself
                 try:
@@ -264,7 +264,7 @@ class _Explained:
                     events.emit(events.NotDerived(why))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Explanation:
-        with self._chronicle:
+        with self._event_log:
             self._compiled(*args, **kwargs)
         handle: Handle | None = getattr(self._compiled, "stator", None)
         if handle is None:
@@ -280,7 +280,7 @@ class _Explained:
             symbolic=[text for entry in entries for text in entry.symbolic],
             specialised=[text for entry in entries for text in entry.specialised],
             name=self._name,
-            chronicle=self._chronicle,
+            event_log=self._event_log,
             derive=self._derive,
             call_again=self,
         )

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .recording import Recording
 from .replay.cache import Cache, Entry, Pending
 from .replay.engine import compile_guards
-from .replay.guards import Guards
+from .replay.guards import EntryGuards
 from .support import background
 from .support.guard_readers import STATE_NAMES, tensor_facts, torch_state
 
@@ -120,7 +120,7 @@ def part(cache: Cache, recording: Recording, make: Callable[[Store], None]) -> P
     if examples is None or _turns_off_cudnn(recording.graph, examples):
         return None
     recording.example_inputs = examples
-    pending = Pending(Guards(recording, [], compile_guards), recording.break_reason)
+    pending = Pending(EntryGuards(recording, [], compile_guards), recording.break_reason)
     return Part(cache, pending, recording, make)
 
 

@@ -18,7 +18,7 @@ from .replay.cache import Entry
 from .replay.emit import emit, wanted_origins
 from .replay.engine import compile_guards
 from .replay.graph import restoring
-from .replay.guards import Guards
+from .replay.guards import EntryGuards
 from .replay.runtime_asserts import checking
 from .support.guard_readers import draws_numbers
 from .support.symbolic_exprs import symbols_in_words
@@ -45,7 +45,7 @@ def build(recording: Recording, name: str, backend: tuple[str, Backend], setting
             compiled = checking(compiled, recording.checks)
     _take_assumptions(recording)
     early = tuple(wanted.index(origin) for origin in recording.early)
-    guards = Guards(recording, wanted, compile_guards)
+    guards = EntryGuards(recording, wanted, compile_guards)
     entry = Entry(recording.name, guards, None, recording.mutates, restores, recording.acts, early)
     entry.lock = None if recording.lock is None else wanted.index(recording.lock)
     entry.keeps_lock = recording.keeps_lock
@@ -54,7 +54,7 @@ def build(recording: Recording, name: str, backend: tuple[str, Backend], setting
     if recording.plain:
         return entry
     entry.graph = recording.graph
-    entry.replay, entry.leave, entry.replay_source = emit(recording, wanted, compiled)
+    entry.replay, entry.step, entry.replay_source = emit(recording, wanted, compiled)
     entry.number = number if compiled is not None else 0
     return entry
 

@@ -141,13 +141,13 @@ def in_front(fallback: Callable[..., Any], function: types.FunctionType, program
     quick = _native.Compiled(
         fallback=fallback,
         function=function,
-        shelf=program.cache.shelf,
-        hits=program.tally.count,
+        table=program.cache.table,
+        hits=program.stats.count,
         resume=program.resume,
         failed=program.replay_failed,
         go_on=program.go_on,
         passing=program.backoff.left,
-        passed=program.tally.passed,
+        passed=program.stats.passed,
     )
     functools.update_wrapper(quick, fallback)
     return quick
@@ -160,12 +160,12 @@ class Handle:
         self._program = program
 
     entries = property(lambda self: self._program.cache.all_entries(), doc="The recordings, continuations' last.")
-    hits = property(lambda self: self._program.tally.hits, doc="Calls served by replays alone.")
-    recordings = property(lambda self: self._program.tally.recordings, doc="Watched runs that gave an entry.")
-    plain = property(lambda self: self._program.tally.plain_calls, doc="Calls of which a part ran as plain Python.")
-    last_miss = property(lambda self: self._program.tally.last_miss, doc="Why the last call that missed did so.")
-    graphs = property(lambda self: list(self._program.tally.graphs), doc="Every captured graph.")
-    break_reasons = property(lambda self: list(self._program.tally.break_reasons), doc="Why graphs ended early.")
+    hits = property(lambda self: self._program.stats.hits, doc="Calls served by replays alone.")
+    recordings = property(lambda self: self._program.stats.recordings, doc="Watched runs that gave an entry.")
+    plain = property(lambda self: self._program.stats.plain_calls, doc="Calls of which a part ran as plain Python.")
+    last_miss = property(lambda self: self._program.stats.last_miss, doc="Why the last call that missed did so.")
+    graphs = property(lambda self: list(self._program.stats.graphs), doc="Every captured graph.")
+    break_reasons = property(lambda self: list(self._program.stats.break_reasons), doc="Why graphs ended early.")
 
     def reset(self) -> None:
         """Forget all recordings."""
@@ -177,5 +177,5 @@ class Handle:
         return self._program.wait(timeout)
 
     def __repr__(self) -> str:
-        name, tally = self._program.name, self._program.tally
-        return f"<stator {name}: {len(self.entries)} recordings, {tally.hits} hits, {tally.plain_calls} plain calls>"
+        name, stats = self._program.name, self._program.stats
+        return f"<stator {name}: {len(self.entries)} recordings, {stats.hits} hits, {stats.plain_calls} plain calls>"

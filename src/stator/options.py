@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 PREFIX = "STATOR_"
 T = TypeVar("T")
-Check = Callable[[Any], Any]  # takes a value, returns what is stored; raises TypeError or ValueError
+OptionCheck = Callable[[Any], Any]  # takes a value, returns what is stored; raises TypeError or ValueError
 
 
 # ----------------------------------------------------------------------------------------------------- checks
@@ -96,7 +96,7 @@ def _level_from_text(text: str) -> int:
     return int(text) if text.strip().isdigit() else _level(text.strip())
 
 
-FROM_TEXT: dict[Check, Callable[[str], Any]] = {
+FROM_TEXT: dict[OptionCheck, Callable[[str], Any]] = {
     _flag: _flag_from_text,
     _at_least_one: int,
     _zero_or_more: int,
@@ -105,7 +105,7 @@ FROM_TEXT: dict[Check, Callable[[str], Any]] = {
 }
 
 
-def _option(default: T, check: Check, doc: str) -> T:
+def _option(default: T, check: OptionCheck, doc: str) -> T:
     """One option: its default, the check every new value passes, and its documentation."""
     return dataclasses.field(default=default, metadata={"check": check, "doc": doc})
 

@@ -43,18 +43,18 @@ from .errors import (
     is_unwritten,
 )
 from .options import View, options
-from .recording import Recording, Way, is_module_call
+from .recording import Recording, ResumePoint, is_module_call
 from .replay.backoff import Backoff
 from .replay.cache import Cache, Entry, Pending
 from .replay.graph import may_have_run
 from .replay.guard_text import Miss, first_read, first_read_in_forward
-from .replay.guards import Guards
+from .replay.guards import EntryGuards
 from .support import background
 from .support.graph_numbers import Failed, Unexpected
 from .support.interrupts import is_from_handler
 from .watch.models import other_compiler, user_hints
 from .watch.observe import policy
-from .watch.observe.recorder import Experience, RecordedSegment, Recorder
+from .watch.observe.recorder import CacheHistory, RecordedSegment, Recorder
 from .watch.symbols.symbolic_numbers import Changing
 
 Slots = tuple[Any, ...]
@@ -125,30 +125,30 @@ class Plain:
 
 
 PLAIN = Plain()
-Found = tuple[Entry, Slots] | Plain | None
-Look = Callable[[Slots], Found]
+LookUp = tuple[Entry, Slots] | Plain | None
+Look = Callable[[Slots], LookUp]
 
 
-class Leaving:
-    """A replay of `function` has come to a break: `leave` makes the step, and says where the program goes on."""
+class BreakReached:
+    """A replay of `function` has come to a break: `step` makes the step, and says where the program goes on."""
 
-    __slots__ = ("function", "leave", "state")
+    __slots__ = ("function", "state", "step")
 
-    def __init__(self, leave: _native.Leave, function: types.FunctionType, state: Slots) -> None:
-        self.leave = leave
+    def __init__(self, step: _native.BreakStep, function: types.FunctionType, state: Slots) -> None:
+        self.step = step
         self.function = function
         self.state = state
 
-    def go(self) -> _native.Jump:
+    def go(self) -> _native.PendingResume:
         state, self.state = self.state, ()
         try:
-            return self.leave.go(self.function, state)
+            return self.step.go(self.function, state)
         finally:
             del state  # the traceback of what the step raises may have this frame
 
 
 @dataclass(slots=True)
-class Tally:
+class Stats:
     """What has happened in the calls of a function, its continuations included."""
 
     count: _native.Count = field(default_factory=_native.Count)  # calls served by replays alone
@@ -190,20 +190,20 @@ class Program:
         fullgraph: bool,
         cache: Cache,
         start: Program | None = None,
-        way: Way | None = None,
+        point: ResumePoint | None = None,
     ) -> None:
-        """`start` and `way`: this is what follows `start` behind a break."""
+        """`start` and `point`: this is what follows `start` behind a break."""
         self.function = function
         self.name = name
         self.call_plain = call_plain
         self.backend = backend
         self.settings = settings
         self.fullgraph = fullgraph
-        self.names = slot_names(function.__code__) if way is None else way.names
+        self.names = slot_names(function.__code__) if point is None else point.names
         self.cache = cache
         self.start = start or self
-        self.way = way
-        self.tally: Tally = start.tally if start is not None else Tally()
+        self.point = point
+        self.stats: Stats = start.stats if start is not None else Stats()
         self._continuations: dict[tuple[int, ...], Program] = {}
         self._transient = 0
         self._raised = 0
@@ -216,11 +216,11 @@ class Program:
         """Forget every recording."""
         self.cache.clear()
         self._continuations = {}
-        self.tally.last_miss = None
-        self.tally.graphs.clear()
-        self.tally.break_reasons.clear()
-        self.tally.complained = False
-        self.tally.failures.clear()
+        self.stats.last_miss = None
+        self.stats.graphs.clear()
+        self.stats.break_reasons.clear()
+        self.stats.complained = False
+        self.stats.failures.clear()
         self._transient = self._raised = 0
         self._warned = self._seen_plain = False
         self.backoff.reset()
@@ -231,21 +231,21 @@ class Program:
         self._tell_failures()
         return done
 
-    def continuation(self, way: Way) -> Program:
-        """The program from `way` on."""
-        found = self._continuations.get(way.key)
+    def continuation(self, point: ResumePoint) -> Program:
+        """The program from `point` on."""
+        found = self._continuations.get(point.key)
         if found is None:
-            code, namespace = way.frames[0]
-            found = self._continuations[way.key] = Program(
+            code, namespace = point.frames[0]
+            found = self._continuations[point.key] = Program(
                 types.FunctionType(code, namespace, code.co_name, None, self.function.__closure__),
                 hand_over,
                 name=self.name,
                 backend=self.backend,
                 settings=self.settings,
                 fullgraph=self.fullgraph,
-                cache=self.cache.continuation(way),
+                cache=self.cache.continuation(point),
                 start=self,
-                way=way,
+                point=point,
             )
         return found
 
@@ -253,51 +253,51 @@ class Program:
 
     def __call__(self, slots: Slots) -> Any:
         outcome = self._call(self.function, slots)
-        return self._follow(outcome) if type(outcome) is Leaving else outcome
+        return self._follow(outcome) if type(outcome) is BreakReached else outcome
 
-    def go_on(self, jump: _native.Jump) -> Any:
+    def go_on(self, pending: _native.PendingResume) -> Any:
         """C code has made a step and found no recording for what follows."""
-        return self._follow(jump)
+        return self._follow(pending)
 
     def _follow(self, outcome: Any) -> Any:
         """From break to break, up to the result. Nothing here holds on to what a segment was given."""
-        tally = self.tally
-        before = (tally.recordings, tally.plain_calls)
+        stats = self.stats
+        before = (stats.recordings, stats.plain_calls)
         try:
             while True:
-                if type(outcome) is Leaving:
+                if type(outcome) is BreakReached:
                     outcome = outcome.go()
-                elif type(outcome) is _native.Jump:
+                elif type(outcome) is _native.PendingResume:
                     outcome = self._land(outcome)
                 else:
                     return outcome
         finally:
-            tally.count.value += (tally.recordings, tally.plain_calls) == before
+            stats.count.value += (stats.recordings, stats.plain_calls) == before
 
-    def _land(self, jump: _native.Jump) -> Any:
-        landing = jump.landing
-        function, slots = jump.take()
-        program = None if landing.way.raises else self._program_behind(landing)
+    def _land(self, pending: _native.PendingResume) -> Any:
+        target = pending.target
+        function, slots = pending.take()
+        program = None if target.point.raises else self._program_behind(target)
         # No program: a handler, or nothing but the way out; or a fault of ours.
         if program is None:
             return hand_over(function, slots)
         if program.backoff.lets_pass():
-            self.tally.passed.value += 1
+            self.stats.passed.value += 1
             return program.call_plain(function, slots)
         return program._call(function, slots)
 
-    def _program_behind(self, landing: _native.Landing) -> Program | None:
+    def _program_behind(self, target: _native.ResumeTarget) -> Program | None:
         try:
-            program = self.continuation(landing.way)
-            if landing.shelf is not program.cache.shelf:
-                landing.open(program.cache.shelf)
+            program = self.continuation(target.point)
+            if target.table is not program.cache.table:
+                target.open(program.cache.table)
         except Exception as error:
             self._internal_failure("going on behind a break", error)
             return None
         return program
 
     def _call(self, function: types.FunctionType, slots: Given) -> Any:
-        """The result, or a `Leaving`: where a replay has come to a break."""
+        """The result, or a `BreakReached`: where a replay has come to a break."""
         return self._proceed(self._look, function, slots)
 
     def _proceed(self, look: Look, function: types.FunctionType, slots: Given) -> Any:
@@ -321,14 +321,14 @@ class Program:
         finally:
             self.cache.recording.release()
 
-    def _look(self, inputs: Slots) -> Found:
+    def _look(self, inputs: Slots) -> LookUp:
         """The recording that fits a call, and the values that its replay needs; `Plain`: the call is not compiled;
         None: it is to be recorded.
         """
         why = self._unwatchable or self._why_plain()
         if why is not None:
             return self._plain(why)
-        if self.tally.failures:
+        if self.stats.failures:
             self._tell_failures()
         pending = self.cache.pending  # before the entries, of which one may become one now
         for entry in self.cache.entries:
@@ -341,10 +341,10 @@ class Program:
                 return self._plain("it is being compiled")
         return self._miss(inputs)
 
-    def _take(self, entry: Entry, values: Slots) -> Found:
+    def _take(self, entry: Entry, values: Slots) -> LookUp:
         self.cache.used(entry)
-        if not entry.armed and not (self.fullgraph and entry.break_reason is not None):
-            self.cache.arm(entry)
+        if not entry.published and not (self.fullgraph and entry.break_reason is not None):
+            self.cache.publish(entry)
         self._refuse_breaks(entry)
         return self._plain(entry.break_reason) if entry.replay is None else (entry, values)
 
@@ -371,7 +371,7 @@ class Program:
     def _replay(self, entry: Entry, values: Slots, function: types.FunctionType, slots: Given) -> Any:
         error: Exception
         saved: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.tally.count.value += self.start is self and entry.leave is None
+        self.stats.count.value += self.start is self and entry.step is None
         start = time.perf_counter()
         try:
             if entry.lock is None:
@@ -383,7 +383,7 @@ class Program:
         else:
             if events.READERS:
                 self._tell_hit(entry, time.perf_counter() - start)
-            return result if entry.leave is None else Leaving(entry.leave, function, result)
+            return result if entry.step is None else BreakReached(entry.step, function, result)
         early = isinstance(error, Failed)
         if entry.restores or early:
             for tensor, contents in saved:
@@ -434,7 +434,7 @@ class Program:
             self._internal_failure("a replay", error)
         return result
 
-    def _look_again(self, entry: Entry, inputs: Slots) -> Found:
+    def _look_again(self, entry: Entry, inputs: Slots) -> LookUp:
         """A recording went by a number that is another one now. If that happens often, the next ones will not."""
         self.cache.unexpected += 1
         self.cache.remove(entry)
@@ -455,7 +455,7 @@ class Program:
             self._plain(entry.break_reason)
             return self.call_plain(self.function, slots)
         outcome = self._replay(entry, values, self.function, slots)
-        return self._follow(outcome) if type(outcome) is Leaving else outcome
+        return self._follow(outcome) if type(outcome) is BreakReached else outcome
 
     def replay_failed(self, entry: Entry, error: BaseException, function: types.FunctionType, slots: Slots) -> Any:
         """A replay that C code called raised: one of ours, or of a continuation of ours."""
@@ -464,7 +464,7 @@ class Program:
         if owner is None:
             return self._repeat(entry, error, isinstance(error, Failed), function, slots)
         outcome = owner._proceed(lambda inputs: owner._look_again(entry, inputs), function, slots)
-        return self._follow(outcome) if type(outcome) is Leaving else outcome
+        return self._follow(outcome) if type(outcome) is BreakReached else outcome
 
     def _owner_of(self, entry: Entry) -> Program | None:
         """The program, this one or a continuation, whose recording this is."""
@@ -473,19 +473,19 @@ class Program:
 
     def _plain(self, why: Any) -> Plain:
         """A call is going to run as plain Python."""
-        self.tally.plain += 1
+        self.stats.plain += 1
         if events.RanPlain in events.READERS:
             events.emit(events.RanPlain(self.name, why))
         return PLAIN
 
     # -- a miss
 
-    def _miss(self, inputs: Slots) -> Found:
+    def _miss(self, inputs: Slots) -> LookUp:
         known = self._known_guards()
         miss = self._why(known[0], inputs) if known else None
         if known:
-            self.tally.last_miss = miss
-            if self.way is not None:
+            self.stats.last_miss = miss
+            if self.point is not None:
                 self.cache.note_change(known[0], inputs)
             self._note_symbols(inputs, known)
         events.emit(events.CacheMiss(self.name, miss))
@@ -494,7 +494,7 @@ class Program:
             refused = "another thread is recording"
         return None if refused is None else self._plain(refused)
 
-    def _known_guards(self) -> list[Guards]:
+    def _known_guards(self) -> list[EntryGuards]:
         """Of all recordings, those which are still being compiled included; most recently used first."""
         pending = self.cache.pending
         return [entry.guards for entry in self.cache.entries] + [each.guards for each in pending]
@@ -507,7 +507,7 @@ class Program:
             raise RecompileError(self.name, miss)
         if now == "eager_on_recompile" and known:
             return miss
-        if now == "eager_then_compile" and not known and not self._seen_plain and self.way is None:
+        if now == "eager_then_compile" and not known and not self._seen_plain and self.point is None:
             self._seen_plain = True
             return "the stance is eager_then_compile, and this is the first call"
         if self._is_full():
@@ -539,8 +539,8 @@ class Program:
         recorder: Recorder | None = None
         try:
             user_hints.adopt_marks([*slots])
-            recorder = Recorder(self.name, self.start, self.settings, self._ask, self._experience(False))
-            recorder.prepare(function, self.names, slots, self.way, frozenset(self.cache.changing))
+            recorder = Recorder(self.name, self.start, self.settings, self._ask, self._history(False))
+            recorder.prepare(function, self.names, slots, self.point, frozenset(self.cache.changing))
         except Exception as error:
             recorder = None
             self._internal_failure("preparing to watch", error)
@@ -574,7 +574,7 @@ class Program:
             return self.call_plain(function, slots)
         if misled:  # our own code could not run, or not as it is written, or did not see everything
             self._transient += not displaced
-            self.tally.plain += 1
+            self.stats.plain += 1
             self._let_go(recorder)
         else:
             self._try_to_keep(recorder, segments, start)
@@ -607,7 +607,7 @@ class Program:
             error = error.__cause__
         if isinstance(error, BackendError) and self.settings.suppress_errors:
             self._transient = _TRANSIENT_LIMIT
-            self.tally.plain += 1
+            self.stats.plain += 1
             reporting.warn(f"{error}; {self.name} runs as plain Python")
         elif isinstance(error, _FOR_THE_USER) or not isinstance(error, Exception) or is_from_handler(error):
             try:
@@ -619,9 +619,9 @@ class Program:
 
     def _tell_failures(self) -> None:
         """Those of the background, of this program and its continuations."""
-        while self.tally.failures:
-            failed = self.tally.failures.pop(0)
-            self.tally.recordings -= 1  # the call that was recorded counts as a plain one
+        while self.stats.failures:
+            failed = self.stats.failures.pop(0)
+            self.stats.recordings -= 1  # the call that was recorded counts as a plain one
             try:
                 failed[0]._not_kept(failed[1])
             finally:
@@ -645,10 +645,12 @@ class Program:
         except Exception as error:
             recorder.collapse(error)
 
-    def _ask(self, segments: list[RecordedSegment], way: Way, inputs: Slots, state: tuple[Any, ...]) -> Experience:
-        """What a call that arrives at `way` with this would find."""
-        program = self.start.continuation(way)
-        guards = [Guards(s.recording, []) for s in segments if s.way is not None and s.way.key == way.key]
+    def _ask(
+        self, segments: list[RecordedSegment], point: ResumePoint, inputs: Slots, state: tuple[Any, ...]
+    ) -> CacheHistory:
+        """What a call that arrives at `point` with this would find."""
+        program = self.start.continuation(point)
+        guards = [EntryGuards(s.recording, []) for s in segments if s.point is not None and s.point.key == point.key]
         new = len(guards)
         guards = [*reversed(guards), *program._known_guards()]
         recorded = any(guard.check(inputs, state) is not None for guard in guards)
@@ -656,19 +658,19 @@ class Program:
             program.cache.note_change(guards[0], inputs)
             program._note_symbols(inputs, guards)
         full = not recorded and program._is_full(new)
-        return program._experience(recorded)._replace(full=full)
+        return program._history(recorded)._replace(full=full)
 
-    def _note_symbols(self, inputs: Slots, guards: Iterable[Guards]) -> None:
+    def _note_symbols(self, inputs: Slots, guards: Iterable[EntryGuards]) -> None:
         if self.settings.dynamic_shapes:
             with contextlib.suppress(Exception):  # whatever the objects in it do when they are looked at
                 self.cache.note_symbols(inputs, guards)
 
-    def _experience(self, recorded: bool) -> Experience:
+    def _history(self, recorded: bool) -> CacheHistory:
         changing = None
         if self.settings.dynamic_shapes:
             changing = Changing(self.cache.symbols, not self.settings.assume_static_by_default)
         expects = self.cache.unexpected < _MOST_UNEXPECTED
-        return Experience(recorded, frozenset(self.cache.changing), changing, expects)
+        return CacheHistory(recorded, frozenset(self.cache.changing), changing, expects)
 
     def _keep(self, recorder: Recorder, segments: list[RecordedSegment], start: float) -> None:
         if recorder.failure is not None or not segments:
@@ -677,7 +679,7 @@ class Program:
         in_background = self.settings.background_compile and not getattr(self.backend[1], "benchmarks", False)
         parts = []
         for segment in segments:
-            program = self if segment.way is None else self.start.continuation(segment.way)
+            program = self if segment.point is None else self.start.continuation(segment.point)
             if program._is_lasting(segment):
                 make = functools.partial(program._make_entry, segment.recording, start, recorder.frames)
                 part = async_compile.part(program.cache, segment.recording, make) if in_background else None
@@ -689,23 +691,23 @@ class Program:
             for program, part in parts:
                 part.make(program._store)
         if any(not segment.transient and not segment.again for segment in segments):
-            self.tally.recordings += 1
+            self.stats.recordings += 1
         reasons = [segment.recording.break_reason for segment in segments if segment.recording.break_reason]
         if self.fullgraph and reasons:
             raise GraphBreakError(reasons[0])
 
     def _failed_later(self, error: BaseException) -> None:
-        self.tally.failures.append((self, error))
+        self.stats.failures.append((self, error))
 
     def _is_lasting(self, segment: RecordedSegment) -> bool:
         """Is a segment to become an entry?"""
         reason = segment.recording.break_reason
         if reason is not None:
-            self.tally.break_reasons.append(reason)
+            self.stats.break_reasons.append(reason)
             events.emit(events.GraphBreak(reason))
         if segment.transient or segment.again:
             self._transient += segment.transient
-            self.tally.plain += 1
+            self.stats.plain += 1
             return False
         return True
 
@@ -714,16 +716,16 @@ class Program:
     ) -> None:
         stage = f"compiling with {self.backend[0]}"
         with events.stage(stage, self.name, lambda: recording.operations, self.settings.debug_dir):
-            entry = build(recording, self.name, self.backend, self.settings, len(self.tally.graphs) + 1)
+            entry = build(recording, self.name, self.backend, self.settings, len(self.stats.graphs) + 1)
             entry.seconds = time.perf_counter() - start
             entry.owner = weakref.ref(self.start)
             if not store(entry):
                 return
             self._transient = self._raised = 0
             if entry.number:
-                self.tally.graphs.append(entry.graph)
+                self.stats.graphs.append(entry.graph)
             if events.listening(events.Recorded):
-                shown = frames if self.way is None else []
+                shown = frames if self.point is None else []
                 events.emit(reporting.recorded(self.name, entry, recording, shown, self.names))
         recording.example_inputs = []
 
@@ -733,7 +735,7 @@ class Program:
 
     # -- what went otherwise
 
-    def _why(self, guards: Guards, inputs: Slots) -> Miss | None:
+    def _why(self, guards: EntryGuards, inputs: Slots) -> Miss | None:
         """Words about a miss must not cost a call its result, whatever the objects in it do when they are looked at."""
         try:
             miss = guards.why(inputs)
@@ -750,7 +752,7 @@ class Program:
     def _note_raise(self, recorder: Recorder) -> None:
         """The program raised: nothing is kept, unless it keeps raising. A failure here must not hide its exception."""
         self._raised += 1
-        self.tally.plain += 1
+        self.stats.plain += 1
         fault = recorder.failure or recorder.watcher.error
         try:
             if self._raised >= _TRANSIENT_LIMIT and fault is None and not recorder.segments:
@@ -776,7 +778,7 @@ class Program:
 
     def _break(self, reason_id: str, what: str = "") -> BreakReason:
         reason = break_reason(reason_id, self.function.__code__, what=what or self.name)
-        self.tally.break_reasons.append(reason)
+        self.stats.break_reasons.append(reason)
         events.emit(events.GraphBreak(reason))
         return reason
 
@@ -805,10 +807,10 @@ class Program:
 
     def _internal_failure(self, where: str, error: BaseException | None) -> None:
         """A fault of ours: the program keeps its result; we keep a report, and warn of the first one."""
-        self.tally.plain += 1
+        self.stats.plain += 1
         self._transient += 1
         fault = error or RuntimeError("no recording")
-        warned, self.tally.complained = self.tally.complained, True
+        warned, self.stats.complained = self.stats.complained, True
         try:
             reporting.failure(self.name, where, fault, self.settings, quiet=warned)
         except (InternalError, Warning):

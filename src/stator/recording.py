@@ -156,7 +156,7 @@ def describe(origin: Origin) -> str:
     return f"{base}.{key}"
 
 
-# How to make a value again. A recipe is one of the following.
+# How to make a value again. A `ValueRef` is one of the following.
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +185,18 @@ class Fresh:
     index: int
 
 
-Recipe = Constant | Outside | Output | Fresh
+ValueRef = Constant | Outside | Output | Fresh
 
 
 @dataclass(slots=True)
-class Blueprint:
+class Construct:
     """One fresh object: `kind` names a row of the table in `replay.emit`, `parts` its contents."""
 
     kind: str
     cls: Any
     parts: list[Any]
-    attributes: list[tuple[str, Recipe]] = field(default_factory=list)  # instance dict
-    slots: list[tuple[Any, Recipe]] = field(default_factory=list)  # member descriptor, value
+    attributes: list[tuple[str, ValueRef]] = field(default_factory=list)  # instance dict
+    slots: list[tuple[Any, ValueRef]] = field(default_factory=list)  # member descriptor, value
     late: bool = False  # it is made behind the effects
 
 
@@ -206,7 +206,7 @@ class Effect(NamedTuple):
     kind: str
     target: int
     key: Any
-    value: Any  # a recipe, or a list of them
+    value: Any  # a `ValueRef`, or a list of them
 
 
 # How a segment ends at a break.
@@ -225,7 +225,7 @@ class Continuation(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Way:
+class ResumePoint:
     """One place where a program goes on after a break: the rest of every frame, outermost first.
 
     The outermost continuation takes its own state, the function that is the next one's, that one's state, and so on.
@@ -236,7 +236,7 @@ class Way:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Equal for equal ways; they keep what it names alive."""
+        """Equal for equal points; they keep what it names alive."""
         return tuple(id(frame.code) for frame in self.frames)
 
     @property
@@ -251,8 +251,8 @@ class Way:
 
 class Read(NamedTuple):
     """A step that only calls a method which reads a value and runs no Python code: the last two parts of the state are
-    the method and an object of this very class. It leads to the first way, which takes the parts `moves` of the state;
-    the place of the method stands for the value."""
+    the method and an object of this very class. It leads to the first point, which takes the parts `moves` of the
+    state; the place of the method stands for the value."""
 
     method: Any
     owner: type
@@ -272,10 +272,10 @@ class Checks(NamedTuple):
 class Exit:
     """A break: the state of all frames as it is there, what runs natively, and where that can lead."""
 
-    functions: list[Recipe]  # of each frame, outermost first: their closures go on being used
-    states: list[dict[str, Recipe]]  # of each frame, by the names under which its continuations take it
-    step: Continuation  # of the last frame; gives back (number of a way, what that frame's continuation takes, …)
-    ways: list[Way]
+    functions: list[ValueRef]  # of each frame, outermost first: their closures go on being used
+    states: list[dict[str, ValueRef]]  # of each frame, by the names under which its continuations take it
+    step: Continuation  # of the last frame; gives back (number of a point, what that frame's continuation takes, …)
+    resume_points: list[ResumePoint]
     read: Read | None  # what the step comes to, if it does nothing else
 
 
@@ -290,9 +290,9 @@ class Recording:
     inputs: list[int]  # origin index of each graph input
     example_inputs: list[Any]
     outputs: int
-    blueprints: list[Blueprint]
+    constructs: list[Construct]
     effects: list[Effect]
-    result: Recipe
+    result: ValueRef
     distinct: list[tuple[int, ...]]  # groups of origins whose values must be different objects
     storages: tuple[tuple[int, ...], ...] | None  # groups of graph inputs which share memory; None: irrelevant
     mutates: bool  # the graph writes into its inputs
@@ -310,7 +310,7 @@ class Recording:
     violated: Callable[[], str | None] | None = None  # which dimension that was to be symbolic is none, in words
     operations: int = 0
     probes: int = 0  # fired in the run
-    prints: list[tuple[list[Recipe], dict[str, Any]]] = field(default_factory=list)  # arguments, keywords
+    prints: list[tuple[list[ValueRef], dict[str, Any]]] = field(default_factory=list)  # arguments, keywords
     grad_mode: bool | None = None  # what the segment leaves it at, if that differs from how it began
     exit: Exit | None = None  # set: the segment ends at a break and the program goes on behind it
     break_reason: BreakReason | None = None  # why the segment ends where it ends, if not with the function

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from stator.codegen import gpu_scalar
 from stator.fuse import evaluate
 from stator.fuse.decompose import decompositions
-from stator.fuse.loops import Buffer, Index, Kernel, Launch, Program, Ref, Value, concrete
+from stator.fuse.loops import Buffer, Index, Kernel, Launch, LoopProgram, Ref, Value, concrete
 from stator.fuse.write import write_program
 
 Function = Callable[..., Any]
@@ -176,7 +176,7 @@ def _dynamic_cases() -> Iterator[Case]:
 CASES = [*_pointwise_cases(), *_reduction_cases(), *_dynamic_cases()]
 
 
-def program_of(case: Case) -> tuple[Program, dict[str, Tensor], dict[Any, int]]:
+def program_of(case: Case) -> tuple[LoopProgram, dict[str, Tensor], dict[Any, int]]:
     """The loop program, its constants, and numbers for its symbols."""
     mode = "symbolic" if case.dynamic else "fake"
     inputs = case.inputs()
@@ -202,7 +202,7 @@ def steps_of(case: Case) -> Iterator[tuple[Launch, list[Tensor], list[Tensor], d
     env: dict[str, Any] = dict(zip(program.inputs, case.inputs(), strict=True)) | constants
     for step in program.steps:
         if not isinstance(step, Launch):
-            single = Program([*env], [step], [Ref(step.writes[0])] if step.writes else [], program.places, set())
+            single = LoopProgram([*env], [step], [Ref(step.writes[0])] if step.writes else [], program.places, set())
             for name, made in zip(step.writes, evaluate.run_program(single, [*env.values()], {}, symbols), strict=True):
                 env[name] = made
             continue

@@ -10,7 +10,7 @@ import torch
 from guarded import Guarded
 
 from stator.codegen import cpu, jit
-from stator.fuse.builder import Builder, V
+from stator.fuse.builder import KernelBuilder, V
 from stator.fuse.loops import Buffer, Index, Kernel, check, computed_in, concrete
 
 SIGNATURE = ctypes.CFUNCTYPE(
@@ -54,7 +54,7 @@ class Compiled:
 
 def pointwise(formula: Callable[..., V], operands: Sequence[torch.dtype], result: torch.dtype, extent: Any) -> Kernel:
     """result[i] = formula(operand[i], …), over one axis."""
-    b = Builder()
+    b = KernelBuilder()
     at = Index.axis(0)
     args = [b.load(n, at, dtype) for n, dtype in enumerate(operands)]
     value = formula(*args)

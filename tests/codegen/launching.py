@@ -9,7 +9,7 @@ from typing import Any
 
 from stator.codegen import gpu_driver
 from stator.codegen.gpu_values import Size
-from stator.codegen.ptx import Variant, WrittenForGpu
+from stator.codegen.ptx import PtxKernel, Variant
 
 
 class Chosen:
@@ -32,7 +32,7 @@ class Chosen:
 class Bound:
     """A kernel with numbers for its sizes."""
 
-    def __init__(self, loaded: Any, written: WrittenForGpu, buffers: int, evaluate: Callable[[Size], int]) -> None:
+    def __init__(self, loaded: Any, written: PtxKernel, buffers: int, evaluate: Callable[[Size], int]) -> None:
         self._loaded = loaded
         sizes = [evaluate(size) for size in written.sizes]
         self._fitting = [Chosen(v, sizes, buffers, evaluate) for v in written.variants if _sizes_fit(v, evaluate)]

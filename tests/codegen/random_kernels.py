@@ -13,7 +13,7 @@ from typing import Any
 import sympy
 import torch
 
-from stator.fuse.builder import Builder, V
+from stator.fuse.builder import KernelBuilder, V
 from stator.fuse.loops import STORABLE, Buffer, Index, Kernel, computed_in, concrete, product
 
 EXTENTS = [0, 1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130, 257, 1000, 4099]
@@ -58,7 +58,7 @@ class Made:
 @dataclass
 class _Drawing:
     random: random.Random
-    b: Builder = field(default_factory=Builder)
+    b: KernelBuilder = field(default_factory=KernelBuilder)
     extents: list[Any] = field(default_factory=list)
     outer: list[int] = field(default_factory=list)
     inner: list[int] = field(default_factory=list)

@@ -166,7 +166,7 @@ class Stopped(Exception):
 class Simulated:
     """Stands for `gpu_driver.Loaded`."""
 
-    def __init__(self, written: Sequence[ptx.WrittenForGpu]) -> None:
+    def __init__(self, written: Sequence[ptx.PtxKernel]) -> None:
         self._written = list(written)
         self._code: dict[int, jit.Code] = {}
 

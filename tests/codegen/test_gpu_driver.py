@@ -19,7 +19,7 @@ from stator.codegen import cache, gpu_driver, jit, ptx
 from stator.codegen.gpu_driver import Loaded
 
 
-def exp(length: int = 5000, name: str = "k") -> ptx.WrittenForGpu:
+def exp(length: int = 5000, name: str = "k") -> ptx.PtxKernel:
     return ptx.write(function_kernel("exp", 1, torch.float32, length), name)
 
 

@@ -29,7 +29,7 @@ from stator.codegen import gpu_host, gpu_scalar, host, ptx, sizes
 from stator.codegen.gpu_host import Gpu
 from stator.fuse import evaluate, write
 from stator.fuse.decompose import decompositions
-from stator.fuse.loops import Program
+from stator.fuse.loops import LoopProgram
 from stator.fuse.memory import plan_memory
 
 CONTEXT = 0x103
@@ -41,7 +41,7 @@ class Interpreted:
 
     context = CONTEXT
 
-    def __init__(self, driver: Driver, kernels: list[Any], written: list[ptx.WrittenForGpu]) -> None:
+    def __init__(self, driver: Driver, kernels: list[Any], written: list[ptx.PtxKernel]) -> None:
         self._kernels, self._written = kernels, written
         self.symbols: dict[Any, int] = {}
         self.launched: list[tuple[int, int, int]] = []  # kernel, variant, which launch of it
@@ -63,7 +63,7 @@ class Interpreted:
             return 700
         return 0
 
-    def _run(self, kernel: Any, written: ptx.WrittenForGpu, variant: int, parameters: Any) -> None:
+    def _run(self, kernel: Any, written: ptx.PtxKernel, variant: int, parameters: Any) -> None:
         pointers = [parameters[i][0] for i in range(written.buffers + 2)]
         chosen = written.variants[variant]
         for needed in chosen.requirements:
@@ -101,7 +101,7 @@ class Made:
             output.args = ((output.args[0],),)
         traced.graph.eliminate_dead_code()
         with mock.patch.object(write, "_as_gemm", lambda node: None):  # as for tensors on a GPU
-            self.program: Program = write.write_program(traced, gpu_scalar.supported)
+            self.program: LoopProgram = write.write_program(traced, gpu_scalar.supported)
         there = {name: torch.device("meta") for name in numbers}  # anywhere else than where kernels run
 
         def load(kernels: Any, written: Any, index: int) -> Interpreted:

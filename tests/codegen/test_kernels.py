@@ -23,7 +23,7 @@ from random_kernels import Made, draw
 
 from stator.codegen import cpu, jit
 from stator.fuse import evaluate
-from stator.fuse.builder import Builder
+from stator.fuse.builder import KernelBuilder
 from stator.fuse.loops import Buffer, Index, Kernel
 
 AXIS = Index.axis
@@ -107,13 +107,15 @@ def test_other_machines_take_random_programs() -> None:
 # ------------------------------------------------------------------------------------------------ written by hand
 
 
-def kernel(b: Builder, extents: Sequence[Any], outer: list[int], inner: list[int], types: list[torch.dtype]) -> Kernel:
+def kernel(
+    b: KernelBuilder, extents: Sequence[Any], outer: list[int], inner: list[int], types: list[torch.dtype]
+) -> Kernel:
     return Kernel("kernel", list(extents), outer, inner, [Buffer(f"b{n}", t) for n, t in enumerate(types)], b.values)
 
 
-def rows_or_columns(rows: Any, columns: Any, folded: int) -> tuple[Builder, Index, Index, list[int], list[int]]:
+def rows_or_columns(rows: Any, columns: Any, folded: int) -> tuple[KernelBuilder, Index, Index, list[int], list[int]]:
     """Axes 0 and 1 of a dense matrix: the index of an element, and that of a result."""
-    return Builder(), AXIS(0) * columns + AXIS(1), AXIS(1 - folded), [1 - folded], [folded]
+    return KernelBuilder(), AXIS(0) * columns + AXIS(1), AXIS(1 - folded), [1 - folded], [folded]
 
 
 def softmax(rows: Any, columns: Any, dtype: torch.dtype, folded: int) -> Kernel:
@@ -186,7 +188,7 @@ def test_long_sums_are_as_exact_as_eager(dtype: torch.dtype, folded: int) -> Non
 
 def test_an_index_outside_is_noted_and_not_read() -> None:
     rows, columns = 50, 37
-    b = Builder()
+    b = KernelBuilder()
     number = b.load(0, AXIS(0), torch.int64)
     inside = (number >= 0) & (number < rows)
     b.check(inside)
@@ -214,7 +216,7 @@ def test_transposes(dtype: torch.dtype, symbolic: bool) -> None:
     names = sympy.symbols("rows columns", positive=True, integer=True)
 
     def write(rows: Any, columns: Any) -> Kernel:
-        b = Builder()
+        b = KernelBuilder()
         dense = AXIS(0) * (rows * columns) + AXIS(1) * columns + AXIS(2)
         x = b.load(0, AXIS(0) * (rows * columns) + AXIS(2) * rows + AXIS(1), dtype)
         y = b.load(1, dense, dtype)
@@ -240,7 +242,7 @@ def test_transposes(dtype: torch.dtype, symbolic: bool) -> None:
 @pytest.mark.parametrize("lengths", [[64, 32], [17, 1, 30], [5, 100], [1, 1], [9, 8, 7, 6, 5, 4, 3]], ids=str)
 def test_parts_put_together(lengths: list[int], rows: int) -> None:
     """Along the lanes, each part from its own memory, and 3 more of a pad: nothing is read outside of a part."""
-    b = Builder()
+    b = KernelBuilder()
     position = AXIS(1)
     total = sum(lengths) + 3
     result = b.const(7.0, torch.float32)
@@ -281,7 +283,7 @@ SHORT = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
 @pytest.mark.parametrize("dtype", SHORT, ids=str)
 def test_short_rows(dtype: torch.dtype, length: int) -> None:
     """out[i] = max over j of x[i, j], with forbidden pages before and behind x: whole vectors, and no element more."""
-    b = Builder()
+    b = KernelBuilder()
     x = b.load(0, AXIS(0) * length + AXIS(1), dtype)
     b.add(
         "store", (b.add("reduce", (x.id,), x.dtype, "any" if dtype is torch.bool else "max").id,), x.dtype, (1, AXIS(0))
@@ -303,7 +305,7 @@ def test_short_rows(dtype: torch.dtype, length: int) -> None:
 @pytest.mark.parametrize("step", [2, 3, 5, 8, 9])
 def test_every_so_many_elements(dtype: torch.dtype, step: int) -> None:
     """out[i] = x[i * step] + x[i * step + 1]: x ends behind the last element that is read."""
-    b = Builder()
+    b = KernelBuilder()
     one, other = (b.load(0, AXIS(0) * step + first, dtype) for first in (0, 1))
     total = one ^ other if dtype is torch.bool else one + other
     b.add("store", (total.id,), total.dtype, (1, AXIS(0)))

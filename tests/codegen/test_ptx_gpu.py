@@ -57,7 +57,7 @@ class Fenced:
         return bool((around == PATTERN).all())
 
 
-def loaded(kernel: Kernel) -> tuple[ptx.WrittenForGpu, Loaded]:
+def loaded(kernel: Kernel) -> tuple[ptx.PtxKernel, Loaded]:
     written = ptx.write(kernel, "kernel")
     return written, Loaded([written], torch.cuda.current_device())
 

@@ -178,12 +178,12 @@ def is_missing(outcomes: Outcomes) -> bool:
     return all(test.startswith("unittest.loader._FailedTest") for test, _ in outcomes)
 
 
-def check(where: Interpreter, module: str, rounds: int, timeout: float, tally: Tally) -> list[str]:
+def check(where: Interpreter, module: str, rounds: int, timeout: float, stats: Tally) -> list[str]:
     """Compare a module's tests; the lines to print."""
     start = time.monotonic()
     plain = run_module(where, "plain", module, rounds, timeout)
     if is_missing(plain.outcomes):
-        tally.missing += 1
+        stats.missing += 1
         return [f"{where.name}  {module}: cannot be run here: {next(iter(plain.outcomes.values()), '')}"]
     watched = run_module(where, where.mode, module, rounds, timeout)
     found = dict(differences(plain.outcomes, watched.outcomes))
@@ -200,10 +200,10 @@ def check(where: Interpreter, module: str, rounds: int, timeout: float, tally: T
         what = "explained" if why else "DIFFERENT"
         lines.setdefault(test, f"    {what} {test} run {number}: {' '.join(text.split())[:TEXT]}")
     same = len(plain.outcomes) - len({*found} & {*plain.outcomes})
-    tally.identical += same
-    tally.explained += explained
-    tally.different += len(found) - explained
-    tally.calls.update(watched.calls)
+    stats.identical += same
+    stats.explained += explained
+    stats.different += len(found) - explained
+    stats.calls.update(watched.calls)
     seconds = time.monotonic() - start
     text = f"{same} identical, {len(found) - explained} different, {explained} explained, {seconds:.0f} s"
     return [f"{where.name}  {module}: {text}", *lines.values()]
@@ -263,10 +263,10 @@ def run(arguments: argparse.Namespace) -> tuple[dict[str, Tally], bool]:
     with ThreadPoolExecutor(arguments.jobs) as pool:
         waiting = []
         for where in interpreters(arguments.python, arguments.modes):
-            tally = tallies[where.name] = Tally()
+            stats = tallies[where.name] = Tally()
             for module in arguments.modules:
                 waiting.append(
-                    pool.submit(check, where, module, arguments.rounds or ROUNDS[where.mode], arguments.timeout, tally)
+                    pool.submit(check, where, module, arguments.rounds or ROUNDS[where.mode], arguments.timeout, stats)
                 )
         for number, future in enumerate(waiting, 1):
             first, *rest = future.result() if future.exception() is None else [f"FAILED {future.exception()!r}"]
@@ -289,14 +289,14 @@ def parse(words: list[str] | None) -> argparse.Namespace:
 def numbers(words: list[str] | None = None) -> tuple[str, bool]:
     """Run it; the line that sums it up, and whether all is well."""
     tallies, failed = run(parse(words))
-    for name, tally in tallies.items():
-        calls = ", ".join(f"{count} {what}" for what, count in tally.calls.items())
+    for name, stats in tallies.items():
+        calls = ", ".join(f"{count} {what}" for what, count in stats.calls.items())
         print(
-            f"CPython {name}: tests identical {tally.identical}, different {tally.different}, explained "
-            f"{tally.explained}{f', modules not there {tally.missing}' if tally.missing else ''}"
+            f"CPython {name}: tests identical {stats.identical}, different {stats.different}, explained "
+            f"{stats.explained}{f', modules not there {stats.missing}' if stats.missing else ''}"
             f"{f' (calls: {calls})' if calls else ''}"
         )
-    same, other = (sum(getattr(tally, part) for tally in tallies.values()) for part in ("identical", "different"))
+    same, other = (sum(getattr(stats, part) for stats in tallies.values()) for part in ("identical", "different"))
     return f"tests identical / different: {same} / {other}", same > 0 and other == 0 and not failed
 
 

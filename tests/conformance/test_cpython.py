@@ -33,9 +33,9 @@ def test_watched_tests_have_the_same_outcomes(version: tuple[int, int], capsys: 
 def test_what_differs_is_found_and_a_crash_is_not_the_end() -> None:
     here = Path(sys.executable)
     where = cpython.Interpreter("here", here, cpython.torch_free_package(here, cpython.HERE_IS), "watch")
-    tally = cpython.Tally()
-    lines = cpython.check(where, "misbehaving", rounds=1, timeout=5, tally=tally)
-    assert (tally.identical, tally.different, tally.explained) == (3, 5, 0), lines
+    stats = cpython.Tally()
+    lines = cpython.check(where, "misbehaving", rounds=1, timeout=5, stats=stats)
+    assert (stats.identical, stats.different, stats.explained) == (3, 5, 0), lines
     found = [line.split()[1].rpartition(".")[2] for line in lines[1:]]
     names = "b_crashes d_hangs e_raises_something_else f_skips g_a_part_fails"
     assert found == [f"test_{name}" for name in names.split()]

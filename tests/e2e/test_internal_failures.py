@@ -48,7 +48,7 @@ FAULTS = {
     "the end": (conclude, "at_return"),
     "the recorder": (recorder.Recorder, "finish"),
     "emitting": (emit._Emitter, "make"),
-    "guards": (guards.Guards, "__init__"),
+    "guards": (guards.EntryGuards, "__init__"),
 }
 
 

@@ -207,26 +207,26 @@ def test_a_container_subclass():
 
 
 def test_an_object_made_inside_is_stored_outside():
-    def fn(x, shelf):
+    def fn(x, table):
         box = Box(x * 2, label=[x])
-        shelf.box = box
+        table.box = box
         return box
 
     check(
-        lambda: World(fn=fn, shelf=Box(None)),
-        [lambda w, s=s: w.fn(rand(s), w.shelf) for s in (1, 2, 3)],
+        lambda: World(fn=fn, table=Box(None)),
+        [lambda w, s=s: w.fn(rand(s), w.table) for s in (1, 2, 3)],
         expect="miss hit hit",
     )
 
 
 def test_an_outside_object_is_put_into_a_fresh_one():
-    def fn(x, shelf):
-        shelf.content = shelf.content + x
-        return Box(shelf, label=shelf.content)
+    def fn(x, table):
+        table.content = table.content + x
+        return Box(table, label=table.content)
 
     check(
-        lambda: World(fn=fn, shelf=Box(torch.zeros(4))),
-        [lambda w, s=s: w.fn(rand(s), w.shelf) for s in (1, 2, 3)],
+        lambda: World(fn=fn, table=Box(torch.zeros(4))),
+        [lambda w, s=s: w.fn(rand(s), w.table) for s in (1, 2, 3)],
         expect="miss hit hit",
     )
 

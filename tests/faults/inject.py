@@ -43,7 +43,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-class Tally:
+class Stats:
     """What has become of all faults so far."""
 
     def __init__(self, verbose: bool) -> None:
@@ -81,7 +81,7 @@ class Tally:
         return "\n".join([*lines, numbers])
 
 
-def oversee(names: str, given: list[str], tally: Tally) -> None:
+def oversee(names: str, given: list[str], stats: Stats) -> None:
     """Run the trials of some programs in a process; after a crash go on behind it, in another one."""
     skip = 0
     while True:
@@ -95,17 +95,17 @@ def oversee(names: str, given: list[str], tally: Tally) -> None:
         for line in process.stdout:
             message = json.loads(line)
             if "total" in message and skip == 0:
-                tally.expect(message["total"])
+                stats.expect(message["total"])
             elif "start" in message:
                 what, running = message["what"], message["start"]
             elif "done" in message:
-                tally.note(what, message["kind"], message.get("how", ""), message.get("failed"))
+                stats.note(what, message["kind"], message.get("how", ""), message.get("failed"))
         status = process.wait()
         drain.join()
         if status == 0:
             return
         if status != DIRTY:
-            tally.note(what, "crash", "", f"the process ended with status {status}\n{complaints[0][-3000:]}")
+            stats.note(what, "crash", "", f"the process ended with status {status}\n{complaints[0][-3000:]}")
         if running < skip:
             return
         skip = running + 1
@@ -119,13 +119,13 @@ def main(given: list[str]) -> int:
     args = arguments(given)
     names = [name for name in program_names() if re.search(args.programs, name)]
     names = [name for name in names if not (args.quick and name in SLOW)]
-    tally = Tally(args.verbose)
+    stats = Stats(args.verbose)
     groups = [",".join(names)] if args.quick else names
     with ThreadPoolExecutor(args.jobs) as pool:
-        for done in [pool.submit(oversee, group, given, tally) for group in groups]:
+        for done in [pool.submit(oversee, group, given, stats) for group in groups]:
             done.result()
-    print(tally.summary())
-    return 1 if tally.failures or not tally.done else 0
+    print(stats.summary())
+    return 1 if stats.failures or not stats.done else 0
 
 
 if __name__ == "__main__":

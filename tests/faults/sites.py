@@ -36,7 +36,7 @@ MODULES = (
 WAY_BACK = {
     "pipeline": (
         *("Program.__call__", "Program.go_on", "Program.resume", "Program.replay_failed"),  # what C code calls
-        *("Program._follow", "Program._land", "Program._program_behind", "Leaving.go", "Leaving.__init__"),
+        *("Program._follow", "Program._land", "Program._program_behind", "BreakReached.go", "BreakReached.__init__"),
         *(
             "Program._call",
             "Program._proceed",
@@ -79,7 +79,7 @@ PLAIN = {
 }
 # Asked by whoever looks at a compiled callable, not by its calls.
 QUESTIONS = {
-    "pipeline": ("Tally.hits",),
+    "pipeline": ("Stats.hits",),
     "replay.cache": ("Entry.hits", "Cache.all_entries"),
     "dispatch": ("Handle",),
     "report.logs": ("set_logs", "_Switchboard.update"),

@@ -19,14 +19,14 @@ import stator
 from stator import events
 from stator.backends import native
 from stator.fuse import evaluate, memory
-from stator.fuse.loops import Call, Gemm, Launch, Program, in_order
+from stator.fuse.loops import Call, Gemm, Launch, LoopProgram, in_order
 
 
 @dataclass
 class Seen:
     """What the backend made of the graphs."""
 
-    programs: list[Program] = field(default_factory=list)
+    programs: list[LoopProgram] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
     @property
@@ -54,7 +54,7 @@ def compare(
     seen = Seen()
     inner = native._program
 
-    def noting(module: Any) -> Program:
+    def noting(module: Any) -> LoopProgram:
         program = inner(module)
         memory.plan_memory(program)
         seen.programs.append(program)
@@ -125,6 +125,6 @@ def close(got: Tensor, want: Tensor, exact: Tensor, *, strides: bool = True) -> 
         assert mine <= 3 * eager + 8 * torch.finfo(got.dtype).eps * scale, (mine, eager, scale)
 
 
-def by_evaluator(program: Program, inputs: Sequence[Any], constants: dict[str, Tensor] | None = None) -> list[Any]:
+def by_evaluator(program: LoopProgram, inputs: Sequence[Any], constants: dict[str, Tensor] | None = None) -> list[Any]:
     """The program's results, by the reference evaluator."""
     return evaluate.run_program(program, inputs, constants or {}, {})

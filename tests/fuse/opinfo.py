@@ -40,7 +40,7 @@ from stator.autograd import aot_function
 from stator.backends import native
 from stator.errors import CannotDerive
 from stator.fuse.decompose import decompositions
-from stator.fuse.loops import Call, Gemm, Launch, Program
+from stator.fuse.loops import Call, Gemm, Launch, LoopProgram
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64)
 OTHERS = ("jiterator", "signal.", "ops.")
@@ -245,15 +245,15 @@ class Checked:
     name: str
     dtype: torch.dtype
     label: str
-    forward: list[Program] = field(default_factory=list)
-    backward: list[Program] = field(default_factory=list)
+    forward: list[LoopProgram] = field(default_factory=list)
+    backward: list[LoopProgram] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     is_complex: bool = False  # kernels do not compute with complex numbers
     is_random: bool = False  # eager's numbers are drawn by eager's operators
     wrong: list[str] = field(default_factory=list)
     not_derived: bool = False
 
-    def calls(self, programs: Sequence[Program]) -> list[str]:
+    def calls(self, programs: Sequence[LoopProgram]) -> list[str]:
         return [s.label for p in programs for s in p.steps if isinstance(s, Call) and not _is_view(s)]
 
     @property
@@ -286,7 +286,7 @@ class Watching:
         def compile_part(module: Any, examples: Any) -> Any:
             inner, programs = native._program, getattr(self._checked, part)
 
-            def noting(given: Any) -> Program:
+            def noting(given: Any) -> LoopProgram:
                 program = inner(given)
                 programs.append(program)
                 return program

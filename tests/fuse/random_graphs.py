@@ -20,7 +20,7 @@ from torch import Tensor, fx
 from stator import events
 from stator.backends import native
 from stator.fuse import evaluate
-from stator.fuse.loops import Launch, Program
+from stator.fuse.loops import Launch, LoopProgram
 
 aten = torch.ops.aten
 TYPES = (torch.float32, torch.float32, torch.float64, torch.int64, torch.int32, torch.bool)
@@ -354,12 +354,12 @@ class Differs(AssertionError):
 
 
 @contextmanager
-def watched() -> Iterator[list[Program]]:
+def watched() -> Iterator[list[LoopProgram]]:
     """Every graph that is compiled in here is also run by the evaluator and by ATen when it is called."""
     made = native._host_function
-    programs: list[Program] = []
+    programs: list[LoopProgram] = []
 
-    def host_function(module: fx.GraphModule, program: Program, plain: Callable[..., Any]) -> Any:
+    def host_function(module: fx.GraphModule, program: LoopProgram, plain: Callable[..., Any]) -> Any:
         host = made(module, program, plain)
         constants = native._constants(module)
         programs.append(program)
@@ -389,7 +389,7 @@ def watched() -> Iterator[list[Program]]:
     assert not refused, refused
 
 
-def compare(who: str, got: Sequence[Any], wanted: Sequence[Any], program: Program, strides: bool) -> None:
+def compare(who: str, got: Sequence[Any], wanted: Sequence[Any], program: LoopProgram, strides: bool) -> None:
     """Strides: not behind `index`, whose meta kernel tells others than its kernel has where sizes are 1."""
     assert len(got) == len(wanted)
     for number, (g, w) in enumerate(zip(got, wanted, strict=True)):
@@ -408,7 +408,7 @@ def _sharing(results: Sequence[Tensor]) -> list[int]:
     return [storages.index(storage) for storage in storages]
 
 
-def check_graph(seed: int) -> list[Program]:
+def check_graph(seed: int) -> list[LoopProgram]:
     """The programs that were made of it."""
     module, inputs = random_graph(seed)
     r = random.Random(seed)
@@ -427,7 +427,7 @@ def other_numbers(tensor: Tensor, r: random.Random) -> Tensor:
     )
 
 
-def launches(programs: Sequence[Program]) -> int:
+def launches(programs: Sequence[LoopProgram]) -> int:
     return sum(isinstance(step, Launch) for program in programs for step in program.steps)
 
 

@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 import stator
 from stator.backends import native
-from stator.fuse.loops import Program
+from stator.fuse.loops import LoopProgram
 
 SHAPES = ((7, 5), (5,), (3, 4, 2), (1,))
 CASES: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
@@ -41,7 +41,7 @@ def run(kind: type[Optimizer], how: dict[str, Any], *, compiled: bool) -> tuple[
 def watched(monkeypatch: pytest.MonkeyPatch) -> Seen:
     seen, inner = Seen(), native._program
 
-    def noting(module: Any) -> Program:
+    def noting(module: Any) -> LoopProgram:
         program = inner(module)
         seen.programs.append(program)
         return program

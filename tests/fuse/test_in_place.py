@@ -11,16 +11,16 @@ from torch import Tensor
 
 import stator
 from stator.backends import native
-from stator.fuse.loops import Program
+from stator.fuse.loops import LoopProgram
 
 
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Program]]:
+def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LoopProgram]]:
     """What the backend made."""
-    seen: list[Program] = []
+    seen: list[LoopProgram] = []
     inner = native._program
 
-    def noting(module: Any) -> Program:
+    def noting(module: Any) -> LoopProgram:
         seen.append(inner(module))
         return seen[-1]
 
@@ -40,7 +40,7 @@ def tensors(seed: int) -> list[Tensor]:
     return [torch.randn(33, generator=generator) for _ in range(3)]
 
 
-def test_an_update_is_one_kernel_that_writes_in_place(programs: list[Program]) -> None:
+def test_an_update_is_one_kernel_that_writes_in_place(programs: list[LoopProgram]) -> None:
     compiled = stator.compile(update, backend="native")
     for seed in range(3):
         mine, eager = tensors(seed), tensors(seed)
@@ -54,7 +54,7 @@ def test_an_update_is_one_kernel_that_writes_in_place(programs: list[Program]) -
     assert len(program.steps) == 1 and len(program.written) == 2
 
 
-def test_inputs_that_share_memory_are_written_as_eager_writes_them(programs: list[Program]) -> None:
+def test_inputs_that_share_memory_are_written_as_eager_writes_them(programs: list[LoopProgram]) -> None:
     """The recording is of separate tensors; guards or the host function find out that these are not."""
     compiled = stator.compile(update, backend="native")
     compiled(*tensors(0))
@@ -67,7 +67,7 @@ def test_inputs_that_share_memory_are_written_as_eager_writes_them(programs: lis
     assert programs[0].written
 
 
-def test_host_functions_refuse_to_write_into_each_other(programs: list[Program]) -> None:
+def test_host_functions_refuse_to_write_into_each_other(programs: list[LoopProgram]) -> None:
     """Past all guards: the compiled graph alone, on inputs that overlap, gives what separate inputs give."""
     graph = torch.fx.symbolic_trace(lambda p, g: (p.sub_(g), g.mul_(2))[:0])
     run = native.compile_graph(graph, [torch.ones(8), torch.ones(8)])
@@ -84,7 +84,7 @@ def test_host_functions_refuse_to_write_into_each_other(programs: list[Program])
     assert torch.equal(memory, want)
 
 
-def test_what_others_read_is_not_written(programs: list[Program]) -> None:
+def test_what_others_read_is_not_written(programs: list[LoopProgram]) -> None:
     """A kernel behind it, or a shifted read, wants the old value: the write comes last, as a copy."""
 
     def shift(p: Tensor, q: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def mixed(a: Tensor, b: Tensor, c: Tensor) -> None:
 
 
 @pytest.mark.parametrize("fn", [swapped, mixed])
-def test_nothing_is_written_that_another_result_still_needs(fn: Any, programs: list[Program]) -> None:
+def test_nothing_is_written_that_another_result_still_needs(fn: Any, programs: list[LoopProgram]) -> None:
     compiled = stator.compile(fn, backend="native")
     for seed in range(4):
         mine, eager = tensors(seed), tensors(seed)

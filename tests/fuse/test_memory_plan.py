@@ -10,13 +10,13 @@ import pytest
 import sympy
 import torch
 
-from stator.fuse.loops import Call, Gemm, Kernel, Launch, Place, Program, Ref
+from stator.fuse.loops import BufferView, Call, Gemm, Kernel, Launch, LoopProgram, Ref
 from stator.fuse.memory import ALIGNMENT, MemoryPlan, _tensors, lifetimes, plan_memory, reach
 
 S, T = sympy.Symbol("s0", positive=True, integer=True), sympy.Symbol("s1", positive=True, integer=True)
 
 
-def random_place(name: str, r: random.Random, symbolic: bool) -> Place:
+def random_place(name: str, r: random.Random, symbolic: bool) -> BufferView:
     choices: list[Any] = [0, 1, 1, 3, 7, 16, 64, 100, *([S, T, S * T, 4 * S + 1] if symbolic else [])]
     sizes = tuple(r.choice(choices) for _ in range(r.randint(0, 3)))
     strides: list[Any] = []
@@ -24,10 +24,10 @@ def random_place(name: str, r: random.Random, symbolic: bool) -> Place:
     for size in reversed(sizes):
         strides.insert(0, step)
         step = step * size + r.choice((0, 0, 0, 5))  # gaps between rows
-    return Place(name, r.choice((torch.float32, torch.float64, torch.bool, torch.bfloat16)), sizes, tuple(strides))
+    return BufferView(name, r.choice((torch.float32, torch.float64, torch.bool, torch.bfloat16)), sizes, tuple(strides))
 
 
-def random_program(seed: int, symbolic: bool) -> Program:
+def random_program(seed: int, symbolic: bool) -> LoopProgram:
     """Steps that write a few new buffers each, and read some of what is there."""
     r = random.Random(seed)
     inputs = ["x0", "x1"]
@@ -48,10 +48,10 @@ def random_program(seed: int, symbolic: bool) -> Program:
         known += new[:1] if isinstance(steps[-1], Gemm) else new
     results = r.sample(known, min(len(known), 2))
     tensors.update(results)
-    return Program(inputs, steps, [Ref(name) for name in results], places, tensors)
+    return LoopProgram(inputs, steps, [Ref(name) for name in results], places, tensors)
 
 
-def check_plan(program: Program, plan: MemoryPlan, numbers: dict[Any, int]) -> int:
+def check_plan(program: LoopProgram, plan: MemoryPlan, numbers: dict[Any, int]) -> int:
     """So many buffers lie in the arena."""
 
     def real(size: Any) -> int:
@@ -105,21 +105,21 @@ def test_no_two_live_buffers_share_a_byte_with_symbols(first: int) -> None:
     assert found > 100
 
 
-def chain(lengths: list[int], results: set[int], dying: list[str]) -> Program:
+def chain(lengths: list[int], results: set[int], dying: list[str]) -> LoopProgram:
     """Kernels that each read the buffer before; buffer -1 is the input."""
     names = ["x", *[f"b{k}" for k in range(len(lengths))]]
     places = {
-        name: Place(name, torch.float32, (n,), (1,)) for name, n in zip(names, [lengths[0], *lengths], strict=True)
+        name: BufferView(name, torch.float32, (n,), (1,)) for name, n in zip(names, [lengths[0], *lengths], strict=True)
     }
     steps = [
         Launch(Kernel(f"k{k}", [], [], [], [], []), [before, name], [name])
         for k, (before, name) in enumerate(itertools.pairwise(names))
     ]
     outputs = [Ref(f"b{k}") for k in sorted(results)]
-    return Program(["x"], [*steps], outputs, places, {"x", *(out.name for out in outputs)}, dying=dying)
+    return LoopProgram(["x"], [*steps], outputs, places, {"x", *(out.name for out in outputs)}, dying=dying)
 
 
-def peak(program: Program, plan: MemoryPlan) -> int:
+def peak(program: LoopProgram, plan: MemoryPlan) -> int:
     """Bytes that are alive at once, step by step: the arena, and tensors between their making and their end."""
     alive = {name: program.places[name] for name in program.dying}
     most = 0
@@ -163,10 +163,10 @@ def test_a_plan_takes_little_more_than_what_is_alive_at_once(seed: int) -> None:
 
 def test_memory_is_used_again() -> None:
     """A chain of equal buffers takes two of them."""
-    places = {f"b{k}": Place(f"b{k}", torch.float32, (100,), (1,)) for k in range(10)}
+    places = {f"b{k}": BufferView(f"b{k}", torch.float32, (100,), (1,)) for k in range(10)}
     steps = [
         Launch(Kernel(f"k{k}", [], [], [], [], []), [*([f"b{k - 1}"] if k else []), f"b{k}"], [f"b{k}"])
         for k in range(10)
     ]
-    plan = plan_memory(Program([], steps, [], places, set()))
+    plan = plan_memory(LoopProgram([], steps, [], places, set()))
     assert plan.size == 2 * 448

@@ -15,19 +15,19 @@ import stator
 from stator import events
 from stator.backends import native
 from stator.codegen import host, kernels
-from stator.fuse.loops import Call, Launch, Program
+from stator.fuse.loops import Call, Launch, LoopProgram
 from stator.fuse.random_numbers import philox
 
 NATIVE = {"native_random": True}
 
 
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Program]]:
+def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LoopProgram]]:
     """What the backend made."""
-    seen: list[Program] = []
+    seen: list[LoopProgram] = []
     inner = native._program
 
-    def noting(module: Any) -> Program:
+    def noting(module: Any) -> LoopProgram:
         seen.append(inner(module))
         return seen[-1]
 
@@ -43,7 +43,7 @@ def compiled(fn: Callable[..., Any], *args: Any, **how: Any) -> Callable[..., An
     return made
 
 
-def calls(program: Program) -> list[str]:
+def calls(program: LoopProgram) -> list[str]:
     return [step.label for step in program.steps if isinstance(step, Call)]
 
 
@@ -73,7 +73,7 @@ DISTRIBUTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_a_distribution(name: str, programs: list[Program]) -> None:
+def test_a_distribution(name: str, programs: list[LoopProgram]) -> None:
     fn, distribution = DISTRIBUTIONS[name]
     x = torch.zeros(COUNT)
     made = compiled(fn, x)
@@ -93,7 +93,7 @@ def test_a_distribution(name: str, programs: list[Program]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_evenly_spaced_numbers_below_one(dtype: torch.dtype, programs: list[Program]) -> None:
+def test_evenly_spaced_numbers_below_one(dtype: torch.dtype, programs: list[LoopProgram]) -> None:
     made = compiled(lambda x: torch.rand_like(x), x := torch.zeros(COUNT, dtype=dtype))
     for _ in range(3):
         numbers = made(x)
@@ -104,7 +104,7 @@ def test_evenly_spaced_numbers_below_one(dtype: torch.dtype, programs: list[Prog
     assert len(programs) == 1
 
 
-def test_integers_and_coins(programs: list[Program]) -> None:
+def test_integers_and_coins(programs: list[LoopProgram]) -> None:
     def fn(x: Tensor, p: Tensor) -> Any:
         return torch.randint(-3, 5, (COUNT,)), torch.randint_like(x, 7), torch.bernoulli(p), torch.bernoulli(x, 0.25)
 
@@ -152,7 +152,7 @@ def test_seeds_and_states_repeat_them() -> None:
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
-def test_a_dropout_and_its_gradient_have_one_mask(p: float, programs: list[Program]) -> None:
+def test_a_dropout_and_its_gradient_have_one_mask(p: float, programs: list[LoopProgram]) -> None:
     def fn(x: Tensor) -> Tensor:
         return F.dropout(x * 2, p) + 1
 

@@ -19,7 +19,7 @@ import stator
 from stator import events
 from stator.backends import native
 from stator.fuse import evaluate
-from stator.fuse.loops import Program
+from stator.fuse.loops import LoopProgram
 from stator.fuse.script import program_script
 
 RUN = """
@@ -30,7 +30,7 @@ print("stator" in sys.modules)
 """
 
 
-def like(program: Program) -> list[Any]:
+def like(program: LoopProgram) -> list[Any]:
     """Inputs for a program whose sizes are known."""
     made = []
     for name in program.inputs:
@@ -43,10 +43,10 @@ def like(program: Program) -> list[Any]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_text_is_the_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fn, make = PROGRAMS[name]
-    programs: list[tuple[Program, dict[str, Tensor]]] = []
+    programs: list[tuple[LoopProgram, dict[str, Tensor]]] = []
     inner = native._host_function
 
-    def noting(module: Any, program: Program, plain: Any) -> Any:
+    def noting(module: Any, program: LoopProgram, plain: Any) -> Any:
         programs.append((program, native._constants(module)))
         return inner(module, program, plain)
 

@@ -18,7 +18,7 @@ from native_check import compare
 from random_kernels import draw
 
 from stator.fuse import evaluate
-from stator.fuse.loops import Kernel, Launch, Place, check
+from stator.fuse.loops import BufferView, Kernel, Launch, check
 from stator.fuse.split import split
 
 
@@ -46,7 +46,7 @@ def test_random_programs() -> None:
         made = draw(seed)
         if made.symbols or not made.kernel.inner:
             continue
-        places: dict[str, Place] = {}
+        places: dict[str, BufferView] = {}
         parts = split(launch_of(made.kernel), places, least=8, shortest=4)
         if not parts:
             continue

@@ -78,9 +78,9 @@ def run(text: str) -> Outcome:
     except (Exception, TooMuch):  # its state cannot be made, or grows without end: no program for this
         return Outcome(None)
     seen, complaints, main = calls_of(code, compiled=True, collects=collects)
-    tally = main.stator
+    stats = main.stator
     outcome = Outcome(
-        None, len(plain), sum(one.raised for one in plain), tally.hits, len(tally.graphs), len(tally.break_reasons)
+        None, len(plain), sum(one.raised for one in plain), stats.hits, len(stats.graphs), len(stats.break_reasons)
     )
     outcome.finding = first_finding(plain, seen, complaints)
     return outcome

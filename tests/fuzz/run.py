@@ -89,37 +89,37 @@ def one(text: str, options: argparse.Namespace, name: str) -> int:
 
 def many(options: argparse.Namespace) -> int:
     numbers = list(range(options.seed, options.seed + options.n))
-    tally: collections.Counter[str] = collections.Counter()
+    stats: collections.Counter[str] = collections.Counter()
     found: list[tuple[int, Finding]] = []
     start = time.monotonic()
     for number, outcome in outcomes(numbers, functools.partial(program, backend=options.backend), options.processes):
-        count(tally, outcome)
+        count(stats, outcome)
         if outcome.finding is not None:
             found.append((number, outcome.finding))
             say(f"seed {number}: {outcome.finding.kind} in call {outcome.finding.call}\n{outcome.finding.text}\n")
-        if tally["programs"] % 10 == 0 or tally["programs"] == options.n:
-            progress(tally, len(found), options.n, time.monotonic() - start)
+        if stats["programs"] % 10 == 0 or stats["programs"] == options.n:
+            progress(stats, len(found), options.n, time.monotonic() - start)
         if options.seconds and time.monotonic() - start > options.seconds:
             break
     print()
     for number, finding in found if options.shrink else []:
         print(written(program(number, options.backend), finding, options.folder, number, options.shrink))
-    print(summary(tally, found))
+    print(summary(stats, found))
     return 1 if found else 0
 
 
-def count(tally: collections.Counter[str], outcome: Outcome) -> None:
-    tally["programs"] += 1
+def count(stats: collections.Counter[str], outcome: Outcome) -> None:
+    stats["programs"] += 1
     for name in ("calls", "raised", "hits", "graphs", "breaks"):
-        tally[name] += getattr(outcome, name)
+        stats[name] += getattr(outcome, name)
 
 
-def progress(tally: collections.Counter[str], found: int, wanted: int, seconds: float) -> None:
-    rate = tally["programs"] / max(seconds, 0.01)
-    line = f"{tally['programs']}/{wanted} programs, {found} mismatches, {rate:.1f} a second"
+def progress(stats: collections.Counter[str], found: int, wanted: int, seconds: float) -> None:
+    rate = stats["programs"] / max(seconds, 0.01)
+    line = f"{stats['programs']}/{wanted} programs, {found} mismatches, {rate:.1f} a second"
     if sys.stderr.isatty():
         print(f"\r{line}", end="", flush=True, file=sys.stderr)
-    elif tally["programs"] % 1000 == 0:
+    elif stats["programs"] % 1000 == 0:
         print(line, flush=True, file=sys.stderr)
 
 
@@ -127,10 +127,10 @@ def say(text: str) -> None:
     print(f"\n{text}", flush=True)
 
 
-def summary(tally: collections.Counter[str], found: list[tuple[int, Finding]]) -> str:
-    rest = ", ".join(f"{name} {tally[name]}" for name in ("calls", "hits", "graphs", "breaks", "raised"))
+def summary(stats: collections.Counter[str], found: list[tuple[int, Finding]]) -> str:
+    rest = ", ".join(f"{name} {stats[name]}" for name in ("calls", "hits", "graphs", "breaks", "raised"))
     seeds = f"seeds: {' '.join(str(number) for number, _ in found)}\n" if found else ""
-    return f"{rest}\n{seeds}programs fuzzed / mismatches: {tally['programs']} / {len(found)}"
+    return f"{rest}\n{seeds}programs fuzzed / mismatches: {stats['programs']} / {len(found)}"
 
 
 def in_words(outcome: Outcome) -> str:

@@ -173,7 +173,7 @@ PITFALLS: dict[int, tuple[str, str]] = {
         "what the program lets go of lives on",
         "watch/test_hook_unnoticed.py::test_the_original_frame_lets_go_of_its_arguments "
         "e2e/test_hidden_state.py::test_what_the_function_lets_go_is_free_after_the_call "
-        "watch/test_leaving.py::test_what_was_let_go_of_dies",
+        "watch/test_break_step.py::test_what_was_let_go_of_dies",
     ),
     21: (
         "names, lines and tracebacks of copies differ",

@@ -13,7 +13,7 @@ from samples import CRASHES, calls_of, copies, operations, others
 from torch.utils import _pytree as pytree
 
 from stator.watch.models import treatments
-from stator.watch.models.torch_functions import Model, Unknown, model_of
+from stator.watch.models.torch_functions import Model, UnmodelledCall, model_of
 from stator.watch.tensors import op_targets
 
 OPERATIONS = operations()
@@ -27,11 +27,11 @@ def sizes(result: Any) -> Any:
 
 def model_for(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Model | None:
     """What is claimed of this call; None if it raises."""
-    way = op_targets.way_of(function)
-    if way.kind is not treatments.Treatment.OPERATION or treatments.needs_data(function, way.name, args, kwargs):
+    point = op_targets.op_info_of(function)
+    if point.kind is not treatments.Treatment.OPERATION or treatments.needs_data(function, point.name, args, kwargs):
         return None
-    model = model_of(function, way.name, way.known, *copies(args, kwargs))
-    if isinstance(model, Unknown):
+    model = model_of(function, point.name, point.known, *copies(args, kwargs))
+    if isinstance(model, UnmodelledCall):
         try:
             model.run()
         except Exception:

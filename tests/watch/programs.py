@@ -255,28 +255,28 @@ def too_deep() -> Any:
 def finally_blocks() -> Any:
     log: list[Any] = []
 
-    def f(way: int) -> Any:
+    def f(point: int) -> Any:
         for i in range(3):
             try:
                 try:
-                    if way == 0:
+                    if point == 0:
                         return "returned"
-                    if way == 1:
+                    if point == 1:
                         raise ValueError(i)
-                    if way == 2:
+                    if point == 2:
                         continue
                     break
                 finally:
                     log.append(i)
-                    if way == 4:
+                    if point == 4:
                         return "overruled"
             except ValueError as error:
                 log.append(str(error))
         else:
             log.append("else")
-        return way
+        return point
 
-    return [f(way) for way in range(5)], log
+    return [f(point) for point in range(5)], log
 
 
 @program

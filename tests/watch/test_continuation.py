@@ -17,7 +17,7 @@ from watching import KINDS
 
 from stator import _native as n
 from stator.watch.bytecode import opcodes
-from stator.watch.bytecode.break_step import Exit, step
+from stator.watch.bytecode.break_step import StepEnd, step
 from stator.watch.bytecode.continuation import Layout, NotResumable, Slot, original_of, raise_at, resume
 from stator.watch.bytecode.flow import EXC, LASTI, Flow, flow_of
 from stator.watch.bytecode.instrument import instrument
@@ -125,10 +125,10 @@ def finish_by_step(frames: list[Suspended]) -> Any:
     code, exits = step(last.code, last.offset, last.bound, last.stack, handled=handled is not None)
     more = () if handled is None else (handled,)
     number, *values = made_function(code, last.function)(*last.values, *more)
-    way = exits[number]
-    after = last._replace(offset=way.offset, bound=way.bound, stack=way.stack, values=tuple(values))
-    make = raise_at if way.raises else resume
-    innermost = make(last.code, way.offset, way.bound, way.stack)
+    point = exits[number]
+    after = last._replace(offset=point.offset, bound=point.bound, stack=point.stack, values=tuple(values))
+    make = raise_at if point.raises else resume
+    innermost = make(last.code, point.offset, point.bound, point.stack)
     function, args = rest([*frames[:-1], after], innermost)
     return function(*args)
 
@@ -258,8 +258,8 @@ def check_statically(code: CodeType, k: int) -> int:
         return 0
     made, exits = step(code, flow.offset(k), bound, stack)
     instrument(made)
-    for way in exits:
-        (raise_at if way.raises else resume)(code, way.offset, way.bound, way.stack)
+    for point in exits:
+        (raise_at if point.raises else resume)(code, point.offset, point.bound, point.stack)
     return len(exits)
 
 
@@ -290,7 +290,7 @@ class Pending(Breaker):
         return super().make(on_resume=self.resumed, on_lost=self.lost)
 
     def pend(self, watcher: n.Watcher, probe: n.Probe) -> None:
-        self.exits: list[Exit] | None = None
+        self.exits: list[StepEnd] | None = None
         try:
             last = suspended(watcher)[-1]
             self.exits = step(last.code, last.offset, last.bound, last.stack)[1]
@@ -304,9 +304,9 @@ class Pending(Breaker):
         self.count["resumed"] += 1
         if self.exits is not None:
             state = suspended(self.watcher)[-1]
-            here = [way for way in self.exits if way[:1] + way[2:] == (state.offset, state.stack, False)]
-            if not any({*state.bound} <= {*way.bound} for way in here):
-                assert any(way.raises for way in self.exits)  # and the frame has handled it
+            here = [point for point in self.exits if point[:1] + point[2:] == (state.offset, state.stack, False)]
+            if not any({*state.bound} <= {*point.bound} for point in here):
+                assert any(point.raises for point in self.exits)  # and the frame has handled it
                 self.count["handled"] += 1
         successor = self.make()
         self.watcher.hand_over(successor)
@@ -315,7 +315,7 @@ class Pending(Breaker):
 
     def lost(self, raised: bool) -> None:
         self.count["raised" if raised else "left"] += 1
-        assert not raised or self.exits is None or any(way.raises for way in self.exits)
+        assert not raised or self.exits is None or any(point.raises for point in self.exits)
         with contextlib.suppress(RuntimeError):  # it was the root
             self.exits = None
             self.watcher.pend()

@@ -502,12 +502,12 @@ def late(*values: int, common: int = 300) -> list[dict[str, Any]]:
 
 
 def shelf_of(recordings: list[Any]) -> Any:
-    compiled, calls, _, shelf = quick(lambda table: "plain", None, None)
-    shelf.clear()
+    compiled, calls, _, table = quick(lambda table: "plain", None, None)
+    table.clear()
     for value, guards in recordings:
         entry = object()
-        shelf.add(entry)
-        shelf.arm(entry, guards, lambda values, value=value: value, None, n.Count())
+        table.add(entry)
+        table.publish(entry, guards, lambda values, value=value: value, None, n.Count())
     return compiled
 
 

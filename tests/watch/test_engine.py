@@ -348,10 +348,10 @@ def test_bad_data_is_refused() -> None:
 
 def quick(function, guards, replay, **more):
     """A compiled callable with one armed recording; its fallback and the others note that they were called."""
-    shelf, hits, entry, calls = n.Shelf(), n.Count(), object(), []
-    shelf.add(entry)
+    table, hits, entry, calls = n.EntryTable(), n.Count(), object(), []
+    table.add(entry)
     if guards is not None:
-        shelf.arm(entry, guards, replay, None, n.Count())
+        table.publish(entry, guards, replay, None, n.Count())
 
     def fallback(*args, **kwargs):
         calls.append("fallback")
@@ -365,8 +365,8 @@ def quick(function, guards, replay, **more):
         calls.append(type(error).__name__)
         return slots
 
-    compiled = n.Compiled(fallback, function, shelf, hits, resume, failed, None)
-    return compiled, calls, hits, shelf
+    compiled = n.Compiled(fallback, function, table, hits, resume, failed, None)
+    return compiled, calls, hits, table
 
 
 def test_a_call() -> None:
@@ -397,13 +397,13 @@ def test_what_is_not_simple() -> None:
     with Without():
         n.set_quick(True, {}, object)
         guards = make(root(checks=[(n.CHECK_EQUAL, n.LIVE, 1)]))
-        compiled, calls, _, shelf = quick(lambda a: "plain", guards, None)
+        compiled, calls, _, table = quick(lambda a: "plain", guards, None)
         assert compiled(1) == (1,) and calls.pop() == "resume"
         assert compiled(2) == "plain" and calls.pop() == "fallback"
         NAMESPACE["level"] = 0
         assert compiled(1) == "plain" and calls.pop() == "fallback"
         NAMESPACE["level"] = -1
-        shelf.clear()
+        table.clear()
         assert compiled(1) == "plain" and calls.pop() == "fallback"
         raising, calls, _, _ = quick(lambda a: "plain", guards, lambda values: 1 / 0)
         assert raising(1) == (1,) and calls == ["ZeroDivisionError"]
@@ -418,17 +418,17 @@ def test_what_is_not_simple() -> None:
 def test_the_shelf_keeps_order() -> None:
     with Without():
         n.set_quick(True, {}, object)
-        shelf, hits = n.Shelf(), n.Count()
+        table, hits = n.EntryTable(), n.Count()
         for value in (1, 2, 3):
-            shelf.add(value)
-            shelf.arm(
+            table.add(value)
+            table.publish(
                 value, make(root(checks=[(n.CHECK_EQUAL, n.LIVE, value)])), lambda values: values, None, n.Count()
             )
-        compiled = n.Compiled(lambda a: None, lambda a: None, shelf, hits, None, None, None)
-        assert shelf.entries == (3, 2, 1)
+        compiled = n.Compiled(lambda a: None, lambda a: None, table, hits, None, None, None)
+        assert table.entries == (3, 2, 1)
         for value, order in ((1, (1, 3, 2)), (1, (1, 3, 2)), (2, (2, 1, 3))):
             assert compiled(value) == (value,)
-            assert shelf.entries == order
+            assert table.entries == order
         n.set_quick(False, {}, object)
 
 
@@ -457,8 +457,8 @@ def test_threads() -> None:
     with Without():
         n.set_quick(True, {}, object)
         guards = tree()
-        compiled, _, hits, shelf = quick(lambda a: "plain", guards, lambda values: values)
-        entry = shelf.entries[0]
+        compiled, _, hits, table = quick(lambda a: "plain", guards, lambda values: values)
+        entry = table.entries[0]
         wrong: list[Any] = []
 
         def work(number: int) -> None:
@@ -467,9 +467,9 @@ def test_threads() -> None:
                 if compiled(thing) not in ((1, [number]), "plain"):
                     wrong.append(number)
                 if number == 0 and k % 50 == 0:
-                    shelf.clear()
-                    shelf.add(entry)
-                    shelf.arm(entry, guards, lambda values: values, None, n.Count())
+                    table.clear()
+                    table.add(entry)
+                    table.publish(entry, guards, lambda values: values, None, n.Count())
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
         for thread in threads:

@@ -304,12 +304,12 @@ def test_callees_run_unwatched_while_waiting() -> None:
 
 
 def test_a_frame_that_is_left() -> None:
-    def leaves(x: int) -> int:
+    def steps(x: int) -> int:
         return int("no")
 
     def catches(x: int) -> Any:
         try:
-            return leaves(x)
+            return steps(x)
         except ValueError:
             return min(x, 2)
 

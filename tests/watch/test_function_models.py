@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from stator.watch.models import aten, treatments
-from stator.watch.models.torch_functions import Known, known_by_name
+from stator.watch.models.torch_functions import KnownByName, known_by_name
 from stator.watch.tensors import op_targets
 
 _DATA_DEPENDENT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -36,14 +36,14 @@ def overloads() -> list[Any]:
 
 def answer(function: Any) -> str:
     """What happens to a call of this function, in words."""
-    way = op_targets.way_of(function)
-    if way.kind is treatments.Treatment.BREAK:
-        return f"break: {way.reason}"
-    if way.kind is not treatments.Treatment.OPERATION:
-        return way.kind.name.lower()
-    if not way.known.simple:
+    info = op_targets.op_info_of(function)
+    if info.kind is treatments.Treatment.BREAK:
+        return f"break: {info.reason}"
+    if info.kind is not treatments.Treatment.OPERATION:
+        return info.kind.name.lower()
+    if not info.known.simple:
         return "seen when it runs"
-    return "node; may fail for other data" if way.fails else "node"
+    return "node; may fail for other data" if info.fails else "node"
 
 
 def facts(overload: Any) -> str:
@@ -64,13 +64,13 @@ def test_every_overridable_function_has_an_answer():
 def test_what_is_not_known_by_name_is_looked_at_when_it_runs():
     def made_up() -> None: ...
 
-    assert known_by_name(made_up, "made_up") == known_by_name(len, "no_such_operator") == Known(False, True)
+    assert known_by_name(made_up, "made_up") == known_by_name(len, "no_such_operator") == KnownByName(False, True)
     assert not known_by_name(torch.ops.aten.add, "add").simple
 
 
 def test_a_function_is_a_node_by_name_only_if_all_its_operators_are_simple():
     for name, function in functions():
-        known = op_targets.way_of(function).known
+        known = op_targets.op_info_of(function).known
         short = name.rpartition(".")[2]
         for overload in aten.overloads_of(short) if known.simple and not short.startswith("__") else ():
             found = aten.facts_of(overload)

@@ -24,7 +24,7 @@ TESTS = [
     "test_instrument",
     "test_neighbour",
 ]
-TESTS += ["test_continuation", "test_frames", "test_engine", "test_digest", "test_leaving", "test_relay"]
+TESTS += ["test_continuation", "test_frames", "test_engine", "test_digest", "test_break_step", "test_relay"]
 OTHERS = [version for version in ((3, 11), (3, 12), (3, 13)) if version != sys.version_info[:2]]
 
 

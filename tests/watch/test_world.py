@@ -15,7 +15,7 @@ from stator.watch.models import side_effect_calls
 
 
 @pytest.mark.parametrize("row", side_effect_calls.TABLE, ids=lambda row: f"{row.module}-{row.id}")
-def test_every_row_is_complete(row: side_effect_calls.Row) -> None:
+def test_every_row_is_complete(row: side_effect_calls.SideEffectRow) -> None:
     assert row.id in REASONS
     assert row.names.strip() and row.why and not row.why.endswith(".")
 

@@ -30,7 +30,7 @@ class Notes:
         self.blinds: list[tuple[str, str | None]] = []
         self.foreign: list[str] = []
         self.failures: list[BaseException] = []
-        self.leaves: list[tuple[Any, FunctionType, tuple[Any, ...]]] = []
+        self.steps: list[tuple[Any, FunctionType, tuple[Any, ...]]] = []
         self.classified: list[str] = []
         self.asked: list[tuple[str, tuple[Any, ...]]] = []  # frames that could be transparent, with their slots
         self.transparent = True  # may they?
@@ -76,7 +76,7 @@ class Notes:
         return self.transparent
 
     def leaf(self, payload: Any, func: FunctionType, slots: tuple[Any, ...]) -> Any:
-        self.leaves.append((payload, func, slots))
+        self.steps.append((payload, func, slots))
         return self.watcher.call_leaf(func, slots, None)
 
     def run(self, func: Callable[..., Any], *slots: Any) -> Any:

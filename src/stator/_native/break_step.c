@@ -1,10 +1,10 @@
 /* Leaving a segment at a break: the step that Python makes, and where the program lands.
  *
- * A replay that ends at a break gives back a state. `Leave` makes the step from there: it calls a function with the state,
- * which says at which `Landing` the program goes on and with what. The landing knows the shelf of the recordings that start
- * there. It belongs to one recording, so that shelf is the same for all compiled callables which share the recording.
+ * A replay that ends at a break gives back a state. `BreakStep` makes the step from there: it calls a function with the state,
+ * which says at which `ResumeTarget` the program goes on and with what. The target knows the table of the recordings that start
+ * there. It belongs to one recording, so that table is the same for all compiled callables which share the recording.
  *
- * A `Jump` is what Python code gets to see: a landing and what the continuation there takes.
+ * A `PendingResume` is what Python code gets to see: a target and what the continuation there takes.
  */
 #include "entry_table.h"
 
@@ -17,7 +17,7 @@ unbound(PyObject *code, PyObject *namespace)
 
 /* What was found in the dict `known` is there for as long as that has the same version. */
 static void
-remember(Found *last, PyObject *known, PyObject *function)
+remember(FoundFunction *last, PyObject *known, PyObject *function)
 {
     last->version = dict_version(known);
     last->function = function;
@@ -26,7 +26,7 @@ remember(Found *last, PyObject *known, PyObject *function)
 /* A function with the same code and the closure of `original`. `known` (or NULL) holds those that were made for this closure
  * before. */
 static PyObject *
-bound(PyObject *function, PyObject *original, PyObject *known, Found *last)
+bound(PyObject *function, PyObject *original, PyObject *known, FoundFunction *last)
 {
     PyObject *code = PyFunction_GET_CODE(function);
     if (known != NULL && last->version != 0 && last->version == dict_version(known)) {
@@ -56,20 +56,20 @@ bound(PyObject *function, PyObject *original, PyObject *known, Found *last)
     return made;
 }
 
-/* ---- landings ---- */
+/* ---- where a program goes on ---- */
 
-static PyTypeObject LandingType;
+static PyTypeObject ResumeTargetType;
 
 static PyObject *
-landing_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+resume_target_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *way, *code, *namespace;
-    if (!PyArg_ParseTuple(args, "OO!O!", &way, &PyCode_Type, &code, &PyDict_Type, &namespace)) {
+    PyObject *point, *code, *namespace;
+    if (!PyArg_ParseTuple(args, "OO!O!", &point, &PyCode_Type, &code, &PyDict_Type, &namespace)) {
         return NULL;
     }
-    Landing *l = (Landing *)type->tp_alloc(type, 0);
+    ResumeTarget *l = (ResumeTarget *)type->tp_alloc(type, 0);
     if (l != NULL) {
-        l->way = Py_NewRef(way);
+        l->point = Py_NewRef(point);
         l->function = unbound(code, namespace);
         l->closes = ((PyCodeObject *)code)->co_nfreevars > 0;
         if (l->function == NULL) {
@@ -80,117 +80,117 @@ landing_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 }
 
 static int
-landing_traverse(Landing *l, visitproc visit, void *arg)
+resume_target_traverse(ResumeTarget *l, visitproc visit, void *arg)
 {
-    Py_VISIT(l->way);
+    Py_VISIT(l->point);
     Py_VISIT(l->function);
-    Py_VISIT(l->shelf);
+    Py_VISIT(l->table);
     return 0;
 }
 
 static int
-landing_clear(Landing *l)
+resume_target_clear(ResumeTarget *l)
 {
-    Py_CLEAR(l->way);
+    Py_CLEAR(l->point);
     Py_CLEAR(l->function);
-    Py_CLEAR(l->shelf);
+    Py_CLEAR(l->table);
     return 0;
 }
 
 static void
-landing_dealloc(Landing *l)
+resume_target_dealloc(ResumeTarget *l)
 {
     PyObject_GC_UnTrack(l);
-    landing_clear(l);
+    resume_target_clear(l);
     Py_TYPE(l)->tp_free(l);
 }
 
 static PyObject *
-landing_open(Landing *l, PyObject *shelf)
+resume_target_open(ResumeTarget *l, PyObject *table)
 {
-    if (!Py_IS_TYPE(shelf, &ShelfType)) {
-        PyErr_SetString(PyExc_TypeError, "open(shelf) takes a Shelf");
+    if (!Py_IS_TYPE(table, &EntryTableType)) {
+        PyErr_SetString(PyExc_TypeError, "open(table) takes an EntryTable");
         return NULL;
     }
-    Py_XSETREF(l->shelf, (Shelf *)Py_NewRef(shelf));
+    Py_XSETREF(l->table, (EntryTable *)Py_NewRef(table));
     Py_RETURN_NONE;
 }
 
-static PyMethodDef landing_methods[] = {
-    {"open", (PyCFunction)landing_open, METH_O, "open(shelf): C code may go on here by itself, with these recordings."},
+static PyMethodDef resume_target_methods[] = {
+    {"open", (PyCFunction)resume_target_open, METH_O, "open(table): C code may go on here by itself, with these recordings."},
     {NULL},
 };
 
-static PyMemberDef landing_members[] = {
-    {"way", T_OBJECT, offsetof(Landing, way), READONLY, "The place in the program."},
-    {"shelf", T_OBJECT, offsetof(Landing, shelf), READONLY, "The recordings from there on, or None."},
+static PyMemberDef resume_target_members[] = {
+    {"point", T_OBJECT, offsetof(ResumeTarget, point), READONLY, "The place in the program."},
+    {"table", T_OBJECT, offsetof(ResumeTarget, table), READONLY, "The recordings from there on, or None."},
     {NULL},
 };
 
-static PyTypeObject LandingType = {
+static PyTypeObject ResumeTargetType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "stator._native.Landing",
-    .tp_doc = "Landing(way, code, namespace): one place where the program goes on after a break.",
-    .tp_basicsize = sizeof(Landing),
+    .tp_name = "stator._native.ResumeTarget",
+    .tp_doc = "ResumeTarget(point, code, namespace): one place where the program goes on after a break.",
+    .tp_basicsize = sizeof(ResumeTarget),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = landing_new,
-    .tp_dealloc = (destructor)landing_dealloc,
-    .tp_traverse = (traverseproc)landing_traverse,
-    .tp_clear = (inquiry)landing_clear,
-    .tp_methods = landing_methods,
-    .tp_members = landing_members,
+    .tp_new = resume_target_new,
+    .tp_dealloc = (destructor)resume_target_dealloc,
+    .tp_traverse = (traverseproc)resume_target_traverse,
+    .tp_clear = (inquiry)resume_target_clear,
+    .tp_methods = resume_target_methods,
+    .tp_members = resume_target_members,
 };
 
 /* ---- jumps ---- */
 
 typedef struct {
     PyObject_HEAD
-    Landing *landing;
+    ResumeTarget *target;
     PyObject *inputs; /* NULL once they were taken */
-} Jump;
+} PendingResume;
 
-static PyTypeObject JumpType;
+static PyTypeObject PendingResumeType;
 
 PyObject *
-jump_new(Landing *landing, PyObject *inputs)
+pending_resume_new(ResumeTarget *target, PyObject *inputs)
 {
-    Jump *j = PyObject_GC_New(Jump, &JumpType);
+    PendingResume *j = PyObject_GC_New(PendingResume, &PendingResumeType);
     if (j == NULL) {
         Py_DECREF(inputs);
         return NULL;
     }
-    j->landing = (Landing *)Py_NewRef(landing);
+    j->target = (ResumeTarget *)Py_NewRef(target);
     j->inputs = inputs;
     PyObject_GC_Track(j);
     return (PyObject *)j;
 }
 
 static int
-jump_traverse(Jump *j, visitproc visit, void *arg)
+pending_resume_traverse(PendingResume *j, visitproc visit, void *arg)
 {
-    Py_VISIT(j->landing);
+    Py_VISIT(j->target);
     Py_VISIT(j->inputs);
     return 0;
 }
 
 static int
-jump_clear(Jump *j)
+pending_resume_clear(PendingResume *j)
 {
-    Py_CLEAR(j->landing);
+    Py_CLEAR(j->target);
     Py_CLEAR(j->inputs);
     return 0;
 }
 
 static void
-jump_dealloc(Jump *j)
+pending_resume_dealloc(PendingResume *j)
 {
     PyObject_GC_UnTrack(j);
-    jump_clear(j);
+    pending_resume_clear(j);
     PyObject_GC_Del(j);
 }
 
 static PyObject *
-jump_take(Jump *j, PyObject *Py_UNUSED(none))
+pending_resume_take(PendingResume *j, PyObject *Py_UNUSED(none))
 {
     PyObject *inputs = j->inputs;
     if (inputs == NULL) {
@@ -209,33 +209,33 @@ jump_take(Jump *j, PyObject *Py_UNUSED(none))
     return taken;
 }
 
-static PyMethodDef jump_methods[] = {
-    {"take", (PyCFunction)jump_take, METH_NOARGS, "(function, slots): the call that goes on, the slots in a list; the jump lets go of it."},
+static PyMethodDef pending_resume_methods[] = {
+    {"take", (PyCFunction)pending_resume_take, METH_NOARGS, "(function, slots): the call that goes on, the slots in a list; the jump lets go of it."},
     {NULL},
 };
 
-static PyMemberDef jump_members[] = {
-    {"landing", T_OBJECT, offsetof(Jump, landing), READONLY, "Where the program goes on."},
+static PyMemberDef pending_resume_members[] = {
+    {"target", T_OBJECT, offsetof(PendingResume, target), READONLY, "Where the program goes on."},
     {NULL},
 };
 
-static PyTypeObject JumpType = {
+static PyTypeObject PendingResumeType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "stator._native.Jump",
-    .tp_doc = "The program goes on at a landing.",
-    .tp_basicsize = sizeof(Jump),
+    .tp_name = "stator._native.PendingResume",
+    .tp_doc = "The program goes on at a target.",
+    .tp_basicsize = sizeof(PendingResume),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_dealloc = (destructor)jump_dealloc,
-    .tp_traverse = (traverseproc)jump_traverse,
-    .tp_clear = (inquiry)jump_clear,
-    .tp_methods = jump_methods,
-    .tp_members = jump_members,
+    .tp_dealloc = (destructor)pending_resume_dealloc,
+    .tp_traverse = (traverseproc)pending_resume_traverse,
+    .tp_clear = (inquiry)pending_resume_clear,
+    .tp_methods = pending_resume_methods,
+    .tp_members = pending_resume_members,
 };
 
 /* ---- leaving ---- */
 
 static int
-set_read(Leave *l, PyObject *read, PyObject *of, PyObject *moves)
+set_read(BreakStep *l, PyObject *read, PyObject *of, PyObject *moves)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(moves), arguments = ((PyCodeObject *)PyFunction_GET_CODE(l->call))->co_argcount;
     l->arguments = arguments;
@@ -247,8 +247,8 @@ set_read(Leave *l, PyObject *read, PyObject *of, PyObject *moves)
     l->in_place = count == arguments - 1;
     for (l->moved = 0; l->moved < count; l->moved++) {
         long from = PyLong_AsLong(PyTuple_GET_ITEM(moves, l->moved));
-        if (from < 0 || from > arguments - 2 || PyTuple_GET_SIZE(l->landings) == 0) {
-            PyErr_SetString(PyExc_ValueError, "a step moves parts of the state to the first landing");
+        if (from < 0 || from > arguments - 2 || PyTuple_GET_SIZE(l->targets) == 0) {
+            PyErr_SetString(PyExc_ValueError, "a step moves parts of the state to the first target");
             return -1;
         }
         l->moves[l->moved] = (int)from;
@@ -260,22 +260,22 @@ set_read(Leave *l, PyObject *read, PyObject *of, PyObject *moves)
 }
 
 static PyObject *
-leave_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+break_step_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
-    PyObject *code, *namespace, *landings, *read = NULL, *of = NULL, *moves = NULL;
-    if (!PyArg_ParseTuple(args, "O!O!O!|OO!O!", &PyCode_Type, &code, &PyDict_Type, &namespace, &PyTuple_Type, &landings,
+    PyObject *code, *namespace, *targets, *read = NULL, *of = NULL, *moves = NULL;
+    if (!PyArg_ParseTuple(args, "O!O!O!|OO!O!", &PyCode_Type, &code, &PyDict_Type, &namespace, &PyTuple_Type, &targets,
                           &read, &PyType_Type, &of, &PyTuple_Type, &moves)) {
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(landings); i++) {
-        if (!Py_IS_TYPE(PyTuple_GET_ITEM(landings, i), &LandingType)) {
-            PyErr_SetString(PyExc_TypeError, "Leave takes landings");
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(targets); i++) {
+        if (!Py_IS_TYPE(PyTuple_GET_ITEM(targets, i), &ResumeTargetType)) {
+            PyErr_SetString(PyExc_TypeError, "BreakStep takes targets");
             return NULL;
         }
     }
-    Leave *l = (Leave *)type->tp_alloc(type, 0);
+    BreakStep *l = (BreakStep *)type->tp_alloc(type, 0);
     if (l != NULL) {
-        l->landings = Py_NewRef(landings);
+        l->targets = Py_NewRef(targets);
         l->call = unbound(code, namespace);
         l->closes = ((PyCodeObject *)code)->co_nfreevars > 0;
         if (l->call == NULL || (moves != NULL && set_read(l, read, of, moves) < 0)) {
@@ -286,52 +286,52 @@ leave_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 }
 
 static int
-leave_traverse(Leave *l, visitproc visit, void *arg)
+break_step_traverse(BreakStep *l, visitproc visit, void *arg)
 {
     Py_VISIT(l->call);
-    Py_VISIT(l->landings);
+    Py_VISIT(l->targets);
     Py_VISIT(l->read);
     Py_VISIT(l->of);
     return 0;
 }
 
 static int
-leave_clear(Leave *l)
+break_step_clear(BreakStep *l)
 {
     Py_CLEAR(l->call);
-    Py_CLEAR(l->landings);
+    Py_CLEAR(l->targets);
     Py_CLEAR(l->read);
     Py_CLEAR(l->of);
     return 0;
 }
 
 static void
-leave_dealloc(Leave *l)
+break_step_dealloc(BreakStep *l)
 {
     PyObject_GC_UnTrack(l);
-    leave_clear(l);
+    break_step_clear(l);
     PyMem_Free(l->moves);
     Py_TYPE(l)->tp_free(l);
 }
 
-/* Which landing a step has come to; borrowed. NULL with an exception. */
-static Landing *
-landed(Leave *l, PyObject *moved)
+/* Which target a step has come to; borrowed. NULL with an exception. */
+static ResumeTarget *
+landed(BreakStep *l, PyObject *moved)
 {
     Py_ssize_t number = -1;
     if (PyTuple_CheckExact(moved) && PyTuple_GET_SIZE(moved) > 0 && PyLong_CheckExact(PyTuple_GET_ITEM(moved, 0))) {
         number = PyLong_AsSsize_t(PyTuple_GET_ITEM(moved, 0));
     }
-    if (number < 0 || l->landings == NULL || number >= PyTuple_GET_SIZE(l->landings)) {
-        PyErr_SetString(PyExc_SystemError, "a step gives back the number of a landing, and what that takes");
+    if (number < 0 || l->targets == NULL || number >= PyTuple_GET_SIZE(l->targets)) {
+        PyErr_SetString(PyExc_SystemError, "a step gives back the number of a target, and what that takes");
         return NULL;
     }
-    Landing *landing = (Landing *)PyTuple_GET_ITEM(l->landings, number);
-    if (landing->function == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "this landing was taken apart by the garbage collector");
+    ResumeTarget *target = (ResumeTarget *)PyTuple_GET_ITEM(l->targets, number);
+    if (target->function == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this target was taken apart by the garbage collector");
         return NULL;
     }
-    return landing;
+    return target;
 }
 
 /* (number, values...) becomes (values..., function), in place if nobody else has it. Steals both. */
@@ -359,16 +359,16 @@ as_inputs(PyObject *moved, PyObject *function)
     return inputs;
 }
 
-/* The continuation at a landing, with the closure of the function that is left. */
+/* The continuation at a target, with the closure of the function that is left. */
 static PyObject *
-continuation(Landing *landing, PyObject *function, PyObject *known)
+continuation(ResumeTarget *target, PyObject *function, PyObject *known)
 {
-    return landing->closes ? bound(landing->function, function, known, &landing->last) : Py_NewRef(landing->function);
+    return target->closes ? bound(target->function, function, known, &target->last) : Py_NewRef(target->function);
 }
 
 /* (..., method, object) becomes (..., value, continuation), in place or moved about. Steals `value` and `next`. */
 static PyObject *
-moved_about(const Leave *l, PyObject *state, PyObject *value, PyObject *next)
+moved_about(const BreakStep *l, PyObject *state, PyObject *value, PyObject *next)
 {
     Py_ssize_t method = PyTuple_GET_SIZE(state) - 2, moved = l->moved;
     if (l->in_place && Py_REFCNT(state) == 1) {
@@ -395,14 +395,14 @@ moved_about(const Leave *l, PyObject *state, PyObject *value, PyObject *next)
 /* A step that reads a value, without a frame: 1 if it is made. 0 if it cannot be made like that; the state is then as it was,
  * and if the object refused, it will refuse again, in the frame that makes the step. */
 static int
-read_value(Leave *l, PyObject *function, PyObject *known, PyObject *state, Landing **landing, PyObject **inputs)
+read_value(BreakStep *l, PyObject *function, PyObject *known, PyObject *state, ResumeTarget **target, PyObject **inputs)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(state);
     if (count != l->arguments || count < 2) {
         return 0;
     }
     PyObject *const *end = ((PyTupleObject *)state)->ob_item + count - 2;
-    Landing *first = (Landing *)PyTuple_GET_ITEM(l->landings, 0);
+    ResumeTarget *first = (ResumeTarget *)PyTuple_GET_ITEM(l->targets, 0);
     if (end[0] != l->read || Py_TYPE(end[1]) != l->of || first->function == NULL) {
         return 0;
     }
@@ -418,19 +418,19 @@ read_value(Leave *l, PyObject *function, PyObject *known, PyObject *state, Landi
         Py_DECREF(first);
         return 0;
     }
-    *landing = first;
+    *target = first;
     return 1;
 }
 
 int
-leave_step(Leave *l, PyObject *function, PyObject *known, PyObject *state, Landing **landing, PyObject **inputs)
+break_step_make(BreakStep *l, PyObject *function, PyObject *known, PyObject *state, ResumeTarget **target, PyObject **inputs)
 {
     if (l->call == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "this step was taken apart by the garbage collector");
         Py_DECREF(state);
         return -1;
     }
-    if (l->read != NULL && read_value(l, function, known, state, landing, inputs)) {
+    if (l->read != NULL && read_value(l, function, known, state, target, inputs)) {
         Py_DECREF(state);
         return 1;
     }
@@ -441,7 +441,7 @@ leave_step(Leave *l, PyObject *function, PyObject *known, PyObject *state, Landi
         Py_DECREF(step);
     }
     Py_DECREF(state);
-    Landing *found = moved == NULL ? NULL : landed(l, moved);
+    ResumeTarget *found = moved == NULL ? NULL : landed(l, moved);
     if (found != NULL) {
         next = continuation(found, function, known);
     }
@@ -449,61 +449,61 @@ leave_step(Leave *l, PyObject *function, PyObject *known, PyObject *state, Landi
         Py_XDECREF(moved);
         return -1;
     }
-    *landing = (Landing *)Py_NewRef(found);
+    *target = (ResumeTarget *)Py_NewRef(found);
     *inputs = as_inputs(moved, next);
     if (*inputs == NULL) {
-        Py_CLEAR(*landing);
+        Py_CLEAR(*target);
         return -1;
     }
     return 0;
 }
 
 static PyObject *
-leave_go(Leave *l, PyObject *args)
+break_step_go(BreakStep *l, PyObject *args)
 {
     PyObject *function, *state, *inputs;
-    Landing *landing;
+    ResumeTarget *target;
     if (!PyArg_ParseTuple(args, "O!O!", &PyFunction_Type, &function, &PyTuple_Type, &state) ||
-        leave_step(l, function, NULL, Py_NewRef(state), &landing, &inputs) < 0) {
+        break_step_make(l, function, NULL, Py_NewRef(state), &target, &inputs) < 0) {
         return NULL;
     }
-    PyObject *jump = jump_new(landing, inputs);
-    Py_DECREF(landing);
-    return jump;
+    PyObject *pending = pending_resume_new(target, inputs);
+    Py_DECREF(target);
+    return pending;
 }
 
-static PyMethodDef leave_methods[] = {
-    {"go", (PyCFunction)leave_go, METH_VARARGS,
+static PyMethodDef break_step_methods[] = {
+    {"go", (PyCFunction)break_step_go, METH_VARARGS,
      "go(function, state): make the step from a state of this function, and say where the program goes on."},
     {NULL},
 };
 
-static PyMemberDef leave_members[] = {
-    {"landings", T_OBJECT, offsetof(Leave, landings), READONLY, "Where the program may go on."},
+static PyMemberDef break_step_members[] = {
+    {"targets", T_OBJECT, offsetof(BreakStep, targets), READONLY, "Where the program may go on."},
     {NULL},
 };
 
-PyTypeObject LeaveType = {
+PyTypeObject BreakStepType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "stator._native.Leave",
-    .tp_doc = "Leave(code, namespace, landings[, read, of, moves]): the step behind a segment. The code takes the state and gives "
-              "back the number of a landing and what that takes. With `read` it only calls this method of an object of type "
-              "`of`, both at the end of the state, and goes to the first landing with the parts `moves` of the state.",
-    .tp_basicsize = sizeof(Leave),
+    .tp_name = "stator._native.BreakStep",
+    .tp_doc = "BreakStep(code, namespace, targets[, read, of, moves]): the step behind a segment. The code takes the state and gives "
+              "back the number of a target and what that takes. With `read` it only calls this method of an object of type "
+              "`of`, both at the end of the state, and goes to the first target with the parts `moves` of the state.",
+    .tp_basicsize = sizeof(BreakStep),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_new = leave_new,
-    .tp_dealloc = (destructor)leave_dealloc,
-    .tp_traverse = (traverseproc)leave_traverse,
-    .tp_clear = (inquiry)leave_clear,
-    .tp_methods = leave_methods,
-    .tp_members = leave_members,
+    .tp_new = break_step_new,
+    .tp_dealloc = (destructor)break_step_dealloc,
+    .tp_traverse = (traverseproc)break_step_traverse,
+    .tp_clear = (inquiry)break_step_clear,
+    .tp_methods = break_step_methods,
+    .tp_members = break_step_members,
 };
 
 int
-leave_setup(PyObject *module)
+break_step_setup(PyObject *module)
 {
-    return PyModule_AddType(module, &LeaveType) < 0 || PyModule_AddType(module, &LandingType) < 0 ||
-                   PyModule_AddType(module, &JumpType) < 0
+    return PyModule_AddType(module, &BreakStepType) < 0 || PyModule_AddType(module, &ResumeTargetType) < 0 ||
+                   PyModule_AddType(module, &PendingResumeType) < 0
                ? -1
                : 0;
 }

@@ -15,7 +15,7 @@
 static int installs = 0;                         /* recordings that are on, in all threads */
 static unsigned long absences = 0;               /* how often the hook was out of the chain while one was on */
 static _PyFrameEvalFunction below = NULL;        /* whom the hook hands frames down to */
-static _PyFrameEvalFunction known_above = NULL;  /* who was seen to hand frames down to the hook, since it was installed */
+static _PyFrameEvalFunction tracked_above = NULL;  /* who was seen to hand frames down to the hook, since it was installed */
 static int in_chain = 0;                         /* installed, and not taken off the top since: somebody may have it below */
 static PyObject *ping = NULL;                    /* a function whose frame says that it has arrived */
 static __thread int arrived;
@@ -31,7 +31,7 @@ installed_evaluator(void)
 static void
 install(_PyFrameEvalFunction evaluator)
 {
-    known_above = NULL;
+    tracked_above = NULL;
     _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), evaluator);
 }
 
@@ -83,13 +83,13 @@ int
 chain_holds(void)
 {
     _PyFrameEvalFunction now = installed_evaluator();
-    if (now == hook_evaluate || (now == known_above && now != NULL)) {
+    if (now == hook_evaluate || (now == tracked_above && now != NULL)) {
         return 1;
     }
     if (!is_reached(now)) {
         return 0;
     }
-    known_above = now;
+    tracked_above = now;
     return 1;
 }
 

@@ -142,7 +142,7 @@ add_edge(Maker *m, const Node *n)
 /* ---- checks ---- */
 
 static void
-add_hooks(Maker *m, const Check *c)
+add_hooks(Maker *m, const GuardCheck *c)
 {
     for (int i = 0; i < HOOKS; i++) {
         add_word(m, &((PyDictObject *)c->hooks[i])->ma_used);
@@ -163,7 +163,7 @@ add_length(Maker *m, int node)
 
 /* The words that a check depends on, beside those that lead to the value. 0: it has to be made in each call. */
 static int
-add_check(Maker *m, int node, const Check *c)
+add_check(Maker *m, int node, const GuardCheck *c)
 {
     const Node *n = &m->g->nodes[node];
     PyObject *value = n->value;
@@ -234,7 +234,7 @@ add_node(Maker *m, int node)
         }
         mark->sure = 1;
     }
-    const Check *c = m->g->checks + n->check;
+    const GuardCheck *c = m->g->checks + n->check;
     for (int i = 0, all = n->live + n->own + n->fixed; i < all; i++) {
         int lasts = i < n->live ? 0 : i < n->live + n->own ? n->stands : mark->sure;
         if (!lasts && !add_check(m, node, c + i)) {

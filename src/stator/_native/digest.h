@@ -13,7 +13,7 @@ typedef struct {
 
 typedef struct {
     PyObject *value;
-    const TensorFacts *facts;
+    const TensorFields *facts;
 } TensorStop;
 
 /* After so many words, a node is visited as in a walk. */

@@ -4,7 +4,7 @@
  * is certain: arguments that bind without a question, a recording whose guards hold, a replay that needs nothing
  * around it. In every other case, and while this thread records, the fallback is called with the arguments as they came.
  *
- * Behind a break the same holds for each landing: where C code cannot be certain, Python code goes on from there.
+ * Behind a break the same holds for each target: where C code cannot be certain, Python code goes on from there.
  */
 #include "entry_table.h"
 
@@ -19,12 +19,12 @@ typedef struct {
     PyObject *fallback;         /* does everything, in Python */
     PyFunctionObject *function; /* whose arguments are bound */
     PyObject *code;             /* that it had when it was compiled */
-    Shelf *shelf;
+    EntryTable *table;
     Count *hits;
     PyObject *resume; /* resume(entry, values, slots): what follows when an entry's guards hold */
     PyObject *failed; /* failed(entry, exception, function, slots): what follows when a replay raised */
     PyObject *bound;  /* a dict: steps and continuations that were given the closure of `function` */
-    unsigned long long bound_at; /* `changes` of the shelf when it was last emptied */
+    unsigned long long bound_at; /* `changes` of the table when it was last emptied */
     PyObject *go_on;  /* go_on(jump): what follows a step when C code has no recording */
     Count *passing; /* so many calls go by: they call `function` as it is, and are counted in */
     Count *passed;
@@ -210,7 +210,7 @@ after_failure(Compiled *c, PyObject *entry, PyObject *const *inputs, Py_ssize_t 
 /* Calls a replay and lets go of its values. 1: *state is a state to go on from. 0: *state is the call's result, or NULL
  * with its exception. */
 static int
-replay(Compiled *c, const Row *row, PyObject *values, PyObject *const *inputs, Py_ssize_t count, PyObject **state)
+replay(Compiled *c, const TableRow *row, PyObject *values, PyObject *const *inputs, Py_ssize_t count, PyObject **state)
 {
     row->hits->value++;
     *state = Py_IS_TYPE(row->replay, &RelayType) ? relay_run(row->replay, values) : PyObject_CallOneArg(row->replay, values);
@@ -219,33 +219,33 @@ replay(Compiled *c, const Row *row, PyObject *values, PyObject *const *inputs, P
         *state = after_failure(c, row->entry, inputs, count);
         return 0;
     }
-    if (row->leave != NULL && !PyTuple_CheckExact(*state)) {
+    if (row->step != NULL && !PyTuple_CheckExact(*state)) {
         Py_CLEAR(*state);
         PyErr_SetString(PyExc_SystemError, "the replay of a segment that is left gives back a tuple");
         return 0;
     }
-    return row->leave != NULL;
+    return row->step != NULL;
 }
 
-/* Python code goes on from a landing. Steals `inputs`. */
+/* Python code goes on from a target. Steals `inputs`. */
 static PyObject *
-hand_over(Compiled *c, Landing *landing, PyObject *inputs)
+hand_over(Compiled *c, ResumeTarget *target, PyObject *inputs)
 {
-    PyObject *jump = jump_new(landing, inputs);
-    PyObject *result = jump == NULL ? NULL : PyObject_CallOneArg(c->go_on, jump);
-    Py_XDECREF(jump);
+    PyObject *pending = pending_resume_new(target, inputs);
+    PyObject *result = pending == NULL ? NULL : PyObject_CallOneArg(c->go_on, pending);
+    Py_XDECREF(pending);
     return result;
 }
 
-/* From break to break, up to the result. Steals `function` and `state`, and `leave` of the row, which is cleared. Nothing
+/* From break to break, up to the result. Steals `function` and `state`, and `step` of the row, which is cleared. Nothing
  * here holds on to what a segment was given: what the program lets go of dies. */
 static PyObject *
-follow(Compiled *c, Row *row, PyObject *function, PyObject *state)
+follow(Compiled *c, TableRow *row, PyObject *function, PyObject *state)
 {
     for (int goes_on = 1; goes_on;) {
-        Landing *landing;
+        ResumeTarget *target;
         PyObject *inputs, *values;
-        int stepped = leave_step(row->leave, function, c->bound, state, &landing, &inputs);
+        int stepped = break_step_make(row->step, function, c->bound, state, &target, &inputs);
         /* A graph leaves torch's state as it was. */
         Guards *before = stepped == 1 && Py_IS_TYPE(row->replay, &RelayType) ? (Guards *)Py_NewRef(row->guards) : NULL;
         state = NULL;
@@ -257,19 +257,19 @@ follow(Compiled *c, Row *row, PyObject *function, PyObject *state)
         PyObject *const *items = ((PyTupleObject *)inputs)->ob_item;
         Py_ssize_t count = PyTuple_GET_SIZE(inputs);
         const TorchState *known = before == NULL ? NULL : &before->state;
-        int fits = is_quick() && landing->shelf != NULL &&
-                   shelf_fitting(landing->shelf, known, items, count, -1, row, &values);
+        int fits = is_quick() && target->table != NULL &&
+                   entry_table_fitting(target->table, known, items, count, -1, row, &values);
         Py_XDECREF(before);
         if (!fits || row->replay == NULL) {
             if (fits) {
                 Py_DECREF(values);
                 row_clear(row);
             }
-            PyObject *result = hand_over(c, landing, inputs);
-            Py_DECREF(landing);
+            PyObject *result = hand_over(c, target, inputs);
+            Py_DECREF(target);
             return result;
         }
-        Py_DECREF(landing);
+        Py_DECREF(target);
         goes_on = replay(c, row, values, items, count, &state);
         function = Py_NewRef(items[count - 1]);
         Py_DECREF(inputs);
@@ -285,9 +285,9 @@ follow(Compiled *c, Row *row, PyObject *function, PyObject *state)
 static int
 use_recording(Compiled *c, Slots *s, PyObject **result)
 {
-    Row row;
+    TableRow row;
     PyObject *values;
-    if (!shelf_fitting(c->shelf, NULL, s->values, s->count, s->made, &row, &values)) {
+    if (!entry_table_fitting(c->table, NULL, s->values, s->count, s->made, &row, &values)) {
         slots_clear(s);
         return 0;
     }
@@ -301,8 +301,8 @@ use_recording(Compiled *c, Slots *s, PyObject **result)
     else if (replay(c, &row, values, s->values, s->count, result)) {
         PyObject *function = Py_NewRef(s->values[s->count - 1]);
         slots_clear(s);
-        if (c->bound_at != c->shelf->changes) {
-            c->bound_at = c->shelf->changes;
+        if (c->bound_at != c->table->changes) {
+            c->bound_at = c->table->changes;
             PyDict_Clear(c->bound);
         }
         *result = follow(c, &row, function, *result);
@@ -344,13 +344,13 @@ static PyObject *
 call_compiled(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Compiled *c = (Compiled *)self;
-    if (is_quick() && c->shelf != NULL && c->passing->value > 0) {
+    if (is_quick() && c->table != NULL && c->passing->value > 0) {
         PyObject *result = pass_by(c, args, nargsf, kwnames);
         if (result != NULL || PyErr_Occurred()) {
             return result;
         }
     }
-    else if (is_quick() && c->shelf != NULL) {
+    else if (is_quick() && c->table != NULL) {
         Slots s;
         PyObject *result = NULL;
         Py_INCREF(self);
@@ -401,10 +401,10 @@ compiled_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObje
 static PyObject *
 compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"fallback", "function", "shelf", "hits", "resume", "failed", "go_on", "passing", "passed", NULL};
-    PyObject *fallback, *function, *shelf, *hits, *resume, *failed, *go_on, *passing = NULL, *passed = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OOO|O!O!", names, &fallback, &PyFunction_Type, &function, &ShelfType,
-                                     &shelf, &CountType, &hits, &resume, &failed, &go_on, &CountType, &passing,
+    static char *names[] = {"fallback", "function", "table", "hits", "resume", "failed", "go_on", "passing", "passed", NULL};
+    PyObject *fallback, *function, *table, *hits, *resume, *failed, *go_on, *passing = NULL, *passed = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OOO|O!O!", names, &fallback, &PyFunction_Type, &function, &EntryTableType,
+                                     &table, &CountType, &hits, &resume, &failed, &go_on, &CountType, &passing,
                                      &CountType, &passed)) {
         return NULL;
     }
@@ -414,7 +414,7 @@ compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         c->fallback = Py_NewRef(fallback);
         c->function = (PyFunctionObject *)Py_NewRef(function);
         c->code = Py_NewRef(((PyFunctionObject *)function)->func_code);
-        c->shelf = (Shelf *)Py_NewRef(shelf);
+        c->table = (EntryTable *)Py_NewRef(table);
         c->hits = (Count *)Py_NewRef(hits);
         c->resume = Py_NewRef(resume);
         c->failed = Py_NewRef(failed);
@@ -436,7 +436,7 @@ compiled_traverse(Compiled *c, visitproc visit, void *arg)
     Py_VISIT(c->fallback);
     Py_VISIT(c->function);
     Py_VISIT(c->code);
-    Py_VISIT(c->shelf);
+    Py_VISIT(c->table);
     Py_VISIT(c->hits);
     Py_VISIT(c->passing);
     Py_VISIT(c->passed);
@@ -455,7 +455,7 @@ compiled_clear(Compiled *c)
 {
     Py_CLEAR(c->dict);
     Py_CLEAR(c->fallback);
-    Py_CLEAR(c->shelf); /* without it nothing else is looked at */
+    Py_CLEAR(c->table); /* without it nothing else is looked at */
     Py_CLEAR(c->function);
     Py_CLEAR(c->code);
     Py_CLEAR(c->hits);

@@ -1,4 +1,4 @@
-/* The shelf: the recordings of one code object, most recently used first. Python code puts them there and *arms* those
+/* The table: the recordings of one code object, most recently used first. Python code puts them there and *publishes* those
  * that C code may use.
  */
 #include "entry_table.h"
@@ -23,17 +23,17 @@ PyTypeObject CountType = {
 /* ---- the recordings of one code object ---- */
 
 void
-row_clear(Row *row)
+row_clear(TableRow *row)
 {
     Py_CLEAR(row->entry);
     Py_CLEAR(row->guards);
     Py_CLEAR(row->replay);
-    Py_CLEAR(row->leave);
+    Py_CLEAR(row->step);
     Py_CLEAR(row->hits);
 }
 
 static Py_ssize_t
-shelf_find(Shelf *s, PyObject *entry)
+entry_table_find(EntryTable *s, PyObject *entry)
 {
     for (Py_ssize_t i = 0; i < s->count; i++) {
         if (s->rows[i].entry == entry) {
@@ -44,55 +44,55 @@ shelf_find(Shelf *s, PyObject *entry)
 }
 
 static void
-shelf_to_front(Shelf *s, Py_ssize_t i)
+entry_table_to_front(EntryTable *s, Py_ssize_t i)
 {
-    Row row = s->rows[i];
-    memmove(s->rows + 1, s->rows, (size_t)i * sizeof(Row));
+    TableRow row = s->rows[i];
+    memmove(s->rows + 1, s->rows, (size_t)i * sizeof(TableRow));
     s->rows[0] = row;
 }
 
 static PyObject *
-shelf_add(Shelf *s, PyObject *entry)
+entry_table_add(EntryTable *s, PyObject *entry)
 {
-    Row *rows = PyMem_Realloc(s->rows, (size_t)(s->count + 1) * sizeof(Row));
+    TableRow *rows = PyMem_Realloc(s->rows, (size_t)(s->count + 1) * sizeof(TableRow));
     if (rows == NULL) {
         return PyErr_NoMemory();
     }
     s->rows = rows;
-    memmove(rows + 1, rows, (size_t)s->count * sizeof(Row));
-    rows[0] = (Row){.entry = Py_NewRef(entry)};
+    memmove(rows + 1, rows, (size_t)s->count * sizeof(TableRow));
+    rows[0] = (TableRow){.entry = Py_NewRef(entry)};
     s->count++;
     s->changes++;
     Py_RETURN_NONE;
 }
 
 static PyObject *
-shelf_used(Shelf *s, PyObject *entry)
+entry_table_used(EntryTable *s, PyObject *entry)
 {
-    Py_ssize_t i = shelf_find(s, entry);
+    Py_ssize_t i = entry_table_find(s, entry);
     if (i > 0) {
-        shelf_to_front(s, i);
+        entry_table_to_front(s, i);
     }
     Py_RETURN_NONE;
 }
 
 static PyObject *
-shelf_arm(Shelf *s, PyObject *args)
+entry_table_publish(EntryTable *s, PyObject *args)
 {
-    PyObject *entry, *guards, *replay, *leave, *hits;
-    if (!PyArg_ParseTuple(args, "OO!OOO!", &entry, &GuardsType, &guards, &replay, &leave, &CountType, &hits)) {
+    PyObject *entry, *guards, *replay, *step, *hits;
+    if (!PyArg_ParseTuple(args, "OO!OOO!", &entry, &GuardsType, &guards, &replay, &step, &CountType, &hits)) {
         return NULL;
     }
-    if (leave != Py_None && !Py_IS_TYPE(leave, &LeaveType)) {
-        PyErr_SetString(PyExc_TypeError, "a Leave or None");
+    if (step != Py_None && !Py_IS_TYPE(step, &BreakStepType)) {
+        PyErr_SetString(PyExc_TypeError, "a BreakStep or None");
         return NULL;
     }
-    Py_ssize_t i = shelf_find(s, entry);
+    Py_ssize_t i = entry_table_find(s, entry);
     if (i >= 0) {
-        Row former = s->rows[i];
+        TableRow former = s->rows[i];
         s->rows[i].guards = (Guards *)Py_NewRef(guards);
         s->rows[i].replay = replay == Py_None ? NULL : Py_NewRef(replay);
-        s->rows[i].leave = leave == Py_None ? NULL : (Leave *)Py_NewRef(leave);
+        s->rows[i].step = step == Py_None ? NULL : (BreakStep *)Py_NewRef(step);
         s->rows[i].hits = (Count *)Py_NewRef(hits);
         s->changes++;
         former.entry = NULL;
@@ -102,9 +102,9 @@ shelf_arm(Shelf *s, PyObject *args)
 }
 
 static int
-shelf_tp_clear(Shelf *s)
+entry_table_tp_clear(EntryTable *s)
 {
-    Row *rows = s->rows;
+    TableRow *rows = s->rows;
     Py_ssize_t count = s->count;
     s->rows = NULL;
     s->count = 0;
@@ -117,37 +117,37 @@ shelf_tp_clear(Shelf *s)
 }
 
 static PyObject *
-shelf_clear(Shelf *s, PyObject *Py_UNUSED(none))
+entry_table_clear(EntryTable *s, PyObject *Py_UNUSED(none))
 {
-    shelf_tp_clear(s);
+    entry_table_tp_clear(s);
     Py_RETURN_NONE;
 }
 
 static int
-shelf_traverse(Shelf *s, visitproc visit, void *arg)
+entry_table_traverse(EntryTable *s, visitproc visit, void *arg)
 {
     for (Py_ssize_t i = 0; i < s->count; i++) {
         Py_VISIT(s->rows[i].entry);
         Py_VISIT(s->rows[i].guards);
         Py_VISIT(s->rows[i].replay);
-        Py_VISIT(s->rows[i].leave);
+        Py_VISIT(s->rows[i].step);
         Py_VISIT(s->rows[i].hits);
     }
     return 0;
 }
 
 static void
-shelf_dealloc(Shelf *s)
+entry_table_dealloc(EntryTable *s)
 {
     PyObject_GC_UnTrack(s);
-    shelf_tp_clear(s);
+    entry_table_tp_clear(s);
     Py_TYPE(s)->tp_free(s);
 }
 
 static PyObject *
-shelf_entries(Shelf *s, void *Py_UNUSED(closure))
+entry_table_entries(EntryTable *s, void *Py_UNUSED(closure))
 {
-    for (;;) { /* a new tuple may start a collection, and that may change the shelf */
+    for (;;) { /* a new tuple may start a collection, and that may change the table */
         unsigned long long changes = s->changes;
         PyObject *entries = PyTuple_New(s->count);
         if (entries == NULL || changes == s->changes) {
@@ -160,39 +160,39 @@ shelf_entries(Shelf *s, void *Py_UNUSED(closure))
     }
 }
 
-static PyMethodDef shelf_methods[] = {
-    {"add", (PyCFunction)shelf_add, METH_O, "Put an entry before all others."},
-    {"used", (PyCFunction)shelf_used, METH_O, "Move an entry to the front."},
-    {"arm", (PyCFunction)shelf_arm, METH_VARARGS,
-     "arm(entry, guards, replay or None, leave or None, hits): C code may use this entry; without a replay, Python code "
-     "goes on when its guards hold. `leave`: what follows the replay."},
-    {"clear", (PyCFunction)shelf_clear, METH_NOARGS, "Forget all entries."},
+static PyMethodDef entry_table_methods[] = {
+    {"add", (PyCFunction)entry_table_add, METH_O, "Put an entry before all others."},
+    {"used", (PyCFunction)entry_table_used, METH_O, "Move an entry to the front."},
+    {"publish", (PyCFunction)entry_table_publish, METH_VARARGS,
+     "publish(entry, guards, replay or None, step or None, hits): C code may use this entry; without a replay, Python code "
+     "goes on when its guards hold. `step`: what follows the replay."},
+    {"clear", (PyCFunction)entry_table_clear, METH_NOARGS, "Forget all entries."},
     {NULL},
 };
 
-static PyGetSetDef shelf_getset[] = {
-    {"entries", (getter)shelf_entries, NULL, "All entries, most recently used first.", NULL},
+static PyGetSetDef entry_table_getset[] = {
+    {"entries", (getter)entry_table_entries, NULL, "All entries, most recently used first.", NULL},
     {NULL},
 };
 
-PyTypeObject ShelfType = {
+PyTypeObject EntryTableType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "stator._native.Shelf",
+    .tp_name = "stator._native.EntryTable",
     .tp_doc = "The recordings of one code object, most recently used first.",
-    .tp_basicsize = sizeof(Shelf),
+    .tp_basicsize = sizeof(EntryTable),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
-    .tp_dealloc = (destructor)shelf_dealloc,
-    .tp_traverse = (traverseproc)shelf_traverse,
-    .tp_clear = (inquiry)shelf_tp_clear,
-    .tp_methods = shelf_methods,
-    .tp_getset = shelf_getset,
+    .tp_dealloc = (destructor)entry_table_dealloc,
+    .tp_traverse = (traverseproc)entry_table_traverse,
+    .tp_clear = (inquiry)entry_table_tp_clear,
+    .tp_methods = entry_table_methods,
+    .tp_getset = entry_table_getset,
 };
 
 /* ---- looking for a recording ---- */
 
 int
-shelf_fitting(Shelf *s, const TorchState *known, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, Row *found,
+entry_table_fitting(EntryTable *s, const TorchState *known, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, TableRow *found,
               PyObject **values)
 {
     TorchState state = {.autocast = NULL};
@@ -204,7 +204,7 @@ shelf_fitting(Shelf *s, const TorchState *known, PyObject *const *slots, Py_ssiz
     Py_INCREF(s);
     unsigned long long changes = s->changes;
     for (Py_ssize_t i = 0; !fits && changes == s->changes && i < s->count; i++) {
-        Row row = s->rows[i];
+        TableRow row = s->rows[i];
         if (row.guards == NULL) {
             break;
         }
@@ -214,13 +214,13 @@ shelf_fitting(Shelf *s, const TorchState *known, PyObject *const *slots, Py_ssiz
         Py_INCREF(row.entry);
         Py_INCREF(row.guards);
         Py_XINCREF(row.replay);
-        Py_XINCREF(row.leave);
+        Py_XINCREF(row.step);
         Py_INCREF(row.hits);
         int outcome = guards_walk(row.guards, slots, count, made, values);
         if (outcome == HOLDS) {
-            Py_ssize_t at = i < s->count && s->rows[i].entry == row.entry ? i : shelf_find(s, row.entry);
+            Py_ssize_t at = i < s->count && s->rows[i].entry == row.entry ? i : entry_table_find(s, row.entry);
             if (at > 0) {
-                shelf_to_front(s, at);
+                entry_table_to_front(s, at);
             }
             *found = row;
             fits = 1;
@@ -237,7 +237,7 @@ shelf_fitting(Shelf *s, const TorchState *known, PyObject *const *slots, Py_ssiz
 }
 
 int
-shelf_setup(PyObject *module)
+entry_table_setup(PyObject *module)
 {
-    return PyModule_AddType(module, &CountType) < 0 || PyModule_AddType(module, &ShelfType) < 0 ? -1 : 0;
+    return PyModule_AddType(module, &CountType) < 0 || PyModule_AddType(module, &EntryTableType) < 0 ? -1 : 0;
 }

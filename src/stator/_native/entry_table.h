@@ -1,6 +1,6 @@
 /* Recordings as C code uses them: what entry_table.c, relay.c, break_step.c and dispatch.c share. */
-#ifndef STATOR_SHELF_H
-#define STATOR_SHELF_H
+#ifndef STATOR_ENTRY_TABLE_H
+#define STATOR_ENTRY_TABLE_H
 
 #include "native.h"
 #include "guard.h"
@@ -25,64 +25,64 @@ PyObject *relay_run(PyObject *relay, PyObject *values);
 typedef struct {
     uint64_t version;
     PyObject *function;
-} Found;
+} FoundFunction;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *call;     /* a function: takes the state, gives back (number of a landing, what that one takes, ...) */
-    PyObject *landings; /* a tuple */
+    PyObject *call;     /* a function: takes the state, gives back (number of a target, what that one takes, ...) */
+    PyObject *targets; /* a tuple */
     int closes;         /* `call` needs a closure: */
-    Found last;         /* with it */
+    FoundFunction last;         /* with it */
     PyObject *read;     /* or NULL. Else the step only calls this method, which runs no Python code and lies before its */
-    PyTypeObject *of;   /* object, of exactly this type, at the end of the state. It leads to the first landing, which takes */
+    PyTypeObject *of;   /* object, of exactly this type, at the end of the state. It leads to the first target, which takes */
     int *moves;         /* these parts of the state (the method's place stands for the value) ... */
     Py_ssize_t moved;   /* ... that many */
     int in_place;       /* all of them, in the same order */
     Py_ssize_t arguments; /* so many parts has the state */
-} Leave;
+} BreakStep;
 
-struct Shelf;
+struct EntryTable;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *way;       /* a `recording.Way` */
+    PyObject *point;       /* a `recording.ResumePoint` */
     PyObject *function;  /* its outermost continuation, without a closure */
-    struct Shelf *shelf; /* the recordings from there on, or NULL: not known yet, or of no use to C code */
+    struct EntryTable *table; /* the recordings from there on, or NULL: not known yet, or of no use to C code */
     int closes;          /* `function` needs a closure: */
-    Found last;          /* with it */
-} Landing;
+    FoundFunction last;          /* with it */
+} ResumeTarget;
 
-extern PyTypeObject LeaveType;
+extern PyTypeObject BreakStepType;
 
-/* Makes the step from a state. 0, or 1 if it only read a value and torch's state is what it was: *landing, and *inputs (what the continuation takes, and it itself), both owned.
+/* Makes the step from a state. 0, or 1 if it only read a value and torch's state is what it was: *target, and *inputs (what the continuation takes, and it itself), both owned.
  * -1 with an exception. Steals `state`. `function` is the one that is left: its closure goes on being used. Functions with that closure are
  * kept in the dict `known`, unless that is NULL. */
-int leave_step(Leave *leave, PyObject *function, PyObject *known, PyObject *state, Landing **landing, PyObject **inputs);
-/* A `Jump`, for Python code. Steals `inputs`. */
-PyObject *jump_new(Landing *landing, PyObject *inputs);
+int break_step_make(BreakStep *step, PyObject *function, PyObject *known, PyObject *state, ResumeTarget **target, PyObject **inputs);
+/* A `PendingResume`, for Python code. Steals `inputs`. */
+PyObject *pending_resume_new(ResumeTarget *target, PyObject *inputs);
 
 /* ---- the recordings of one code object (entry_table.c) ---- */
 
 typedef struct {
     PyObject *entry;
-    Guards *guards;   /* NULL: not armed, only Python code may use it */
+    Guards *guards;   /* NULL: not published, only Python code may use it */
     PyObject *replay; /* NULL: Python code goes on when the guards hold */
-    Leave *leave;     /* what follows the replay; NULL: it gives the result */
+    BreakStep *step;     /* what follows the replay; NULL: it gives the result */
     Count *hits;
-} Row;
+} TableRow;
 
-typedef struct Shelf {
+typedef struct EntryTable {
     PyObject_HEAD
-    Row *rows;
+    TableRow *rows;
     Py_ssize_t count;
     unsigned long long changes; /* counts everything but a change of order */
-} Shelf;
+} EntryTable;
 
-extern PyTypeObject CountType, ShelfType;
+extern PyTypeObject CountType, EntryTableType;
 
-void row_clear(Row *row);
+void row_clear(TableRow *row);
 /* Looks for a recording that fits; `made` as in guards_walk; `known` is torch's state, or NULL if it is to be read. 1: *row and *values (what its replay takes) are owned. 0: none can be used. */
-int shelf_fitting(Shelf *s, const TorchState *known, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, Row *row,
+int entry_table_fitting(EntryTable *s, const TorchState *known, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, TableRow *row,
                   PyObject **values);
 
 #endif

@@ -503,5 +503,5 @@ const Filter filters[KIND_COUNT] = {
     [KIND_ESCAPE] = on_escape,
     [KIND_FUNCTION] = NULL, /* has no handler: probe.c notes the function */
     [KIND_RETURN] = always,
-    [KIND_PACK] = NULL, /* has no handler of its own: probe.c settles loose numbers */
+    [KIND_PACK] = NULL, /* has no handler of its own: probe.c specializes unguarded numbers */
 };

@@ -32,7 +32,7 @@ sizes_of(PyObject *value, int64_t *rank, const int64_t **strides)
 }
 
 static int
-read_term(const Step *s, PyObject *value, int64_t *result)
+read_term(const FormulaStep *s, PyObject *value, int64_t *result)
 {
     if (value == NULL) {
         return 0;
@@ -134,7 +134,7 @@ formula_holds(const Formula *f, PyObject *const *values)
 {
     int64_t stack[FORMULA_DEPTH];
     int depth = 0;
-    for (const Step *s = f->steps, *end = s + f->count; s < end; s++) {
+    for (const FormulaStep *s = f->steps, *end = s + f->count; s < end; s++) {
         if (s->kind == STEP_CONSTANT) {
             stack[depth++] = s->a;
         }
@@ -172,14 +172,14 @@ formula_from(Formula *f, PyObject *steps, int nodes)
         return refuse("a list of steps");
     }
     Py_ssize_t count = PyList_GET_SIZE(steps);
-    f->steps = PyMem_Calloc((size_t)count, sizeof(Step));
+    f->steps = PyMem_Calloc((size_t)count, sizeof(FormulaStep));
     if (f->steps == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     int depth = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
-        Step *s = &f->steps[i];
+        FormulaStep *s = &f->steps[i];
         long long a;
         PyObject *row = PyList_GET_ITEM(steps, i);
         if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iLi", &s->kind, &a, &s->b)) {

@@ -20,11 +20,11 @@ typedef struct {
     int kind;
     int64_t a;
     int b;
-} Step;
+} FormulaStep;
 
 /* A program for a small stack; what is left on it must not be 0. */
 typedef struct {
-    Step *steps; /* owned */
+    FormulaStep *steps; /* owned */
     int count;
 } Formula;
 

@@ -46,7 +46,7 @@ hash_into(PyObject *key, Py_ssize_t *number)
 
 /* Facts that come as one and the same tuple are kept once: they stay in the processor's cache. */
 static int
-tensor_from(Guards *g, Check *c, PyObject *tuple)
+tensor_from(Guards *g, GuardCheck *c, PyObject *tuple)
 {
     for (int i = 0; i < g->tensor_count; i++) {
         if (g->tensors[i]->source == tuple) {
@@ -79,7 +79,7 @@ shared_number(PyObject **expected)
 }
 
 static int
-check_from(Guards *g, Check *c, PyObject *row)
+check_from(Guards *g, GuardCheck *c, PyObject *row)
 {
     PyObject *expected;
     int lasting;
@@ -136,7 +136,7 @@ checks_from(Guards *g, Node *n, PyObject *rows, Py_ssize_t capacity)
             return PyErr_Occurred() ? -1 : refuse("checks are sorted by how long they last");
         }
         last = lasting;
-        Check *c = &g->checks[g->check_count++];
+        GuardCheck *c = &g->checks[g->check_count++];
         if (check_from(g, c, row) < 0) {
             return -1;
         }
@@ -224,9 +224,9 @@ static int
 relations_from(Guards *g, PyObject *list)
 {
     Py_ssize_t count = PyList_GET_SIZE(list);
-    g->relations = PyMem_Calloc((size_t)count + 1, sizeof(Relation));
+    g->relations = PyMem_Calloc((size_t)count + 1, sizeof(GuardRelation));
     for (Py_ssize_t i = 0; g->relations != NULL && i < count; i++) {
-        Relation *r = &g->relations[i];
+        GuardRelation *r = &g->relations[i];
         if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "iipii", &r->a, &r->b, &r->same, &r->origin, &r->index)) {
             return -1;
         }
@@ -244,13 +244,13 @@ static int
 groups_from(Guards *g, PyObject *list)
 {
     Py_ssize_t count = PyList_GET_SIZE(list);
-    g->groups = PyMem_Calloc((size_t)count + 1, sizeof(Group));
+    g->groups = PyMem_Calloc((size_t)count + 1, sizeof(NodeGroup));
     for (Py_ssize_t i = 0; g->groups != NULL && i < count; i++) {
         PyObject *nodes = PyList_GET_ITEM(list, i);
         if (!PyTuple_Check(nodes)) {
             return refuse("a group is a tuple");
         }
-        Group *group = &g->groups[g->group_count++];
+        NodeGroup *group = &g->groups[g->group_count++];
         group->nodes = numbers_from(g, nodes, 0);
         group->values = PyMem_Calloc((size_t)PyTuple_GET_SIZE(nodes) + 1, sizeof(PyObject *));
         if (group->nodes == NULL || group->values == NULL) {
@@ -323,8 +323,8 @@ nodes_from(Guards *g, PyObject *nodes)
     }
     g->nodes = PyMem_Calloc((size_t)count + 1, sizeof(Node));
     g->fresh = PyMem_Calloc((size_t)count + 1, sizeof(int));
-    g->checks = PyMem_Calloc((size_t)checks + 1, sizeof(Check));
-    g->tensors = PyMem_Calloc((size_t)checks + 1, sizeof(TensorFacts *));
+    g->checks = PyMem_Calloc((size_t)checks + 1, sizeof(GuardCheck));
+    g->tensors = PyMem_Calloc((size_t)checks + 1, sizeof(TensorFields *));
     if (g->nodes == NULL || g->fresh == NULL || g->checks == NULL || g->tensors == NULL) {
         return -1;
     }

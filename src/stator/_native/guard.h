@@ -31,11 +31,11 @@ typedef struct {
     int origin, index;  /* the check's own, for words: its origin, and its place among that one's checks */
     PyObject *expected; /* owned, or NULL */
     union {
-        TensorFacts *tensor; /* owned by the program */
+        TensorFields *tensor; /* owned by the program */
         Py_ssize_t number;   /* a length, a hash */
         PyObject **hooks;    /* of UNHOOKED: the four dicts of hooks, as good as the values of nodes. Owned array */
     };
-} Check;
+} GuardCheck;
 
 enum { HOOKS = 4 };
 extern PyObject *hook_names[HOOKS], *method_names[3]; /* interned; see guards_setup */
@@ -64,23 +64,23 @@ typedef struct {
 typedef struct {
     int a, b, same; /* the values of nodes a and b are (not) the same object */
     int origin, index;
-} Relation;
+} GuardRelation;
 
 typedef struct {
     int size;
     int *nodes;        /* whose values must be different objects */
     PyObject **values; /* the values as they were last found to be so, in the same order */
     int holds;
-} Group;
+} NodeGroup;
 
 typedef struct {
     PyObject_HEAD
     TorchState state;
     Node *nodes;
-    Check *checks;
-    TensorFacts **tensors;
-    Relation *relations;
-    Group *groups;
+    GuardCheck *checks;
+    TensorFields **tensors;
+    GuardRelation *relations;
+    NodeGroup *groups;
     Formula *formulas;   /* relations between sizes and numbers, over the values of these: */
     int *terms;
     PyObject **term_values;

@@ -148,7 +148,7 @@ take_over(Thread *t, PyCodeObject *copy)
 
 /* The same for the function of the run: whoever called it lets go of what it was given. */
 void
-hook_let_go(Given *given)
+hook_let_go(RunArguments *given)
 {
     for (Py_ssize_t i = 0; i < given->count; i++) {
         Py_CLEAR(given->values[i]);
@@ -479,7 +479,7 @@ hook_evaluate(PyThreadState *ts, Frame *f, int throwflag)
         return watch(t, ts, f, throwflag);
     }
     if (copy && t->given != NULL) {
-        Given *given = t->given;
+        RunArguments *given = t->given;
         t->given = NULL;
         hook_let_go(given);
     }

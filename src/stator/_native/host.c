@@ -7,7 +7,7 @@
 #include "host.h"
 
 static PyObject *
-run_steps(Run *r)
+run_steps(HostRun *r)
 {
     Host *h = r->h;
     for (int i = 0; i < h->buffer_count; i++) {
@@ -70,7 +70,7 @@ compute_slots(Host *h, PyObject *list, int64_t *slots)
 
 /* The device becomes current; the arena and scratch memory are one piece of memory of the stream that is current. */
 static int
-take_gpu(Run *r)
+take_gpu(HostRun *r)
 {
     int64_t arena = (r->slots[r->h->arena] + 63) & ~(int64_t)63, scratch = gpu_scratch(r->h, r->slots), shape[2] = {arena + scratch, 1};
     void *data = NULL;
@@ -96,7 +96,7 @@ take_gpu(Run *r)
 static PyObject *
 run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data_at)
 {
-    Run r = {h, h->slots, (PyObject **)(memory + registers_at), (char **)(memory + data_at), .arena = NULL};
+    HostRun r = {h, h->slots, (PyObject **)(memory + registers_at), (char **)(memory + data_at), .arena = NULL};
     if (PyList_GET_SIZE(list) != h->inputs) {
         PyErr_Format(PyExc_TypeError, "this graph takes %d inputs", h->inputs);
         return NULL;

@@ -101,7 +101,7 @@ typedef struct {
     void *stream;     /* on a GPU: the one that is current in this call */
     void *guard;      /* on a GPU: what changed to its device; NULL: it was current */
     PyObject *memory; /* on a GPU: the tensor that the arena is. Owned */
-} Run;
+} HostRun;
 
 static inline void *
 handle_of(PyObject *tensor)
@@ -122,29 +122,29 @@ int written_alone(const Host *h, PyObject *list, const int64_t *slots);
 int too_small(void);
 
 /* host_steps.c */
-int set_register(Run *r, int reg, PyObject *value); /* takes the reference */
-int host_step(Run *r, const HostStep *s);
-PyObject *host_allocate(Run *r, int rank, const int64_t *shape, int dtype); /* shape: sizes, then strides */
+int set_register(HostRun *r, int reg, PyObject *value); /* takes the reference */
+int host_step(HostRun *r, const HostStep *s);
+PyObject *host_allocate(HostRun *r, int rank, const int64_t *shape, int dtype); /* shape: sizes, then strides */
 
 /* host_gpu.c */
 int gpu_setup(PyObject *module);
 int gpu_kernel_fits(PyObject *object, int buffers, int sizes, int slots);
-int gpu_enter(Run *r); /* the device and its context become current; what is current now is the stream of the call */
-void gpu_leave(Run *r);
-int gpu_stream(Run *r);
+int gpu_enter(HostRun *r); /* the device and its context become current; what is current now is the stream of the call */
+void gpu_leave(HostRun *r);
+int gpu_stream(HostRun *r);
 int64_t gpu_scratch(const Host *h, const int64_t *slots);
-int gpu_launch(Run *r, const HostStep *s);
-int gpu_upload(Run *r, const HostStep *s);
-int host_buffers(Run *r, const HostStep *s, char **buffers, int64_t *sizes);
+int gpu_launch(HostRun *r, const HostStep *s);
+int gpu_upload(HostRun *r, const HostStep *s);
+int host_buffers(HostRun *r, const HostStep *s, char **buffers, int64_t *sizes);
 
 /* A product's numbers: those of a GEMM's slots. */
 enum { GEMM_M, GEMM_N, GEMM_K, GEMM_LDC, GEMM_LDA, GEMM_LDB, GEMM_C, GEMM_A, GEMM_B, GEMM_BATCH, GEMM_STEP_C, GEMM_STEP_A, GEMM_STEP_B, GEMM_NUMBERS };
-int gemm_numbers(const Run *r, const HostStep *s, int64_t *v); /* 1: there is something to multiply; -1: an exception is set */
+int gemm_numbers(const HostRun *r, const HostStep *s, int64_t *v); /* 1: there is something to multiply; -1: an exception is set */
 void gemm_run(const HostStep *s, const int64_t *v, char *c, char *a, char *b);
 
 /* host_blocks.c */
 int blocks_fit(const Host *h, int at);
-int host_blocks(Run *r, const HostStep *s);
+int host_blocks(HostRun *r, const HostStep *s);
 PyObject *host_pack_bytes(PyObject *module, PyObject *args);
 
 /* host_make.c */

@@ -18,11 +18,11 @@ typedef struct {
     char *buffers[64];
     int64_t sizes[64];       /* of a kernel */
     int64_t v[GEMM_NUMBERS]; /* of a GEMM */
-} Part;
+} BlockPart;
 
 typedef struct {
     const HostStep *step; /* its parts come behind it */
-    Part *parts;
+    BlockPart *parts;
     int64_t strip_bytes[MOST_STRIPS];
     int64_t units, each, thread_bytes, scratch;
     char *memory; /* scratch of each thread, or NULL: little is needed */
@@ -71,7 +71,7 @@ seen_from(const Blocks *g, int buffer, char *data, int64_t lo, int64_t thread)
 }
 
 static void
-multiply(const Blocks *g, const HostStep *s, const Part *part, int64_t lo, int64_t hi, int64_t thread)
+multiply(const Blocks *g, const HostStep *s, const BlockPart *part, int64_t lo, int64_t hi, int64_t thread)
 {
     int64_t v[GEMM_NUMBERS], share = s->numbers[4];
     memcpy(v, part->v, sizeof v);
@@ -101,7 +101,7 @@ run_block(const Blocks *g, int64_t lo, int64_t hi, int64_t thread, char *scratch
 {
     for (int i = 0; i < g->step->numbers[0]; i++) {
         const HostStep *s = g->step + 1 + i;
-        const Part *part = &g->parts[i];
+        const BlockPart *part = &g->parts[i];
         if (s->kind == STEP_GEMM) {
             multiply(g, s, part, lo, hi, thread);
             continue;
@@ -143,11 +143,11 @@ region(void *p)
 
 /* What the parts need in this call. */
 static int
-fill(Run *r, const HostStep *s, Blocks *g)
+fill(HostRun *r, const HostStep *s, Blocks *g)
 {
     for (int i = 0; i < s->numbers[0]; i++) {
         const HostStep *part = s + 1 + i;
-        Part *to = &g->parts[i];
+        BlockPart *to = &g->parts[i];
         if (host_buffers(r, part, to->buffers, to->sizes) < 0) {
             return -1;
         }
@@ -188,9 +188,9 @@ pack_all(const Blocks *g)
 /* items: the strips. more: slots of units, units of a block, bytes of a thread's strips, how many threads have some, and of each strip the
  * bytes of a unit. numbers: how many of the next steps are its own */
 int
-host_blocks(Run *r, const HostStep *s)
+host_blocks(HostRun *r, const HostStep *s)
 {
-    Part parts[MOST_STEPS];
+    BlockPart parts[MOST_STEPS];
     Blocks g = {s, parts, {0}, r->slots[s->more[SLOT_UNITS]], r->slots[s->more[SLOT_EACH]], r->slots[s->more[SLOT_THREAD_BYTES]], 0, NULL,
                 &r->status, 0};
     int64_t room = r->slots[s->more[SLOT_THREADS]];

@@ -31,14 +31,14 @@ typedef struct {
     int condition_count, aligned_count, grid_count;
     int scratch; /* slot: bytes */
     int loaded;
-} Variant;
+} LaunchVariant;
 
 typedef struct {
     PyObject_HEAD
-    Variant *variants;
+    LaunchVariant *variants;
     int variant_count, buffers, slots;
     PyObject *load; /* (number of a variant) -> addresses of its functions; it keeps them alive. Owned */
-} Kernel;
+} LaunchedKernel;
 
 /* What is taken from the driver, and from torch's library for CUDA. */
 static struct {
@@ -109,7 +109,7 @@ room_for(PyObject *tuple, size_t each)
 
 /* (((buffer, bits), ...), ((slot, of, is it a multiple), ...), slot of scratch, ((slot of blocks, splits, threads), ...)) */
 static int
-variant_from(Kernel *k, Variant *v, PyObject *row)
+variant_from(LaunchedKernel *k, LaunchVariant *v, PyObject *row)
 {
     PyObject *aligned, *conditions, *grids;
     if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "OOiO", &aligned, &conditions, &v->scratch, &grids) ||
@@ -153,21 +153,21 @@ kernel_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     if (!PyArg_ParseTuple(args, "O!iiO", &PyTuple_Type, &variants, &buffers, &slots, &load)) {
         return NULL;
     }
-    Kernel *k = (Kernel *)type->tp_alloc(type, 0);
+    LaunchedKernel *k = (LaunchedKernel *)type->tp_alloc(type, 0);
     if (k == NULL) {
         return NULL;
     }
     k->load = Py_NewRef(load);
     k->buffers = buffers;
     k->slots = slots;
-    k->variants = room_for(variants, sizeof(Variant));
+    k->variants = room_for(variants, sizeof(LaunchVariant));
     int wrong = k->variants == NULL || !PyCallable_Check(load) || PyTuple_GET_SIZE(variants) == 0;
     while (!wrong && k->variant_count < PyTuple_GET_SIZE(variants)) {
-        Variant *v = &k->variants[k->variant_count++];
+        LaunchVariant *v = &k->variants[k->variant_count++];
         wrong = variant_from(k, v, PyTuple_GET_ITEM(variants, k->variant_count - 1)) < 0;
     }
     if (!wrong) {
-        const Variant *last = &k->variants[k->variant_count - 1];
+        const LaunchVariant *last = &k->variants[k->variant_count - 1];
         wrong = last->aligned_count > 0 || last->condition_count > 0;
     }
     if (wrong) {
@@ -178,14 +178,14 @@ kernel_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 }
 
 static int
-kernel_traverse(Kernel *k, visitproc visit, void *arg)
+kernel_traverse(LaunchedKernel *k, visitproc visit, void *arg)
 {
     Py_VISIT(k->load);
     return 0;
 }
 
 static void
-kernel_dealloc(Kernel *k)
+kernel_dealloc(LaunchedKernel *k)
 {
     PyObject_GC_UnTrack(k);
     Py_XDECREF(k->load);
@@ -201,7 +201,7 @@ kernel_dealloc(Kernel *k)
 static PyTypeObject KernelType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.GpuKernel",
     .tp_doc = "GpuKernel(variants, buffers, slots, load): how a kernel is launched, for the steps of a host function",
-    .tp_basicsize = sizeof(Kernel),
+    .tp_basicsize = sizeof(LaunchedKernel),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = kernel_new,
     .tp_dealloc = (destructor)kernel_dealloc,
@@ -211,14 +211,14 @@ static PyTypeObject KernelType = {
 int
 gpu_kernel_fits(PyObject *object, int buffers, int sizes, int slots)
 {
-    const Kernel *k = (const Kernel *)object;
+    const LaunchedKernel *k = (const LaunchedKernel *)object;
     return Py_IS_TYPE(object, &KernelType) && k->buffers == buffers && k->slots == slots && buffers + sizes + 2 <= MOST_PARAMETERS;
 }
 
 /* ---- one call ---- */
 
 int
-gpu_enter(Run *r)
+gpu_enter(HostRun *r)
 {
     const Host *h = r->h;
     void *now = NULL;
@@ -243,7 +243,7 @@ gpu_enter(Run *r)
 }
 
 void
-gpu_leave(Run *r)
+gpu_leave(HostRun *r)
 {
     if (r->guard != NULL) {
         cuda.delete_guard(r->guard);
@@ -252,7 +252,7 @@ gpu_leave(Run *r)
 }
 
 int
-gpu_stream(Run *r)
+gpu_stream(HostRun *r)
 {
     if (cuda.current_stream(r->h->device_index, &r->stream)) {
         PyErr_SetString(PyExc_RuntimeError, "torch does not tell its current stream");
@@ -270,7 +270,7 @@ gpu_scratch(const Host *h, const int64_t *slots)
         if (h->steps[i].kind != STEP_LAUNCH) {
             continue;
         }
-        const Kernel *k = (const Kernel *)h->steps[i].object;
+        const LaunchedKernel *k = (const LaunchedKernel *)h->steps[i].object;
         for (int v = 0; v < k->variant_count; v++) {
             int64_t bytes = slots[k->variants[v].scratch];
             most = bytes > most ? bytes : most;
@@ -280,9 +280,9 @@ gpu_scratch(const Host *h, const int64_t *slots)
 }
 
 static int
-loaded(Kernel *k, int number)
+loaded(LaunchedKernel *k, int number)
 {
-    Variant *v = &k->variants[number];
+    LaunchVariant *v = &k->variants[number];
     if (v->loaded) {
         return 0;
     }
@@ -300,7 +300,7 @@ loaded(Kernel *k, int number)
 }
 
 static int
-variant_fits(const Variant *v, const uint64_t *values, const int64_t *slots)
+variant_fits(const LaunchVariant *v, const uint64_t *values, const int64_t *slots)
 {
     for (int i = 0; i < v->aligned_count; i++) {
         if (values[v->aligned[i].buffer] & v->aligned[i].bits) {
@@ -318,9 +318,9 @@ variant_fits(const Variant *v, const uint64_t *values, const int64_t *slots)
 
 /* items: buffers. more: slots of the sizes */
 int
-gpu_launch(Run *r, const HostStep *s)
+gpu_launch(HostRun *r, const HostStep *s)
 {
-    Kernel *k = (Kernel *)s->object;
+    LaunchedKernel *k = (LaunchedKernel *)s->object;
     uint64_t values[MOST_PARAMETERS];
     void *arguments[MOST_PARAMETERS];
     for (int i = 0; i < s->count; i++) {
@@ -346,7 +346,7 @@ gpu_launch(Run *r, const HostStep *s)
     if (loaded(k, number) < 0) {
         return -1;
     }
-    const Variant *v = &k->variants[number];
+    const LaunchVariant *v = &k->variants[number];
     int code = 0;
     for (int i = 0; i < v->grid_count && code == 0; i++) {
         int64_t blocks = r->slots[v->grids[i].blocks];
@@ -366,7 +366,7 @@ gpu_launch(Run *r, const HostStep *s)
 
 /* A number on the CPU goes to its place in the arena. items: the buffer. numbers: register, bytes */
 int
-gpu_upload(Run *r, const HostStep *s)
+gpu_upload(HostRun *r, const HostStep *s)
 {
     PyObject *value = r->registers[s->numbers[0]];
     uint64_t to = (uint64_t)(uintptr_t)r->data[s->items[0]];

@@ -8,7 +8,7 @@
 enum { LONG_WORK = 20000, PARALLEL_WORK = 32768 };
 
 int
-set_register(Run *r, int reg, PyObject *value)
+set_register(HostRun *r, int reg, PyObject *value)
 {
     Py_XSETREF(r->registers[reg], value);
     int buffer = r->h->buffer_of[reg];
@@ -44,7 +44,7 @@ list_of(const int64_t *numbers, int count)
 }
 
 PyObject *
-host_allocate(Run *r, int rank, const int64_t *shape, int dtype)
+host_allocate(HostRun *r, int rank, const int64_t *shape, int dtype)
 {
     const Host *h = r->h;
     void *handle;
@@ -67,7 +67,7 @@ host_allocate(Run *r, int rank, const int64_t *shape, int dtype)
 }
 
 static int
-allocate(Run *r, const HostStep *s)
+allocate(HostRun *r, const HostStep *s)
 {
     int rank = s->numbers[2];
     int64_t shape[64];
@@ -80,7 +80,7 @@ allocate(Run *r, const HostStep *s)
 
 /* items: slots of sizes, strides and the offset. more: the register that it is a part of. numbers: register of the result, -, rank */
 static int
-make_alias(Run *r, const HostStep *s)
+make_alias(HostRun *r, const HostStep *s)
 {
     int rank = s->numbers[2];
     int64_t shape[65];
@@ -100,7 +100,7 @@ make_alias(Run *r, const HostStep *s)
 /* What a call gave is as kernels expect it, or is copied until it is. numbers: register, dtype, slot of the reach, itemsize, kind of
  * device */
 static int
-expect(Run *r, const HostStep *s)
+expect(HostRun *r, const HostStep *s)
 {
     HostInput in = {s->numbers[0], s->numbers[1], s->count / 2, s->numbers[2], s->numbers[3], s->items, 0, s->numbers[4]};
     PyObject *value = r->registers[in.reg];
@@ -165,7 +165,7 @@ region_run(void *p)
 
 /* A kernel's memory and sizes in this call. */
 int
-host_buffers(Run *r, const HostStep *s, char **buffers, int64_t *sizes)
+host_buffers(HostRun *r, const HostStep *s, char **buffers, int64_t *sizes)
 {
     for (int i = 0; i < s->more_count; i++) {
         sizes[i] = r->slots[s->more[i]];
@@ -183,7 +183,7 @@ host_buffers(Run *r, const HostStep *s, char **buffers, int64_t *sizes)
 
 /* numbers: slots of count, work, scratch; align */
 static int
-launch(Run *r, const HostStep *s)
+launch(HostRun *r, const HostStep *s)
 {
     char *buffers[64];
     int64_t sizes[64];
@@ -234,7 +234,7 @@ launch(Run *r, const HostStep *s)
 /* items: buffers of out, a, b. more: slots of m, n, k, the leading dimensions of out, a, b, offsets in elements of out, a, b, batch,
  * batch strides of out, a, b. numbers: is it double, are a and b transposed, accumulate */
 int
-gemm_numbers(const Run *r, const HostStep *s, int64_t *v)
+gemm_numbers(const HostRun *r, const HostStep *s, int64_t *v)
 {
     for (int i = 0; i < GEMM_NUMBERS; i++) {
         v[i] = r->slots[s->more[i]];
@@ -274,7 +274,7 @@ gemm_run(const HostStep *s, const int64_t *v, char *c, char *a, char *b)
 }
 
 static int
-gemm(Run *r, const HostStep *s)
+gemm(HostRun *r, const HostStep *s)
 {
     int64_t v[GEMM_NUMBERS];
     int some = gemm_numbers(r, s, v);
@@ -292,7 +292,7 @@ gemm(Run *r, const HostStep *s)
 
 /* items: registers of the inputs. more: those of the outputs */
 static int
-call_tape(Run *r, const HostStep *s)
+call_tape(HostRun *r, const HostStep *s)
 {
     PyObject *inputs[64], *outputs[64];
     for (int i = 0; i < s->count; i++) {
@@ -309,7 +309,7 @@ call_tape(Run *r, const HostStep *s)
 }
 
 int
-host_step(Run *r, const HostStep *s)
+host_step(HostRun *r, const HostStep *s)
 {
     switch (s->kind) {
     case STEP_ALLOCATE:

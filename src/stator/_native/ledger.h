@@ -20,12 +20,12 @@ typedef struct Origin {
 typedef struct {
     uintptr_t key;
     Origin *origin; /* owned by the list of origins */
-} Place;
+} LedgerSlot;
 
 typedef struct {
-    Place *places;
+    LedgerSlot *places;
     size_t mask, used;
-} PlaceMap;
+} LedgerMap;
 
 typedef struct Ledger {
     PyObject_HEAD
@@ -42,7 +42,7 @@ typedef struct Ledger {
     PyObject *note_tensor; /* told of every tensor that becomes known; or NULL */
     PyObject *plans;     /* {type: {name: plan}}, see shortcuts.c */
     PyObject *callable_modules; /* {type: whether calls come to `forward` unless there are hooks} */
-    PlaceMap known, constants;
+    LedgerMap known, constants;
     PtrSet changed; /* what the program changed of outside objects; kept alive by `alive` */
     int busy;       /* depth of functions that hold borrowed origins: it must not be closed now */
 } Ledger;
@@ -50,9 +50,9 @@ typedef struct Ledger {
 extern PyTypeObject LedgerType, OriginType;
 
 void origin_prune(Origin *o); /* the ways down, without which origins form no cycles */
-Origin *map_get(const PlaceMap *m, const void *p); /* borrowed, or NULL */
-int map_add(PlaceMap *m, const void *p, Origin *origin); /* the address must not be in the map */
-void map_clear(PlaceMap *m);
+Origin *map_get(const LedgerMap *m, const void *p); /* borrowed, or NULL */
+int map_add(LedgerMap *m, const void *p, Origin *origin); /* the address must not be in the map */
+void map_clear(LedgerMap *m);
 
 Origin *ledger_find(const Ledger *l, const void *value); /* borrowed, or NULL */
 Origin *ledger_read(Ledger *l, Origin *parent, int edge, PyObject *key, PyObject *value); /* borrowed, NULL: error */

@@ -210,8 +210,8 @@ PyInit__native(void)
         PyModule_AddType(module, &OriginType) < 0 || PyModule_AddType(module, &LedgerType) < 0 ||
         chain_setup(module) < 0 || builtins_setup(module) < 0 || shortcuts_setup() < 0 || fingerprint_setup() < 0 || codeinfo_setup(module) < 0 || tensor_setup(module) < 0 ||
         tracer_setup(module) < 0 || symbol_setup(module) < 0 || watched_setup(module) < 0 || state_setup(module) < 0 ||
-        guards_setup(module) < 0 || formula_setup(module) < 0 || shelf_setup(module) < 0 || relay_setup(module) < 0 || tape_setup(module) < 0 || host_setup(module) < 0 ||
-        leave_setup(module) < 0 || dispatch_setup(module) < 0 ||
+        guards_setup(module) < 0 || formula_setup(module) < 0 || entry_table_setup(module) < 0 || relay_setup(module) < 0 || tape_setup(module) < 0 || host_setup(module) < 0 ||
+        break_step_setup(module) < 0 || dispatch_setup(module) < 0 ||
         add_constants(module) < 0 || add_missing(module) < 0) {
         Py_DECREF(module);
         return NULL;

@@ -127,7 +127,7 @@ typedef struct Watcher {
     PyObject *on_symbol; /* what is done with symbolic numbers; or NULL */
     PtrSet known, fresh, entered; /* addresses only */
     PtrSet whole;                 /* likewise: functions that are leaves */
-    PtrSet loose;                 /* likewise: known numbers that nothing has depended on yet */
+    PtrSet unguarded;                 /* likewise: known numbers that nothing has depended on yet */
     PtrSet approved, intercepted; /* owning */
     PairSet seen, registered; /* registered: (module, name) whose lookup by `__getattr__` is noted */
     PyObject *ledger;         /* a Ledger, or NULL: then there are no shortcuts */
@@ -167,13 +167,13 @@ typedef struct {
     PyObject **values; /* owned */
     Py_ssize_t count;
     PyObject *lists[2]; /* of whoever called run(), to be emptied with it; or NULL */
-} Given;
+} RunArguments;
 
 typedef struct Thread {
     int state;
     Watcher *watcher; /* held by the run() that set it */
     Frame *pending;   /* original frame whose references the copy's frame takes over */
-    Given *given;     /* of the run, until its function's frame starts */
+    RunArguments *given;     /* of the run, until its function's frame starts */
     Level *level;     /* the innermost watched frame */
     Frame *firing;    /* whose probe fires: no instruction of it is at work. Or NULL */
     Level *waiting;   /* PENDING: the frame whose next probe ends it, or NULL */
@@ -286,7 +286,7 @@ int tracer_setup(PyObject *module);
 PyObject *hook_evaluate(PyThreadState *ts, Frame *f, int throwflag);
 PyObject *hook_function(PyFunctionObject *original, PyObject *copy, PyObject *globals, PyObject *builtins);
 int hook_enter(Watcher *w, PyFunctionObject *func);
-void hook_let_go(Given *given);
+void hook_let_go(RunArguments *given);
 
 /* ---- the chain of evaluators (chain.c) ---- */
 
@@ -321,9 +321,9 @@ int watched_setup(PyObject *module);
 int state_setup(PyObject *module);
 int guards_setup(PyObject *module);
 int formula_setup(PyObject *module);
-int shelf_setup(PyObject *module);
+int entry_table_setup(PyObject *module);
 int relay_setup(PyObject *module);
-int leave_setup(PyObject *module);
+int break_step_setup(PyObject *module);
 int dispatch_setup(PyObject *module);
 
 /* ---- graphs that run as they are (tape.c) ---- */

@@ -11,7 +11,7 @@ enum { TREATMENT_OPERATION, TREATMENT_FACT };
 enum { WAY_KIND, WAY_NAME, WAY_LABEL, WAY_WRITES, WAY_METHOD, WAY_SPELLED, WAY_RANDOM, WAY_DATA, WAY_USUAL, WAY_FAILS,
        WAY_SIZES, WAY_COUNT };
 enum { MOST_ARGUMENTS = 60 };
-enum { STEP_RUN = 5 }; /* of a `watch.tensors.Step`: what is called in place of the function, or None */
+enum { STEP_RUN = 5 }; /* of a `watch.tensors.FormulaStep`: what is called in place of the function, or None */
 
 enum { BEFORE, AFTER, RAISED, FAILED, REGISTER, RETURNED, TRACER, CALL_FUNCTION, CALL_METHOD, INPLACE, OUT, NAMES };
 static PyObject *names[NAMES], *no_index;
@@ -19,16 +19,16 @@ static PyObject *names[NAMES], *no_index;
 /* ---- one operation ---- */
 
 typedef struct {
-    PyObject *python; /* a `watch.tensors.Step`; then the rest is empty */
-    PyObject *way, *tensors, *op, *target, *args, *kwargs, *label; /* owned */
+    PyObject *python; /* a `watch.tensors.FormulaStep`; then the rest is empty */
+    PyObject *info, *tensors, *op, *target, *args, *kwargs, *label; /* owned */
     int fact, in_place, random;
-} Step;
+} FormulaStep;
 
 static void
-step_clear(Step *s)
+step_clear(FormulaStep *s)
 {
     Py_XDECREF(s->python);
-    Py_XDECREF(s->way);
+    Py_XDECREF(s->info);
     Py_XDECREF(s->tensors);
     Py_XDECREF(s->op);
     Py_XDECREF(s->target);
@@ -38,9 +38,9 @@ step_clear(Step *s)
 }
 
 static inline int
-says(PyObject *way, int what)
+says(PyObject *info, int what)
 {
-    return PyTuple_GET_ITEM(way, what) == Py_True;
+    return PyTuple_GET_ITEM(info, what) == Py_True;
 }
 
 static int
@@ -94,10 +94,10 @@ gives_out(PyObject *kwargs)
 
 /* Does it write to an operand, by its name and arguments? */
 static int
-writes(PyObject *way, PyObject *kwargs)
+writes(PyObject *info, PyObject *kwargs)
 {
-    if (says(way, WAY_WRITES) || kwargs == NULL) {
-        return says(way, WAY_WRITES);
+    if (says(info, WAY_WRITES) || kwargs == NULL) {
+        return says(info, WAY_WRITES);
     }
     PyObject *inplace = Py_XNewRef(PyDict_GetItemWithError(kwargs, names[INPLACE]));
     int yes = inplace != NULL ? PyObject_IsTrue(inplace) : PyErr_Occurred() ? -1 : 0;
@@ -107,16 +107,16 @@ writes(PyObject *way, PyObject *kwargs)
 
 /* How the operation is written as a node. */
 static int
-spell(Tracer *t, Step *s, PyObject *func, PyObject *args, PyObject *kwargs)
+spell(Tracer *t, FormulaStep *s, PyObject *func, PyObject *args, PyObject *kwargs)
 {
-    PyObject *way = s->way, *name = PyTuple_GET_ITEM(way, WAY_NAME);
-    if (says(way, WAY_SPELLED)) {
-        int method = says(way, WAY_METHOD) && PyTuple_GET_SIZE(args) > 0 &&
+    PyObject *info = s->info, *name = PyTuple_GET_ITEM(info, WAY_NAME);
+    if (says(info, WAY_SPELLED)) {
+        int method = says(info, WAY_METHOD) && PyTuple_GET_SIZE(args) > 0 &&
                      is_tensor(PyTuple_GET_ITEM(args, 0));
         s->op = Py_NewRef(names[method ? CALL_METHOD : CALL_FUNCTION]);
         s->target = Py_NewRef(method ? name : func);
         s->args = Py_NewRef(args);
-        s->label = Py_NewRef(PyTuple_GET_ITEM(way, WAY_LABEL));
+        s->label = Py_NewRef(PyTuple_GET_ITEM(info, WAY_LABEL));
         return 0;
     }
     PyObject *probe = Py_NewRef(t->watcher->last_probe);
@@ -138,13 +138,13 @@ spell(Tracer *t, Step *s, PyObject *func, PyObject *args, PyObject *kwargs)
 
 /* Look up the tensors that a question about facts is put to. */
 static int
-before_fact(Tracer *t, Step *s, PyObject *args)
+before_fact(Tracer *t, FormulaStep *s, PyObject *args)
 {
     s->fact = 1;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
         if (is_tensor(PyTuple_GET_ITEM(args, i))) {
-            PyObject *known = known_lookup(t, PyTuple_GET_ITEM(args, i));
-            int failed = known == NULL || (says(s->way, WAY_SIZES) && known_asked(t, known) < 0);
+            PyObject *known = tracked_lookup(t, PyTuple_GET_ITEM(args, i));
+            int failed = known == NULL || (says(s->info, WAY_SIZES) && tracked_asked(t, known) < 0);
             Py_XDECREF(known);
             if (failed) {
                 return -1;
@@ -156,24 +156,24 @@ before_fact(Tracer *t, Step *s, PyObject *args)
 
 /* 1: all is found out that is to be known of an operation; 0: ask Python. */
 static int
-before(Tracer *t, Step *s, PyObject *func, PyObject *args, PyObject *kwargs)
+before(Tracer *t, FormulaStep *s, PyObject *func, PyObject *args, PyObject *kwargs)
 {
-    PyObject *way = s->way = Py_XNewRef(PyDict_GetItemWithError(tracer_knows.ways, func));
-    if (way == NULL || !PyTuple_Check(way) || PyTuple_GET_SIZE(way) < WAY_COUNT) {
+    PyObject *info = s->info = Py_XNewRef(PyDict_GetItemWithError(tracer_knows.op_infos, func));
+    if (info == NULL || !PyTuple_Check(info) || PyTuple_GET_SIZE(info) < WAY_COUNT) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    int fact = PyLong_AsLong(PyTuple_GET_ITEM(way, WAY_KIND)) == TREATMENT_FACT;
-    if (!says(way, WAY_USUAL) || (fact && t->shapes != NULL)) {
+    int fact = PyLong_AsLong(PyTuple_GET_ITEM(info, WAY_KIND)) == TREATMENT_FACT;
+    if (!says(info, WAY_USUAL) || (fact && t->shapes != NULL)) {
         return 0;
     }
-    unsigned long long places = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(way, WAY_DATA));
+    unsigned long long places = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(info, WAY_DATA));
     if (may_need_data(places, args, kwargs)) {
         return PyErr_Occurred() ? -1 : 0;
     }
     if (fact) {
         return before_fact(t, s, args);
     }
-    if (says(way, WAY_FAILS) && (t->acted || (t->mutates && !t->risky))) {
+    if (says(info, WAY_FAILS) && (t->acted || (t->mutates && !t->risky))) {
         return 0;
     }
     int out = gives_out(kwargs);
@@ -188,8 +188,8 @@ before(Tracer *t, Step *s, PyObject *func, PyObject *args, PyObject *kwargs)
     s->kwargs = s->args == NULL   ? NULL
                 : kwargs == NULL ? Py_NewRef(tracer_knows.nothing)
                                  : tracer_keywords(t, kwargs, s->tensors);
-    s->in_place = s->kwargs == NULL ? -1 : writes(way, kwargs);
-    s->random = says(way, WAY_RANDOM);
+    s->in_place = s->kwargs == NULL ? -1 : writes(info, kwargs);
+    s->random = says(info, WAY_RANDOM);
     return s->in_place < 0 ? -1 : 1;
 }
 
@@ -199,8 +199,8 @@ enter_result(Tracer *t, PyObject *result, PyObject *node, PyObject *tensors)
 {
     int usual = is_tensor(result) ? PySequence_Contains(tracer_knows.tensors, (PyObject *)Py_TYPE(result)) : 0;
     if (usual > 0) {
-        int has = known_has(t, result);
-        return has < 0 ? -1 : has ? 0 : known_enter(t, result, node, no_index, tensors);
+        int has = tracked_has(t, result);
+        return has < 0 ? -1 : has ? 0 : tracked_enter(t, result, node, no_index, tensors);
     }
     PyObject *done =
         usual < 0 ? NULL : PyObject_CallMethodObjArgs((PyObject *)t, names[REGISTER], result, node, tensors, NULL);
@@ -224,7 +224,7 @@ tell_sizes(Tracer *t, PyObject *node, PyObject *result)
 
 /* It has run: the node, and what is known of the tensors now. Python may put another object in the result's place. */
 static int
-after(Tracer *t, Step *s, PyObject **place)
+after(Tracer *t, FormulaStep *s, PyObject **place)
 {
     PyObject *result = *place;
     if (s->python != NULL) {
@@ -238,7 +238,7 @@ after(Tracer *t, Step *s, PyObject **place)
     if (s->fact || result == Py_NotImplemented) {
         return 0;
     }
-    int wrote = known_refresh(t, s->tensors, s->in_place);
+    int wrote = tracked_refresh(t, s->tensors, s->in_place);
     if (wrote < 0) {
         return -1;
     }
@@ -247,7 +247,7 @@ after(Tracer *t, Step *s, PyObject **place)
         t->last_effect = (long long)t->watcher->events;
     }
     /* Operations like `to` and `contiguous` may give back the very tensor they got: no node is needed then. */
-    int returned = wrote ? 0 : known_has(t, result);
+    int returned = wrote ? 0 : tracked_has(t, result);
     if (returned > 0 && t->shapes != NULL) {
         PyObject *done = PyObject_CallMethodObjArgs((PyObject *)t, names[RETURNED], s->op, s->target, s->args, s->kwargs, NULL);
         Py_XDECREF(done);
@@ -314,7 +314,7 @@ tell_raise(Tracer *t, PyObject *func)
 }
 
 static PyObject *
-run_step(Tracer *t, Step *s, PyObject *func, PyObject *args, PyObject *kwargs)
+run_step(Tracer *t, FormulaStep *s, PyObject *func, PyObject *args, PyObject *kwargs)
 {
     Watcher *w = (Watcher *)Py_NewRef((PyObject *)t->watcher);
     PyObject *instead = s->python != NULL && PyTuple_Check(s->python) && PyTuple_GET_SIZE(s->python) > STEP_RUN
@@ -335,13 +335,13 @@ run_step(Tracer *t, Step *s, PyObject *func, PyObject *args, PyObject *kwargs)
 static PyObject *
 operation(Tracer *t, PyObject *func, PyObject *args, PyObject *kwargs)
 {
-    Step step = {0};
+    FormulaStep step = {0};
     int ready = t->active;
     if (ready) {
         ready = before(t, &step, func, args, kwargs);
         if (ready == 0) {
             step_clear(&step);
-            step = (Step){0};
+            step = (FormulaStep){0};
             step.python = PyObject_CallMethodObjArgs((PyObject *)t, names[BEFORE], func, args,
                                                      kwargs == NULL ? tracer_knows.nothing : kwargs, NULL);
             ready = step.python == NULL ? -1 : 1;

@@ -103,7 +103,7 @@ PyTypeObject OriginType = {
 /* ---- origins by address ---- */
 
 Origin *
-map_get(const PlaceMap *m, const void *p)
+map_get(const LedgerMap *m, const void *p)
 {
     if (m->used == 0) {
         return NULL;
@@ -119,7 +119,7 @@ map_get(const PlaceMap *m, const void *p)
 }
 
 static void
-map_put(Place *places, size_t mask, Place place)
+map_put(LedgerSlot *places, size_t mask, LedgerSlot place)
 {
     size_t i = ptr_hash(place.key) & mask;
     while (places[i].key != 0) {
@@ -130,11 +130,11 @@ map_put(Place *places, size_t mask, Place place)
 
 /* The address must not be in the map. */
 int
-map_add(PlaceMap *m, const void *p, Origin *origin)
+map_add(LedgerMap *m, const void *p, Origin *origin)
 {
     if (m->places == NULL || (m->used + 1) * 2 > m->mask + 1) {
         size_t size = m->places == NULL ? 1024 : (m->mask + 1) * 2;
-        Place *places = PyMem_Calloc(size, sizeof(Place));
+        LedgerSlot *places = PyMem_Calloc(size, sizeof(LedgerSlot));
         if (places == NULL) {
             PyErr_NoMemory();
             return -1;
@@ -148,14 +148,14 @@ map_add(PlaceMap *m, const void *p, Origin *origin)
         m->places = places;
         m->mask = size - 1;
     }
-    map_put(m->places, m->mask, (Place){(uintptr_t)p, origin});
+    map_put(m->places, m->mask, (LedgerSlot){(uintptr_t)p, origin});
     m->used++;
     return 0;
 }
 
 void
-map_clear(PlaceMap *m)
+map_clear(LedgerMap *m)
 {
     PyMem_Free(m->places);
-    *m = (PlaceMap){0};
+    *m = (LedgerMap){0};
 }

@@ -308,10 +308,10 @@ enum { CONTAINERS_SEARCHED = 6 };
 
 /* Loose numbers: known objects whose value nothing has depended on so far. An instruction that is about to use one as
  * more than something to be moved about settles it. What a watched function is given, and what is stored in a variable
- * by itself, is moved only. In a container it is settled: C code would find it there. Symbolic numbers are
+ * by itself, is moved only. In a container it is specialized: C code would find it there. Symbolic numbers are
  * treated likewise, in containers too. */
 static void
-settle_operands(Watcher *w, Probe *p, PyObject **operands)
+specialize_operands(Watcher *w, Probe *p, PyObject **operands)
 {
     if (p->kind == KIND_STORE_DEREF || p->kind == KIND_STORE_GLOBAL ||
         (p->kind == KIND_ESCAPE && probe_returns_to_python(w, p))) {
@@ -320,7 +320,7 @@ settle_operands(Watcher *w, Probe *p, PyObject **operands)
     int first = calls_watched_function(w, p, operands) ? first_packed(p, operands) : 0;
     for (int i = first; i < p->span && thread_here.state == STATE_WATCHING; i++) {
         PyObject *value = operands[i];
-        int matters = value != NULL && (ptrset_remove(&w->loose, value) ||
+        int matters = value != NULL && (ptrset_remove(&w->unguarded, value) ||
                                         (w->on_symbol != NULL && holds_symbol(value, CONTAINERS_SEARCHED)));
         if (matters && w->handlers[KIND_PACK] != NULL) {
             PyObject *args[2] = {(PyObject *)p, Py_NewRef(value)};
@@ -330,8 +330,8 @@ settle_operands(Watcher *w, Probe *p, PyObject **operands)
     }
 }
 
-/* Instructions that write are settled before their handler notes the change: it may turn out that the recording ends
- * before them. (Others may be given another callable by their handler, which decides what is settled.) */
+/* Instructions that write are specialized before their handler notes the change: it may turn out that the recording ends
+ * before them. (Others may be given another callable by their handler, which decides what is specialized.) */
 static inline int
 is_settled_first(Probe *p)
 {
@@ -349,9 +349,9 @@ is_settled_first(Probe *p)
 }
 
 static inline int
-may_be_settled(Thread *t)
+may_be_specialized(Thread *t)
 {
-    return t->state == STATE_WATCHING && (t->watcher->loose.used > 0 || t->watcher->on_symbol != NULL);
+    return t->state == STATE_WATCHING && (t->watcher->unguarded.used > 0 || t->watcher->on_symbol != NULL);
 }
 
 static void
@@ -400,8 +400,8 @@ fire(Thread *t, Probe *p)
     }
     PyObject **operands = ops.slots;
     int first = is_settled_first(p);
-    if (first && may_be_settled(t)) {
-        settle_operands(w, p, operands);
+    if (first && may_be_specialized(t)) {
+        specialize_operands(w, p, operands);
         if (t->state != STATE_WATCHING) {
             return;
         }
@@ -411,8 +411,8 @@ fire(Thread *t, Probe *p)
     if (handler != NULL && (w->unfiltered || (filters[p->kind](w, p, &ops) && !noted_in_c(w, p, &ops)))) {
         tell(w, handler, p, &ops);
     }
-    if (!first && may_be_settled(t)) {
-        settle_operands(t->watcher, p, operands);
+    if (!first && may_be_specialized(t)) {
+        specialize_operands(t->watcher, p, operands);
     }
 }
 

@@ -13,7 +13,7 @@ group_note(Guards *g, Node *n, PyObject *value, int made)
 {
     int index = (int)(n - g->nodes);
     for (int i = 0; i < g->group_count; i++) {
-        Group *group = &g->groups[i];
+        NodeGroup *group = &g->groups[i];
         int at = 0, clash = 0;
         while (at < group->size && group->nodes[at] != index) {
             at++;
@@ -37,7 +37,7 @@ by_address(const void *a, const void *b)
 }
 
 static int
-group_holds(Guards *g, Group *group)
+group_holds(Guards *g, NodeGroup *group)
 {
     if (group->holds) {
         return 1;
@@ -64,7 +64,7 @@ relations_hold(Guards *g)
 {
     if (!g->related_hold) {
         for (int i = 0; i < g->relation_count; i++) {
-            const Relation *r = &g->relations[i];
+            const GuardRelation *r = &g->relations[i];
             if ((g->nodes[r->a].value == g->nodes[r->b].value) != r->same) {
                 g->failed_origin = r->origin;
                 g->failed_check = r->index;

@@ -13,7 +13,7 @@ typedef struct {
     int from;
     Py_ssize_t index;   /* of an output or a value */
     PyObject *constant; /* owned, or NULL */
-} Part;
+} RelayPart;
 
 typedef struct {
     PyObject_HEAD
@@ -21,7 +21,7 @@ typedef struct {
     Py_ssize_t inputs;  /* the graph's: that many values, the first ones */
     Py_ssize_t needed;  /* how many values there must be */
     Py_ssize_t count;   /* of parts */
-    Part *parts;
+    RelayPart *parts;
     int is_tuple;       /* the result is a tuple of the parts; else it is the only one */
     int cleared;        /* by the garbage collector */
 } Relay;
@@ -64,7 +64,7 @@ output(PyObject *out, Py_ssize_t index)
 }
 
 static PyObject *
-part(const Part *p, PyObject *const *values, PyObject *out)
+part(const RelayPart *p, PyObject *const *values, PyObject *out)
 {
     if (p->from == OUTPUT) {
         return output(out, p->index);
@@ -105,7 +105,7 @@ run_tape(const Relay *r, PyObject *const *values, PyObject **made)
     if (tape_outputs(graph, values, r->inputs, outputs) == count) {
         *made = PyTuple_New(r->count);
         for (Py_ssize_t i = 0; *made != NULL && i < r->count; i++) {
-            const Part *p = &r->parts[i];
+            const RelayPart *p = &r->parts[i];
             if (p->from == OUTPUT && p->index >= count) {
                 PyErr_SetString(PyExc_IndexError, "the graph has no such output");
                 Py_CLEAR(*made);
@@ -157,7 +157,7 @@ relay_call(PyObject *self, PyObject *args, PyObject *kwargs)
 /* ---- as an object ---- */
 
 static int
-part_from(Relay *r, Part *p, PyObject *row)
+part_from(Relay *r, RelayPart *p, PyObject *row)
 {
     PyObject *what;
     if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iO", &p->from, &what)) {
@@ -194,7 +194,7 @@ relay_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     r->graph = graph == Py_None ? NULL : Py_NewRef(graph);
     r->inputs = r->needed = inputs;
     r->is_tuple = is_tuple;
-    r->parts = PyMem_Calloc((size_t)count + 1, sizeof(Part));
+    r->parts = PyMem_Calloc((size_t)count + 1, sizeof(RelayPart));
     int bad = r->parts == NULL || inputs < 0 || (!is_tuple && count != 1);
     for (Py_ssize_t i = 0; !bad && i < count; i++) {
         r->count = i + 1;

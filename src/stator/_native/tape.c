@@ -11,33 +11,33 @@ enum { FEW = 24, SIGNALS_EVERY = 16 }; /* so many registers, and so many argumen
 enum { IN_REGISTER, AS_CONSTANT, AS_TUPLE, AS_LIST, AS_SLICE, AS_DICT };
 enum { STEP_CALL, STEP_METHOD, STEP_BINARY };
 
-typedef struct Part {
+typedef struct TapePart {
     int kind;
     int index;          /* IN_REGISTER */
     int count;          /* of `items` */
     PyObject *object;   /* AS_CONSTANT; the keys of a DICT, a tuple. Owned, or NULL */
-    struct Part *items; /* owned, or NULL */
-} Part;
+    struct TapePart *items; /* owned, or NULL */
+} TapePart;
 
 typedef struct {
     int kind;
     PyObject *target;   /* a callable, or the name of a method. Owned */
     binaryfunc binary;
     PyObject *keywords; /* a tuple, or NULL */
-    Part *args;         /* positional ones, then those of the keywords */
+    TapePart *args;         /* positional ones, then those of the keywords */
     int count;
     int made;           /* must any of them be made? */
     int out;            /* register of the result; -1: nobody wants it */
     int *last;          /* registers that are not used behind this step */
     int last_count;
-} Step;
+} TapeStep;
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    Step *steps;
+    TapeStep *steps;
     int step_count, inputs, registers, most; /* `most`: arguments of a step */
-    Part result;
+    TapePart result;
     int ready; /* 0: being made, or taken apart by the garbage collector */
 } Tape;
 
@@ -54,11 +54,11 @@ refuse(const char *what)
     return -1;
 }
 
-static int parts_from(Tape *t, PyObject *list, Part **parts, int *count);
+static int parts_from(Tape *t, PyObject *list, TapePart **parts, int *count);
 
 /* (kind, what): `what` is a number, an object, a list of parts, or for a dict (keys, list of parts). */
 static int
-part_from(Tape *t, PyObject *pair, Part *p)
+part_from(Tape *t, PyObject *pair, TapePart *p)
 {
     PyObject *what;
     if (!PyTuple_Check(pair) || !PyArg_ParseTuple(pair, "iO", &p->kind, &what)) {
@@ -92,13 +92,13 @@ part_from(Tape *t, PyObject *pair, Part *p)
 }
 
 static int
-parts_from(Tape *t, PyObject *list, Part **parts, int *count)
+parts_from(Tape *t, PyObject *list, TapePart **parts, int *count)
 {
     if (!PyList_Check(list)) {
         return refuse("parts are a list");
     }
     Py_ssize_t size = PyList_GET_SIZE(list);
-    *parts = PyMem_Calloc((size_t)size + 1, sizeof(Part));
+    *parts = PyMem_Calloc((size_t)size + 1, sizeof(TapePart));
     if (*parts == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -126,7 +126,7 @@ static const struct {
                 {"floordiv", PyNumber_FloorDivide}, {"mod", PyNumber_Remainder}, {"getitem", PyObject_GetItem}};
 
 static int
-binary_from(Step *s)
+binary_from(TapeStep *s)
 {
     for (size_t i = 0; i < sizeof BINARIES / sizeof *BINARIES; i++) {
         if (PyUnicode_Check(s->target) && PyUnicode_CompareWithASCIIString(s->target, BINARIES[i].name) == 0) {
@@ -138,7 +138,7 @@ binary_from(Step *s)
 }
 
 static int
-last_from(Tape *t, Step *s, PyObject *last)
+last_from(Tape *t, TapeStep *s, PyObject *last)
 {
     s->last = PyMem_Calloc((size_t)PyTuple_GET_SIZE(last) + 1, sizeof(int));
     if (s->last == NULL) {
@@ -157,7 +157,7 @@ last_from(Tape *t, Step *s, PyObject *last)
 
 /* (kind, target, parts, names of keywords, register of the result, registers that are done with) */
 static int
-step_from(Tape *t, Step *s, PyObject *row)
+step_from(Tape *t, TapeStep *s, PyObject *row)
 {
     PyObject *target, *args, *keywords, *last;
     if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iOOO!iO!", &s->kind, &target, &args, &PyTuple_Type, &keywords,
@@ -197,10 +197,10 @@ tape_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     t->call = tape_call;
     t->inputs = inputs;
     t->registers = registers;
-    t->steps = PyMem_Calloc((size_t)PyList_GET_SIZE(steps) + 1, sizeof(Step));
+    t->steps = PyMem_Calloc((size_t)PyList_GET_SIZE(steps) + 1, sizeof(TapeStep));
     int failed = inputs < 0 || registers < inputs || t->steps == NULL;
     for (; !failed && t->step_count < PyList_GET_SIZE(steps);) {
-        Step *s = &t->steps[t->step_count++];
+        TapeStep *s = &t->steps[t->step_count++];
         failed = step_from(t, s, PyList_GET_ITEM(steps, t->step_count - 1)) < 0;
     }
     if (failed || part_from(t, result, &t->result) < 0) {
@@ -216,7 +216,7 @@ tape_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 /* ---- running ---- */
 
 static PyObject *
-made_of(const Part *p, PyObject *const *registers)
+made_of(const TapePart *p, PyObject *const *registers)
 {
     PyObject *made = NULL, *items[3] = {NULL};
     switch (p->kind) {
@@ -281,7 +281,7 @@ failed:
 }
 
 static PyObject *
-step_call(const Step *s, PyObject **args)
+step_call(const TapeStep *s, PyObject **args)
 {
     if (s->kind == STEP_BINARY) {
         return s->binary(args[0], args[1]);
@@ -294,11 +294,11 @@ step_call(const Step *s, PyObject **args)
 
 /* One operation. `args` has room for the most arguments that a step takes. */
 static int
-step_run(const Step *s, PyObject **registers, PyObject **args)
+step_run(const TapeStep *s, PyObject **registers, PyObject **args)
 {
     int filled = 0;
     for (; filled < s->count; filled++) {
-        const Part *p = &s->args[filled];
+        const TapePart *p = &s->args[filled];
         args[filled] = p->kind == AS_CONSTANT   ? p->object
                        : p->kind == IN_REGISTER ? registers[p->index]
                                              : made_of(p, registers);
@@ -335,7 +335,7 @@ step_run(const Step *s, PyObject **registers, PyObject **args)
 
 /* What the graph gives: so many objects. */
 static int
-gather(const Part *parts, int count, PyObject *const *registers, PyObject **outputs)
+gather(const TapePart *parts, int count, PyObject *const *registers, PyObject **outputs)
 {
     for (int i = 0; i < count; i++) {
         outputs[i] = made_of(&parts[i], registers);
@@ -351,7 +351,7 @@ gather(const Part *parts, int count, PyObject *const *registers, PyObject **outp
 
 /* `registers` holds the inputs, not owned, and room for all results; `args` that for the arguments of a step. */
 static int
-run_all(Tape *t, const Part *parts, int count, PyObject **registers, PyObject **args, PyObject **outputs)
+run_all(Tape *t, const TapePart *parts, int count, PyObject **registers, PyObject **args, PyObject **outputs)
 {
     int failed = 0;
     for (int i = 0; !failed && i < t->step_count; i++) {
@@ -367,7 +367,7 @@ run_all(Tape *t, const Part *parts, int count, PyObject **registers, PyObject **
 
 /* Runs the tape for these parts of its result, new references. How many, or -1 with an exception. */
 static int
-run(Tape *t, PyObject *const *inputs, Py_ssize_t given, const Part *parts, int count, PyObject **outputs)
+run(Tape *t, PyObject *const *inputs, Py_ssize_t given, const TapePart *parts, int count, PyObject **outputs)
 {
     if (!t->ready || given != t->inputs) {
         PyErr_Format(PyExc_TypeError, "this graph takes %d inputs", t->inputs);
@@ -420,7 +420,7 @@ tape_outputs(PyObject *graph, PyObject *const *inputs, Py_ssize_t given, PyObjec
 /* ---- as an object ---- */
 
 static int
-parts_visit(const Part *parts, int count, visitproc visit, void *arg)
+parts_visit(const TapePart *parts, int count, visitproc visit, void *arg)
 {
     for (int i = 0; i < count; i++) {
         Py_VISIT(parts[i].object);
@@ -433,7 +433,7 @@ parts_visit(const Part *parts, int count, visitproc visit, void *arg)
 }
 
 static void
-parts_clear(Part *parts, int count)
+parts_clear(TapePart *parts, int count)
 {
     for (int i = 0; i < count; i++) {
         Py_CLEAR(parts[i].object);
@@ -465,7 +465,7 @@ tape_clear(Tape *t)
     int count = t->step_count;
     t->ready = t->step_count = 0;
     for (int i = 0; i < count; i++) {
-        Step *s = &t->steps[i];
+        TapeStep *s = &t->steps[i];
         Py_CLEAR(s->target);
         Py_CLEAR(s->keywords);
         if (s->args != NULL) {

@@ -31,7 +31,7 @@ ask(PyGetSetDef *getter, PyObject *tensor)
 
 /* The stable interface. */
 int
-tensor_holds_by_call(const TensorFacts *f, PyObject *value)
+tensor_holds_by_call(const TensorFields *f, PyObject *value)
 {
     void *tensor = (char *)value + tensor_places.impl;
     int64_t rank;
@@ -62,7 +62,7 @@ tensor_grad(PyObject *value)
     return grad;
 }
 
-TensorFacts *
+TensorFields *
 tensor_facts_new(PyObject *tuple)
 {
     PyObject *type, *sizes, *strides;
@@ -81,7 +81,7 @@ tensor_facts_new(PyObject *tuple)
         PyErr_SetString(PyExc_ValueError, "as many strides as sizes");
         return NULL;
     }
-    TensorFacts *f = PyMem_Calloc(1, sizeof(TensorFacts) + 2 * (size_t)rank * sizeof(int64_t));
+    TensorFields *f = PyMem_Calloc(1, sizeof(TensorFields) + 2 * (size_t)rank * sizeof(int64_t));
     if (f == NULL) {
         PyErr_NoMemory();
         return NULL;
@@ -107,7 +107,7 @@ tensor_facts_new(PyObject *tuple)
 }
 
 void
-tensor_facts_free(TensorFacts *facts)
+tensor_facts_free(TensorFields *facts)
 {
     Py_XDECREF(facts->type);
     PyMem_Free(facts);
@@ -226,7 +226,7 @@ tensor_matches(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
         PyErr_SetString(PyExc_TypeError, "tensor_matches(value, facts)");
         return NULL;
     }
-    TensorFacts *facts = tensor_facts_new(args[1]);
+    TensorFields *facts = tensor_facts_new(args[1]);
     if (facts == NULL) {
         return NULL;
     }

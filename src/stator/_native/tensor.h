@@ -5,7 +5,7 @@
 #include "compat.h"
 #include <stdint.h>
 
-/* All that a graph assumes of an input tensor; the counterpart of `recording.TensorFacts`. */
+/* All that a graph assumes of an input tensor; the counterpart of `recording.TensorFields`. */
 typedef struct {
     PyObject *source;   /* the tuple that it was made from; not owned */
     PyTypeObject *type; /* owned */
@@ -15,7 +15,7 @@ typedef struct {
     int32_t device_index; /* -1: there is only one such device, it need not be asked */
     char requires_grad, is_leaf;
     int64_t *sizes;   /* rank sizes, then rank strides */
-} TensorFacts;
+} TensorFields;
 
 /* Where tensors keep them, as `replay.layout` tells; see tensor.c. */
 typedef int32_t (*TensorGetter)(void *tensor, void *result);
@@ -59,7 +59,7 @@ tensor_is_leaf_by_layout(const char *meta)
 }
 
 static inline int
-tensor_holds_by_layout(const TensorFacts *f, char *impl)
+tensor_holds_by_layout(const TensorFields *f, char *impl)
 {
     const TensorPlaces *at = &tensor_places;
     char *shape = impl + at->shape;
@@ -83,11 +83,11 @@ tensor_holds_by_layout(const TensorFacts *f, char *impl)
     return requires_grad == f->requires_grad && is_leaf == f->is_leaf;
 }
 
-int tensor_holds_by_call(const TensorFacts *facts, PyObject *value);
+int tensor_holds_by_call(const TensorFields *facts, PyObject *value);
 
 /* 1: they hold, 0: they do not. Runs no Python code, raises nothing. */
 static inline int
-tensor_holds(const TensorFacts *f, PyObject *value)
+tensor_holds(const TensorFields *f, PyObject *value)
 {
     const TensorPlaces *at = &tensor_places;
     PyTypeObject *type = Py_TYPE(value);
@@ -144,8 +144,8 @@ storages_overlap(const void *a, const void *b)
  * for it. Runs no Python code while no torch function mode is active. */
 PyObject *tensor_grad(PyObject *value);
 /* From the tuple that `replay.layout.native_facts` makes. NULL with an exception. */
-TensorFacts *tensor_facts_new(PyObject *tuple);
-void tensor_facts_free(TensorFacts *facts);
+TensorFields *tensor_facts_new(PyObject *tuple);
+void tensor_facts_free(TensorFields *facts);
 int tensor_setup(PyObject *module);
 
 #endif

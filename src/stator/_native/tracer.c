@@ -11,7 +11,7 @@ static PyObject *names[NAMES];
 void
 tracer_drop(const char *reason, const char *detail)
 {
-    PyObject *exc = PyObject_CallFunction(tracer_knows.drop, "ss", reason, detail);
+    PyObject *exc = PyObject_CallFunction(tracer_knows.break_graph, "ss", reason, detail);
     if (exc != NULL) {
         error_put(exc);
     }
@@ -164,10 +164,10 @@ static PyObject *argument(Tracer *t, PyObject *value, PyObject *tensors);
 static PyObject *
 tensor_argument(Tracer *t, PyObject *tensor, PyObject *tensors)
 {
-    PyObject *known = known_lookup(t, tensor);
+    PyObject *known = tracked_lookup(t, tensor);
     PyObject *pair = known == NULL ? NULL : PyTuple_Pack(2, tensor, known), *node = NULL;
     if (pair != NULL && PyList_Append(tensors, pair) == 0) {
-        Known *k = (Known *)known;
+        TrackedTensor *k = (TrackedTensor *)known;
         node = k->index == NULL || PyObject_Length(k->index) != 0
                    ? PyObject_CallMethodOneArg((PyObject *)t, names[INPUT_NODE], known)
                    : Py_NewRef(k->node);
@@ -261,7 +261,7 @@ tracer_init(PyObject *self, PyObject *args, PyObject *kwds)
         return -1;
     }
     Tracer *t = (Tracer *)self;
-    if (t->known != NULL || tracer_knows.drop == NULL) {
+    if (t->known != NULL || tracer_knows.break_graph == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "a tracer is made once, and after tracer_learn");
         return -1;
     }
@@ -353,7 +353,7 @@ is_whole(PyObject *self)
 static PyObject *
 lookup_method(PyObject *self, PyObject *tensor)
 {
-    return is_whole(self) ? known_lookup((Tracer *)self, tensor) : NULL;
+    return is_whole(self) ? tracked_lookup((Tracer *)self, tensor) : NULL;
 }
 
 static PyObject *
@@ -374,7 +374,7 @@ refresh_method(PyObject *self, PyObject *args)
     if (!is_whole(self) || !PyArg_ParseTuple(args, "O!p:refresh", &PyList_Type, &tensors, &in_place)) {
         return NULL;
     }
-    int wrote = known_refresh((Tracer *)self, tensors, in_place);
+    int wrote = tracked_refresh((Tracer *)self, tensors, in_place);
     return wrote < 0 ? NULL : PyBool_FromLong(wrote);
 }
 
@@ -384,7 +384,7 @@ enter_method(PyObject *self, PyObject *args)
     PyObject *tensor, *node, *index, *tensors;
     if (!is_whole(self) ||
         !PyArg_ParseTuple(args, "OOO!O!:enter", &tensor, &node, &PyTuple_Type, &index, &PyList_Type, &tensors) ||
-        known_enter((Tracer *)self, tensor, node, index, tensors) < 0) {
+        tracked_enter((Tracer *)self, tensor, node, index, tensors) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -403,14 +403,14 @@ node_method(PyObject *self, PyObject *args)
 static PyObject *
 asked_method(PyObject *self, PyObject *known)
 {
-    return !is_whole(self) || known_asked((Tracer *)self, known) < 0 ? NULL : Py_NewRef(Py_None);
+    return !is_whole(self) || tracked_asked((Tracer *)self, known) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyMethodDef tracer_methods[] = {
     {"ask", asked_method, METH_O, "The program asks for the sizes of a known tensor."},
     {"lookup", lookup_method, METH_O, "The record of a tensor, compared with it; outside tensors become inputs."},
     {"argument", argument_method, METH_VARARGS, "A value as it stands in the graph; its tensors join the operands."},
-    {"refresh", refresh_method, METH_VARARGS, "After an operation: did it write? The families written to move on."},
+    {"refresh", refresh_method, METH_VARARGS, "After an operation: did it write? The alias sets written to move on."},
     {"enter", enter_method, METH_VARARGS, "A result that is not known: tensor, node, index in its result, operands."},
     {"node", node_method, METH_VARARGS, "A new node, named after the variable that its result goes to."},
     {NULL},
@@ -455,13 +455,13 @@ static PyObject *
 tracer_learn(PyObject *Py_UNUSED(module), PyObject *args)
 {
     TracerSetup n;
-    if (!PyArg_ParseTuple(args, "OO!OOOOO!OO!O!UnO!O:tracer_learn", &n.drop, &PyDict_Type, &n.ways, &n.spell, &n.node,
+    if (!PyArg_ParseTuple(args, "OO!OOOOO!OO!O!UnO!O:tracer_learn", &n.break_graph, &PyDict_Type, &n.op_infos, &n.spell, &n.node,
                           &n.nothing, &n.strided, &PyTuple_Type, &n.tensors, &n.simple, &PyTuple_Type, &n.readers,
                           &PyDict_Type, &n.namespace, &n.level, &n.level_index, &PyTuple_Type, &n.folders,
                           &n.partial)) {
         return NULL;
     }
-    PyObject *kept[] = {n.drop,    n.ways,    n.spell,     n.node,  n.nothing, n.strided, n.tensors,
+    PyObject *kept[] = {n.break_graph,    n.op_infos,    n.spell,     n.node,  n.nothing, n.strided, n.tensors,
                         n.simple,  n.readers, n.namespace, n.level, n.folders, n.partial};
     for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
         Py_INCREF(kept[i]); /* what was learned before may be in use: it is kept, too */
@@ -487,7 +487,7 @@ tracer_setup(PyObject *module)
     if (operation_setup(module) < 0 || PyModule_AddFunctions(module, functions) < 0) {
         return -1;
     }
-    return PyModule_AddType(module, &FamilyType) < 0 || PyModule_AddType(module, &KnownType) < 0 ||
+    return PyModule_AddType(module, &AliasSetType) < 0 || PyModule_AddType(module, &TrackedTensorType) < 0 ||
                    PyModule_AddType(module, &TracerType) < 0
                ? -1
                : 0;

@@ -10,24 +10,24 @@ typedef struct {
     PyObject *version; /* an int, or None */
     Py_ssize_t epoch;  /* number of recorded writes */
     char outside;      /* does its memory belong to an input? */
-} Family;
+} AliasSet;
 
 /* A tensor of this segment: its node, and its fingerprint after the last operation that touched it. */
 typedef struct {
     PyObject_HEAD
     PyObject *node;  /* of the operation */
     PyObject *index; /* which of its results, () if it has one */
-    Family *family;
+    AliasSet *alias_set;
     PyObject *print;
     PyObject *reference; /* a weak one, or None */
     Py_ssize_t epoch;
-} Known;
+} TrackedTensor;
 
 typedef struct {
     PyObject_HEAD
     Watcher *watcher;
     Ledger *ledger;
-    PyObject *known;  /* {address: Known} */
+    PyObject *known;  /* {address: TrackedTensor} */
     PyObject *forget; /* known.pop */
     PyObject *make_graph, *graph, *nodes; /* who gives a torch.fx.Graph, that graph once there is a node, its operations */
     PyObject *scalars; /* {address: (number, node)}, of numbers that are nodes */
@@ -44,9 +44,9 @@ typedef struct {
 
 /* What `tracer_learn` was told, in this order; all owned, for good. */
 typedef struct {
-    PyObject *drop;      /* the exception that ends a recording */
-    PyObject *ways;      /* {function: spelling.Way} */
-    PyObject *spell;     /* spelling.spell */
+    PyObject *break_graph;      /* the exception that ends a recording */
+    PyObject *op_infos;      /* {function: op_targets.OpInfo} */
+    PyObject *spell;     /* op_targets.spell */
     PyObject *node;      /* torch.fx.Node */
     PyObject *nothing;   /* no keyword arguments */
     PyObject *strided;   /* torch.strided */
@@ -60,13 +60,13 @@ typedef struct {
 } TracerSetup;
 
 extern TracerSetup tracer_knows;
-extern PyTypeObject FamilyType, KnownType, TracerType;
+extern PyTypeObject AliasSetType, TrackedTensorType, TracerType;
 
-PyObject *known_lookup(Tracer *t, PyObject *tensor); /* a Known; NULL: error. New references, as all of these */
-int known_refresh(Tracer *t, PyObject *tensors, int in_place); /* did the operation write? -1: error */
-int known_enter(Tracer *t, PyObject *result, PyObject *node, PyObject *index, PyObject *tensors);
-int known_asked(Tracer *t, PyObject *known); /* the program asks for its sizes */
-int known_has(Tracer *t, PyObject *value); /* is it a tensor in the table? */
+PyObject *tracked_lookup(Tracer *t, PyObject *tensor); /* a TrackedTensor; NULL: error. New references, as all of these */
+int tracked_refresh(Tracer *t, PyObject *tensors, int in_place); /* did the operation write? -1: error */
+int tracked_enter(Tracer *t, PyObject *result, PyObject *node, PyObject *index, PyObject *tensors);
+int tracked_asked(Tracer *t, PyObject *known); /* the program asks for its sizes */
+int tracked_has(Tracer *t, PyObject *value); /* is it a tensor in the table? */
 int tracer_check_state(Tracer *t); /* -1: it is not as expected */
 PyObject *tracer_node(Tracer *t, PyObject *op, PyObject *target, PyObject *args, PyObject *kwargs, PyObject *label);
 PyObject *tracer_arguments(Tracer *t, PyObject *values, PyObject *tensors); /* of a tuple */

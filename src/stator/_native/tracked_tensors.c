@@ -2,52 +2,52 @@
 #include "tracer.h"
 #include <structmember.h>
 
-/* ---- families ---- */
+/* ---- alias sets ---- */
 
 static int
-family_init(PyObject *self, PyObject *args, PyObject *kwds)
+alias_set_init(PyObject *self, PyObject *args, PyObject *kwds)
 {
     static char *names[] = {"version", "outside", NULL};
     PyObject *version;
     int outside;
-    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O$p:Family", names, &version, &outside)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O$p:AliasSet", names, &version, &outside)) {
         return -1;
     }
-    Family *f = (Family *)self;
+    AliasSet *f = (AliasSet *)self;
     Py_XSETREF(f->version, Py_NewRef(version));
     f->outside = (char)outside;
     return 0;
 }
 
 static void
-family_dealloc(PyObject *self)
+alias_set_dealloc(PyObject *self)
 {
-    Py_XDECREF(((Family *)self)->version);
+    Py_XDECREF(((AliasSet *)self)->version);
     Py_TYPE(self)->tp_free(self);
 }
 
-static PyMemberDef family_members[] = {
-    {"version", T_OBJECT, offsetof(Family, version), 0, NULL},
-    {"epoch", T_PYSSIZET, offsetof(Family, epoch), 0, "Number of recorded writes."},
-    {"outside", T_BOOL, offsetof(Family, outside), 0, "Does its memory belong to an input?"},
+static PyMemberDef alias_set_members[] = {
+    {"version", T_OBJECT, offsetof(AliasSet, version), 0, NULL},
+    {"epoch", T_PYSSIZET, offsetof(AliasSet, epoch), 0, "Number of recorded writes."},
+    {"outside", T_BOOL, offsetof(AliasSet, outside), 0, "Does its memory belong to an input?"},
     {NULL},
 };
 
-PyTypeObject FamilyType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Family",
-    .tp_basicsize = sizeof(Family),
+PyTypeObject AliasSetType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.AliasSet",
+    .tp_basicsize = sizeof(AliasSet),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "Tensors that share a version counter: a tensor, its views, what was detached from it.",
     .tp_new = PyType_GenericNew,
-    .tp_init = family_init,
-    .tp_dealloc = family_dealloc,
-    .tp_members = family_members,
+    .tp_init = alias_set_init,
+    .tp_dealloc = alias_set_dealloc,
+    .tp_members = alias_set_members,
 };
 
-static Family *
+static AliasSet *
 new_family(PyObject *version, int outside)
 {
-    Family *f = (Family *)FamilyType.tp_alloc(&FamilyType, 0);
+    AliasSet *f = (AliasSet *)AliasSetType.tp_alloc(&AliasSetType, 0);
     if (f != NULL) {
         f->version = Py_NewRef(version);
         f->outside = (char)outside;
@@ -58,13 +58,13 @@ new_family(PyObject *version, int outside)
 /* ---- known tensors ---- */
 
 static void
-known_fill(Known *k, PyObject *node, PyObject *index, Family *family, PyObject *print)
+tracked_fill(TrackedTensor *k, PyObject *node, PyObject *index, AliasSet *alias_set, PyObject *print)
 {
     Py_XSETREF(k->node, Py_NewRef(node));
     Py_XSETREF(k->index, Py_NewRef(index));
-    Py_XSETREF(k->family, (Family *)Py_NewRef((PyObject *)family));
+    Py_XSETREF(k->alias_set, (AliasSet *)Py_NewRef((PyObject *)alias_set));
     Py_XSETREF(k->print, Py_NewRef(print));
-    k->epoch = family->epoch;
+    k->epoch = alias_set->epoch;
 }
 
 static int
@@ -78,21 +78,21 @@ is_print(PyObject *print)
 }
 
 static int
-known_init(PyObject *self, PyObject *args, PyObject *Py_UNUSED(kwds))
+tracked_init(PyObject *self, PyObject *args, PyObject *Py_UNUSED(kwds))
 {
-    PyObject *node, *index, *family, *print;
-    if (!PyArg_ParseTuple(args, "OO!O!O:Known", &node, &PyTuple_Type, &index, &FamilyType, &family, &print) ||
+    PyObject *node, *index, *alias_set, *print;
+    if (!PyArg_ParseTuple(args, "OO!O!O:TrackedTensor", &node, &PyTuple_Type, &index, &AliasSetType, &alias_set, &print) ||
         !is_print(print)) {
         return -1;
     }
-    known_fill((Known *)self, node, index, (Family *)family, print);
+    tracked_fill((TrackedTensor *)self, node, index, (AliasSet *)alias_set, print);
     return 0;
 }
 
 static int
-known_traverse(PyObject *self, visitproc visit, void *arg)
+tracked_traverse(PyObject *self, visitproc visit, void *arg)
 {
-    Known *k = (Known *)self;
+    TrackedTensor *k = (TrackedTensor *)self;
     Py_VISIT(k->node);
     Py_VISIT(k->index);
     Py_VISIT(k->print);
@@ -101,38 +101,38 @@ known_traverse(PyObject *self, visitproc visit, void *arg)
 }
 
 static int
-known_clear(PyObject *self)
+tracked_clear(PyObject *self)
 {
-    Known *k = (Known *)self;
+    TrackedTensor *k = (TrackedTensor *)self;
     Py_CLEAR(k->node);
     Py_CLEAR(k->index);
-    Py_CLEAR(k->family);
+    Py_CLEAR(k->alias_set);
     Py_CLEAR(k->print);
     Py_CLEAR(k->reference);
     return 0;
 }
 
 static void
-known_dealloc(PyObject *self)
+tracked_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
-    (void)known_clear(self);
+    (void)tracked_clear(self);
     Py_TYPE(self)->tp_free(self);
 }
 
-static PyMemberDef known_members[] = {
-    {"node", T_OBJECT, offsetof(Known, node), 0, NULL},
-    {"index", T_OBJECT, offsetof(Known, index), 0, "Which of the node's results, () if it has one."},
-    {"family", T_OBJECT, offsetof(Known, family), READONLY, NULL},
-    {"epoch", T_PYSSIZET, offsetof(Known, epoch), 0, NULL},
-    {"reference", T_OBJECT, offsetof(Known, reference), 0, NULL},
+static PyMemberDef tracked_members[] = {
+    {"node", T_OBJECT, offsetof(TrackedTensor, node), 0, NULL},
+    {"index", T_OBJECT, offsetof(TrackedTensor, index), 0, "Which of the node's results, () if it has one."},
+    {"alias_set", T_OBJECT, offsetof(TrackedTensor, alias_set), READONLY, NULL},
+    {"epoch", T_PYSSIZET, offsetof(TrackedTensor, epoch), 0, NULL},
+    {"reference", T_OBJECT, offsetof(TrackedTensor, reference), 0, NULL},
     {NULL},
 };
 
 static PyObject *
 get_print(PyObject *self, void *Py_UNUSED(closure))
 {
-    PyObject *print = ((Known *)self)->print;
+    PyObject *print = ((TrackedTensor *)self)->print;
     return Py_NewRef(print == NULL ? Py_None : print);
 }
 
@@ -142,37 +142,37 @@ set_print(PyObject *self, PyObject *print, void *Py_UNUSED(closure))
     if (!is_print(print)) {
         return -1;
     }
-    Py_XSETREF(((Known *)self)->print, Py_NewRef(print));
+    Py_XSETREF(((TrackedTensor *)self)->print, Py_NewRef(print));
     return 0;
 }
 
-static PyGetSetDef known_getters[] = {
+static PyGetSetDef tracked_getters[] = {
     {"print", get_print, set_print, "The fingerprint.", NULL},
     {NULL},
 };
 
-PyTypeObject KnownType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Known",
-    .tp_basicsize = sizeof(Known),
+PyTypeObject TrackedTensorType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.TrackedTensor",
+    .tp_basicsize = sizeof(TrackedTensor),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "A tensor of this segment: its node, and its fingerprint after the last operation that touched it.",
     .tp_new = PyType_GenericNew,
-    .tp_init = known_init,
-    .tp_traverse = known_traverse,
-    .tp_clear = known_clear,
-    .tp_dealloc = known_dealloc,
-    .tp_members = known_members,
-    .tp_getset = known_getters,
+    .tp_init = tracked_init,
+    .tp_traverse = tracked_traverse,
+    .tp_clear = tracked_clear,
+    .tp_dealloc = tracked_dealloc,
+    .tp_members = tracked_members,
+    .tp_getset = tracked_getters,
 };
 
 /* An entry of the table or of the list of operands, whole: somebody may have cleared it. */
 static int
 is_whole(PyObject *value)
 {
-    if (Py_IS_TYPE(value, &KnownType)) {
-        Known *k = (Known *)value;
-        if (k->node != NULL && k->index != NULL && k->print != NULL && k->family != NULL &&
-            k->family->version != NULL) {
+    if (Py_IS_TYPE(value, &TrackedTensorType)) {
+        TrackedTensor *k = (TrackedTensor *)value;
+        if (k->node != NULL && k->index != NULL && k->print != NULL && k->alias_set != NULL &&
+            k->alias_set->version != NULL) {
             return 1;
         }
     }
@@ -194,7 +194,7 @@ find(Tracer *t, PyObject *tensor)
 }
 
 int
-known_has(Tracer *t, PyObject *value)
+tracked_has(Tracer *t, PyObject *value)
 {
     if (!is_tensor(value)) {
         return 0;
@@ -225,20 +225,20 @@ same_but_version(PyObject *a, PyObject *b)
     return 1;
 }
 
-/* The tensor as it is now against what is known of it: -1 with `Drop` if it has changed without a node. */
+/* The tensor as it is now against what is known of it: -1 with `BreakGraph` if it has changed without a node. */
 static int
-compare(Known *k, PyObject *tensor)
+compare(TrackedTensor *k, PyObject *tensor)
 {
     PyObject *found = fingerprint_of(tensor, tracer_knows.strided);
     if (found == NULL) {
         return -1;
     }
-    int version = same(PyTuple_GET_ITEM(found, 0), k->family->version);
+    int version = same(PyTuple_GET_ITEM(found, 0), k->alias_set->version);
     int rest = version <= 0 ? -1 : same_but_version(found, k->print);
     if (version == 0) {
         tracer_drop("tensor-changed", "version");
     }
-    else if (rest == 0 && k->epoch == k->family->epoch) {
+    else if (rest == 0 && k->epoch == k->alias_set->epoch) {
         tracer_drop("tensor-changed", "metadata");
         rest = -1;
     }
@@ -247,12 +247,12 @@ compare(Known *k, PyObject *tensor)
         return -1;
     }
     Py_SETREF(k->print, found);
-    k->epoch = k->family->epoch;
+    k->epoch = k->alias_set->epoch;
     return 0;
 }
 
 PyObject *
-known_lookup(Tracer *t, PyObject *tensor)
+tracked_lookup(Tracer *t, PyObject *tensor)
 {
     PyObject *found = find(t, tensor);
     if (found == NULL) {
@@ -269,7 +269,7 @@ known_lookup(Tracer *t, PyObject *tensor)
         }
         return found;
     }
-    if (compare((Known *)found, tensor) < 0) {
+    if (compare((TrackedTensor *)found, tensor) < 0) {
         Py_CLEAR(found);
     }
     return found;
@@ -277,12 +277,12 @@ known_lookup(Tracer *t, PyObject *tensor)
 
 /* A tensor of which the program gets the sizes. (Items of a tuple result have no node of their own yet.) */
 int
-known_asked(Tracer *t, PyObject *known)
+tracked_asked(Tracer *t, PyObject *known)
 {
     if (!is_whole(known)) {
         return -1;
     }
-    Known *k = (Known *)known;
+    TrackedTensor *k = (TrackedTensor *)known;
     if (t->asked == NULL || !PyTuple_Check(k->index) || PyTuple_GET_SIZE(k->index) != 0) {
         return 0;
     }
@@ -297,7 +297,7 @@ known_asked(Tracer *t, PyObject *known)
 
 /* An operand: borrowed from the list, which its caller holds. */
 static int
-operand(PyObject *tensors, Py_ssize_t i, PyObject **tensor, Known **known)
+operand(PyObject *tensors, Py_ssize_t i, PyObject **tensor, TrackedTensor **known)
 {
     PyObject *pair = PyList_GET_ITEM(tensors, i);
     if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2 || !is_whole(PyTuple_GET_ITEM(pair, 1))) {
@@ -305,15 +305,15 @@ operand(PyObject *tensors, Py_ssize_t i, PyObject **tensor, Known **known)
         return -1;
     }
     *tensor = PyTuple_GET_ITEM(pair, 0);
-    *known = (Known *)PyTuple_GET_ITEM(pair, 1);
+    *known = (TrackedTensor *)PyTuple_GET_ITEM(pair, 1);
     return 0;
 }
 
-/* Did the operation write to this operand? Its family moves on.
+/* Did the operation write to this operand? Its alias set moves on.
  *
  * Inference tensors have no version: there the operation's name has to do, and any input may have been written. */
 static int
-refresh_one(Tracer *t, PyObject *tensor, Family *f, int in_place)
+refresh_one(Tracer *t, PyObject *tensor, AliasSet *f, int in_place)
 {
     PyObject *version = tensor_version(NULL, tensor);
     if (version == NULL) {
@@ -348,13 +348,13 @@ note_writer(Tracer *t)
 }
 
 int
-known_refresh(Tracer *t, PyObject *tensors, int in_place)
+tracked_refresh(Tracer *t, PyObject *tensors, int in_place)
 {
     int wrote = 0;
     PyObject *tensor;
-    Known *known;
+    TrackedTensor *known;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); i++) {
-        int this = operand(tensors, i, &tensor, &known) < 0 ? -1 : refresh_one(t, tensor, known->family, in_place);
+        int this = operand(tensors, i, &tensor, &known) < 0 ? -1 : refresh_one(t, tensor, known->alias_set, in_place);
         if (this < 0) {
             return -1;
         }
@@ -372,40 +372,40 @@ known_refresh(Tracer *t, PyObject *tensors, int in_place)
             return -1;
         }
         Py_SETREF(known->print, print);
-        known->epoch = known->family->epoch;
+        known->epoch = known->alias_set->epoch;
     }
     return wrote;
 }
 
-/* The family of a fresh result: its base's, or that of an operand whose memory and counter it shares. */
-static Family *
-family_of(Tracer *t, PyObject *tensor, PyObject *print, PyObject *tensors)
+/* The alias set of a fresh result: its base's, or that of an operand whose memory and counter it shares. */
+static AliasSet *
+alias_set_of(Tracer *t, PyObject *tensor, PyObject *print, PyObject *tensors)
 {
     PyObject *base = tensor_view_base(tensor);
     PyObject *found = base == NULL || base == Py_None ? NULL : find(t, base);
     Py_XDECREF(base);
     if (found != NULL) {
-        Family *family = (Family *)Py_NewRef((PyObject *)((Known *)found)->family);
+        AliasSet *alias_set = (AliasSet *)Py_NewRef((PyObject *)((TrackedTensor *)found)->alias_set);
         Py_DECREF(found);
-        return family;
+        return alias_set;
     }
     if (PyErr_Occurred()) {
         return NULL;
     }
     PyObject *version = PyTuple_GET_ITEM(print, 0), *pointer = PyTuple_GET_ITEM(print, 1), *ignored;
     int outside = 0, somewhere = PyObject_IsTrue(pointer);
-    Known *known;
+    TrackedTensor *known;
     for (Py_ssize_t i = 0; somewhere > 0 && i < PyList_GET_SIZE(tensors); i++) {
         int bad = operand(tensors, i, &ignored, &known) < 0;
         int shares = bad ? -1 : same(PyTuple_GET_ITEM(known->print, 1), pointer);
-        int counter = shares > 0 ? same(known->family->version, version) : shares;
+        int counter = shares > 0 ? same(known->alias_set->version, version) : shares;
         if (counter < 0) {
             return NULL;
         }
         if (counter > 0) {
-            return (Family *)Py_NewRef((PyObject *)known->family);
+            return (AliasSet *)Py_NewRef((PyObject *)known->alias_set);
         }
-        outside |= shares && known->family->outside; /* memory but not the counter, as `.data` does */
+        outside |= shares && known->alias_set->outside; /* memory but not the counter, as `.data` does */
     }
     return somewhere < 0 ? NULL : new_family(version, outside);
 }
@@ -413,7 +413,7 @@ family_of(Tracer *t, PyObject *tensor, PyObject *print, PyObject *tensors)
 /* It is forgotten when it dies. The reference's callback is called with the reference, which `pop` takes for the
  * answer if there is nothing to pop. */
 static int
-keep_while_alive(Tracer *t, PyObject *tensor, Known *known)
+keep_while_alive(Tracer *t, PyObject *tensor, TrackedTensor *known)
 {
     PyObject *key = PyLong_FromVoidPtr(tensor);
     PyObject *arguments[2] = {t->forget, key};
@@ -430,18 +430,18 @@ keep_while_alive(Tracer *t, PyObject *tensor, Known *known)
 }
 
 int
-known_enter(Tracer *t, PyObject *result, PyObject *node, PyObject *index, PyObject *tensors)
+tracked_enter(Tracer *t, PyObject *result, PyObject *node, PyObject *index, PyObject *tensors)
 {
     PyObject *print = fingerprint_of(result, tracer_knows.strided);
-    Family *family = print == NULL ? NULL : family_of(t, result, print, tensors);
-    Known *known = family == NULL ? NULL : (Known *)KnownType.tp_alloc(&KnownType, 0);
+    AliasSet *alias_set = print == NULL ? NULL : alias_set_of(t, result, print, tensors);
+    TrackedTensor *known = alias_set == NULL ? NULL : (TrackedTensor *)TrackedTensorType.tp_alloc(&TrackedTensorType, 0);
     int failed = known == NULL;
     if (!failed) {
-        known_fill(known, node, index, family, print);
+        tracked_fill(known, node, index, alias_set, print);
         failed = keep_while_alive(t, result, known) < 0;
     }
     Py_XDECREF(known);
-    Py_XDECREF(family);
+    Py_XDECREF(alias_set);
     Py_XDECREF(print);
     return failed ? -1 : 0;
 }

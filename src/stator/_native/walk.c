@@ -36,7 +36,7 @@ no_hooks(PyObject *const *dicts)
 /* Of a module's instance dict: no hooks, and nothing in place of the methods that lead to `forward`. While the version of
  * the dict stands, the dicts of hooks are the same, and only their sizes can have changed. */
 static int
-unhooked(Walk *w, const Check *c, PyObject *dict, int stands)
+unhooked(Walk *w, const GuardCheck *c, PyObject *dict, int stands)
 {
     if (!stands) {
         if (!PyDict_CheckExact(dict) || !dict_is_text(dict)) {
@@ -62,7 +62,7 @@ unhooked(Walk *w, const Check *c, PyObject *dict, int stands)
 /* Does a check hold? Whatever C code cannot tell is left to `ask`, and counts as held until then; where that is not to be
  * expected, the walk is unsure. */
 static int
-holds(Walk *w, const Check *c, PyObject *value, int stands)
+holds(Walk *w, const GuardCheck *c, PyObject *value, int stands)
 {
     Py_ssize_t hint = 0;
     switch (c->fact) {
@@ -126,7 +126,7 @@ version_of(const Node *n, PyObject *value, int same)
 
 /* The commonest checks, without a call. */
 static inline int
-quickly_holds(Walk *w, const Check *c, PyObject *value, int stands)
+quickly_holds(Walk *w, const GuardCheck *c, PyObject *value, int stands)
 {
     if (c->fact == CHECK_TYPE) {
         return (PyObject *)Py_TYPE(value) == c->expected;
@@ -141,7 +141,7 @@ quickly_holds(Walk *w, const Check *c, PyObject *value, int stands)
 static inline int
 node_holds(Guards *g, Walk *w, const Node *n, PyObject *value, int same, int stands)
 {
-    const Check *c = g->checks + n->check, *end = c + n->live;
+    const GuardCheck *c = g->checks + n->check, *end = c + n->live;
     for (; c < end; c++) {
         if (!quickly_holds(w, c, value, stands)) {
             goto failed;
@@ -212,7 +212,7 @@ tripwire_holds(Guards *g, Walk *w, int node)
         stands = n->version != VERSION_NONE && n->seen != 0 && version_of(n, value, 0) == n->seen;
     }
     const Node *n = &g->nodes[node];
-    const Check *c = g->checks + n->check, *end = c + n->live + n->own + n->fixed;
+    const GuardCheck *c = g->checks + n->check, *end = c + n->live + n->own + n->fixed;
     for (; c < end && !w->unsure; c++) {
         if (c->fact != CHECK_UNHOOKED && !holds(w, c, value, 0)) {
             g->failed_origin = c->origin;

@@ -18,32 +18,32 @@
 
 #if DICTS_ARE_WATCHED
 
-typedef struct Entry {
+typedef struct WatchedDict {
     uint64_t version; /* 0: not in the table */
     PyObject *dict;   /* not owned */
-    struct Entry *next;
-} Entry;
+    struct WatchedDict *next;
+} WatchedDict;
 
 enum { CHUNK = 256 };
 
 static int watcher = -1; /* of CPython; -1: there is none for us */
 static int tells_of_attributes; /* that are stored in their object */
 static uint64_t last_version;
-static Entry **table; /* chains */
+static WatchedDict **table; /* chains */
 static size_t room, count;
-static Entry *unused;
+static WatchedDict *unused;
 
-static Entry **
+static WatchedDict **
 chain_of(PyObject *dict)
 {
     uintptr_t address = (uintptr_t)dict >> 4;
     return &table[(address ^ address >> 12) & (room - 1)];
 }
 
-static Entry *
+static WatchedDict *
 find(PyObject *dict)
 {
-    Entry *entry = room == 0 ? NULL : *chain_of(dict);
+    WatchedDict *entry = room == 0 ? NULL : *chain_of(dict);
     while (entry != NULL && entry->dict != dict) {
         entry = entry->next;
     }
@@ -54,16 +54,16 @@ static int
 grow(void)
 {
     size_t former = room;
-    Entry **old = table, **larger = PyMem_RawCalloc(former == 0 ? CHUNK : 2 * former, sizeof(Entry *));
+    WatchedDict **old = table, **larger = PyMem_RawCalloc(former == 0 ? CHUNK : 2 * former, sizeof(WatchedDict *));
     if (larger == NULL) {
         return -1;
     }
     table = larger;
     room = former == 0 ? CHUNK : 2 * former;
     for (size_t i = 0; i < former; i++) {
-        for (Entry *entry = old[i], *next; entry != NULL; entry = next) {
+        for (WatchedDict *entry = old[i], *next; entry != NULL; entry = next) {
             next = entry->next;
-            Entry **chain = chain_of(entry->dict);
+            WatchedDict **chain = chain_of(entry->dict);
             entry->next = *chain;
             *chain = entry;
         }
@@ -72,14 +72,14 @@ grow(void)
     return 0;
 }
 
-static Entry *
+static WatchedDict *
 enter(PyObject *dict)
 {
     if (count >= room && grow() < 0) {
         return NULL;
     }
     if (unused == NULL) {
-        Entry *chunk = PyMem_RawCalloc(CHUNK, sizeof(Entry));
+        WatchedDict *chunk = PyMem_RawCalloc(CHUNK, sizeof(WatchedDict));
         for (int i = 0; chunk != NULL && i < CHUNK; i++) {
             chunk[i].next = unused;
             unused = &chunk[i];
@@ -89,10 +89,10 @@ enter(PyObject *dict)
         PyErr_Clear();
         return NULL;
     }
-    Entry *entry = unused;
+    WatchedDict *entry = unused;
     unused = entry->next;
-    Entry **chain = chain_of(dict);
-    *entry = (Entry){.version = ++last_version, .dict = dict, .next = *chain};
+    WatchedDict **chain = chain_of(dict);
+    *entry = (WatchedDict){.version = ++last_version, .dict = dict, .next = *chain};
     *chain = entry;
     count++;
     return entry;
@@ -102,14 +102,14 @@ enter(PyObject *dict)
 static int
 before_change(PyDict_WatchEvent event, PyObject *dict, PyObject *Py_UNUSED(key), PyObject *Py_UNUSED(value))
 {
-    Entry **place = room == 0 ? NULL : chain_of(dict);
+    WatchedDict **place = room == 0 ? NULL : chain_of(dict);
     while (place != NULL && *place != NULL && (*place)->dict != dict) {
         place = &(*place)->next;
     }
     if (place != NULL && *place != NULL) {
-        Entry *entry = *place;
+        WatchedDict *entry = *place;
         *place = entry->next;
-        *entry = (Entry){.next = unused};
+        *entry = (WatchedDict){.next = unused};
         unused = entry;
         count--;
     }
@@ -125,7 +125,7 @@ dict_version(PyObject *dict)
     if (watcher < 0 || (dict_is_embedded(dict) && !tells_of_attributes)) {
         return 0;
     }
-    Entry *entry = find(dict);
+    WatchedDict *entry = find(dict);
     if (entry == NULL) {
         entry = enter(dict);
     }
@@ -135,7 +135,7 @@ dict_version(PyObject *dict)
 const void *
 dict_version_place(PyObject *dict)
 {
-    Entry *entry = find(dict);
+    WatchedDict *entry = find(dict);
     return entry == NULL ? NULL : &entry->version;
 }
 

@@ -235,7 +235,7 @@ release_successors(Watcher *w)
 
 /* The values of a tuple or list, as `given`. Lists are emptied when the function has them: then it alone holds them. */
 static int
-take_slots(Given *given, PyObject *slots, PyObject *also)
+take_slots(RunArguments *given, PyObject *slots, PyObject *also)
 {
     given->count = PySequence_Fast_GET_SIZE(slots);
     given->values = PyMem_Calloc((size_t)given->count + 1, sizeof(PyObject *));
@@ -252,7 +252,7 @@ take_slots(Given *given, PyObject *slots, PyObject *also)
 }
 
 static PyObject *
-run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, Given *given)
+run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, RunArguments *given)
 {
     PyObject *call = hook_function(func, copy, func->func_globals, func->func_builtins);
     if (call == NULL) {
@@ -309,7 +309,7 @@ watcher_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
                      slot_count(code), PySequence_Fast_GET_SIZE(args[1]));
         return NULL;
     }
-    Given given;
+    RunArguments given;
     if (take_slots(&given, args[1], nargs == 3 ? args[2] : NULL) < 0) {
         return NULL;
     }
@@ -472,9 +472,9 @@ watcher_fresh(PyObject *self, PyObject *object)
 }
 
 static PyObject *
-watcher_loosen(PyObject *self, PyObject *object)
+watcher_leave_unguarded(PyObject *self, PyObject *object)
 {
-    return add_to(&((Watcher *)self)->loose, object);
+    return add_to(&((Watcher *)self)->unguarded, object);
 }
 
 /* What was noted once is told again: the caller wants to know who reads what from here on. */
@@ -623,7 +623,7 @@ watcher_clear(PyObject *self)
     ptrset_clear(&w->fresh);
     ptrset_clear(&w->entered);
     ptrset_clear(&w->whole);
-    ptrset_clear(&w->loose);
+    ptrset_clear(&w->unguarded);
     ptrset_clear(&w->approved);
     ptrset_clear(&w->intercepted);
     pairset_clear(&w->seen);
@@ -647,7 +647,7 @@ static PyMethodDef watcher_methods[] = {
     {"forget", watcher_forget, METH_O, "The opposite of know."},
     {"knows", watcher_knows, METH_O, "Is this a known outside object?"},
     {"fresh", watcher_fresh, METH_O, "Was this function made during the recording?"},
-    {"loosen", watcher_loosen, METH_O, "Tell of this number when something depends on it; the caller keeps it alive."},
+    {"leave_unguarded", watcher_leave_unguarded, METH_O, "Tell of this number when something depends on it; the caller keeps it alive."},
     {"look_anew", watcher_look_anew, METH_NOARGS, "Tell the handlers of what they were told of before, too."},
     {"approve", watcher_approve, METH_O, "Calls of this object matter only with a known argument."},
     {"take_whole", watcher_take_whole, METH_O, "Frames of this function are leaves; the caller keeps it alive."},

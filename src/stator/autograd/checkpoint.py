@@ -17,7 +17,7 @@ import torch.utils.checkpoint as torchs
 from torch import fx
 from torch._ops import OpOverload
 
-from .record import Policy, Recorder
+from .record import DispatchRecorder, Policy
 
 MUST_RECOMPUTE = torchs.CheckpointPolicy.MUST_RECOMPUTE
 _tracing = threading.local()
@@ -30,7 +30,7 @@ _Reentrant: Any = _module.CheckpointFunction
 
 
 @contextlib.contextmanager
-def honoured(recorder: Recorder) -> Iterator[None]:
+def honoured(recorder: DispatchRecorder) -> Iterator[None]:
     """Checkpointed calls in this thread become marks on the recorder's nodes."""
     global _users
     former = getattr(_tracing, "recorder", None)
@@ -50,7 +50,7 @@ def honoured(recorder: Recorder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _region(recorder: Recorder, policy: Policy) -> Iterator[None]:
+def _region(recorder: DispatchRecorder, policy: Policy) -> Iterator[None]:
     former = recorder.policy, recorder.region
     if recorder.policy is None:  # the outermost call decides what is kept
         recorder.policy, recorder.region = policy, next(_numbers)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .record import Recorder
+from .record import DispatchRecorder
 from .standins import CPU, MetaStandIns
 from .symbols import is_symbolic
 
@@ -36,7 +36,7 @@ class DeviceWanted(Exception):
 class Choices(TorchFunctionMode):
     """Stands on torch's stack of function modes while a function is traced."""
 
-    def __init__(self, recorder: Recorder, *, lines: bool) -> None:
+    def __init__(self, recorder: DispatchRecorder, *, lines: bool) -> None:
         super().__init__()
         self._recorder = recorder
         self._deviceless = isinstance(recorder.stand_ins, MetaStandIns)

@@ -23,7 +23,7 @@ aten = torch.ops.aten
 Emit = Callable[..., fx.Node]
 
 
-class Memory:
+class TensorMemory:
     """A tensor's memory, shared with its views. Counts the writes."""
 
     __slots__ = ("version",)
@@ -32,7 +32,7 @@ class Memory:
         self.version = 0
 
 
-class View:
+class TensorView:
     """How one tensor is seen through another."""
 
     __slots__ = ("args", "index", "kwargs", "op", "position")
@@ -50,12 +50,14 @@ class View:
         return (*self.args[: self.position], tensor, *self.args[self.position + 1 :])
 
 
-class Value:
+class TracedTensor:
     """One tensor of the trace. Holding it keeps its identity from being given to another."""
 
     __slots__ = ("memory", "node", "parent", "tensor", "version", "view")
 
-    def __init__(self, tensor: Tensor, node: fx.Node, memory: Memory, parent: Value | None, view: View | None) -> None:
+    def __init__(
+        self, tensor: Tensor, node: fx.Node, memory: TensorMemory, parent: TracedTensor | None, view: TensorView | None
+    ) -> None:
         self.tensor = tensor
         self.node = node  # has the tensor's contents, if `version` is the memory's
         self.memory = memory
@@ -63,33 +65,33 @@ class Value:
         self.parent = parent  # seen through `view`; None: the tensor has the memory for itself
         self.view = view
 
-    def root(self) -> Value:
+    def root(self) -> TracedTensor:
         """The tensor whose memory it is."""
         return self if self.parent is None else self.parent.root()
 
 
-class Values:
+class TracedTensors:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._values: dict[int, Value] = {}
+        self._values: dict[int, TracedTensor] = {}
 
-    def find(self, tensor: Tensor) -> Value | None:
+    def find(self, tensor: Tensor) -> TracedTensor | None:
         return self._values.get(id(tensor))
 
-    def new(self, tensor: Tensor, node: fx.Node) -> Value:
+    def new(self, tensor: Tensor, node: fx.Node) -> TracedTensor:
         """A tensor with memory of its own."""
-        value = self._values[id(tensor)] = Value(tensor, node, Memory(), None, None)
+        value = self._values[id(tensor)] = TracedTensor(tensor, node, TensorMemory(), None, None)
         return value
 
-    def same(self, tensor: Tensor, value: Value) -> None:
+    def same(self, tensor: Tensor, value: TracedTensor) -> None:
         """Another name for all of a known tensor (`detach`)."""
         node = self.node(value)
-        self._values[id(tensor)] = Value(tensor, node, value.memory, value, None)
+        self._values[id(tensor)] = TracedTensor(tensor, node, value.memory, value, None)
 
-    def view(self, tensor: Tensor, node: fx.Node, of: Value, view: View) -> None:
-        self._values[id(tensor)] = Value(tensor, node, of.memory, of, view)
+    def view(self, tensor: Tensor, node: fx.Node, of: TracedTensor, view: TensorView) -> None:
+        self._values[id(tensor)] = TracedTensor(tensor, node, of.memory, of, view)
 
-    def node(self, value: Value) -> fx.Node:
+    def node(self, value: TracedTensor) -> fx.Node:
         """The node that has this tensor's contents now."""
         if value.version != value.memory.version:
             assert value.parent is not None
@@ -97,15 +99,15 @@ class Values:
             value.version = value.memory.version
         return value.node
 
-    def _look(self, value: Value, parent: fx.Node) -> fx.Node:
+    def _look(self, value: TracedTensor, parent: fx.Node) -> fx.Node:
         view = value.view
         if view is None:
             return parent
         return self._emit(view.op, view.on(parent), view.kwargs, part=view.index)
 
-    def write(self, value: Value, node: fx.Node) -> None:
+    def write(self, value: TracedTensor, node: fx.Node) -> None:
         """The tensor's contents are now those of `node`; so are the memory's behind it."""
-        above: list[tuple[Value, fx.Node]] = []
+        above: list[tuple[TracedTensor, fx.Node]] = []
         parent = value.parent
         while parent is not None:
             above.append((parent, self.node(parent)))
@@ -117,12 +119,12 @@ class Values:
             self._set(parent, node)
             value = parent
 
-    def _set(self, value: Value, node: fx.Node) -> None:
+    def _set(self, value: TracedTensor, node: fx.Node) -> None:
         """A node of other strides is good for what is above, not for the tensor itself: that is then looked at anew."""
         if surely_equal(node.meta["val"].stride(), value.tensor.stride()):
             value.node, value.version = node, value.memory.version
 
-    def _put(self, value: Value, parent: fx.Node, node: fx.Node) -> fx.Node:
+    def _put(self, value: TracedTensor, parent: fx.Node, node: fx.Node) -> fx.Node:
         """`parent` with `node` written where it is seen through the value's view."""
         view = value.view
         if view is None:
@@ -142,7 +144,7 @@ def _size(node: fx.Node) -> list[Any]:
     return list(node.meta["val"].shape)
 
 
-def _argument(view: View, position: int, name: str, default: Any) -> Any:
+def _argument(view: TensorView, position: int, name: str, default: Any) -> Any:
     return view.args[position] if len(view.args) > position else view.kwargs.get(name, default)
 
 
@@ -150,7 +152,7 @@ def _scatter(op: OpOverload) -> Any:
     return lambda emit, view, parent, node: emit(op, (parent, node, *view.args[1:]), view.kwargs)
 
 
-def _reshaped(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+def _reshaped(emit: Emit, view: TensorView, parent: fx.Node, node: fx.Node) -> fx.Node:
     if not node.meta["val"].is_contiguous():
         node = emit(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
     flat = emit(aten.view.default, (node, _size(parent)), {})
@@ -164,21 +166,21 @@ def restrided(emit: Emit, node: fx.Node, like: fx.Node) -> fx.Node:
     return emit(aten.copy.default, (like, node), {})
 
 
-def _swapped(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+def _swapped(emit: Emit, view: TensorView, parent: fx.Node, node: fx.Node) -> fx.Node:
     return emit(view.op, (node, *view.args[1:]), view.kwargs)
 
 
-def _permuted(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+def _permuted(emit: Emit, view: TensorView, parent: fx.Node, node: fx.Node) -> fx.Node:
     dims = [d % len(view.args[1]) for d in view.args[1]]
     return emit(aten.permute.default, (node, [dims.index(d) for d in range(len(dims))]), {})
 
 
-def _unselected(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+def _unselected(emit: Emit, view: TensorView, parent: fx.Node, node: fx.Node) -> fx.Node:
     dim = _argument(view, 1, "dim", 0)
     return emit(aten.select_scatter.default, (parent, node, dim, view.index), {})
 
 
-def _joined(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+def _joined(emit: Emit, view: TensorView, parent: fx.Node, node: fx.Node) -> fx.Node:
     dim = _argument(view, 2, "dim", 0)
     sizes = view.args[1]
     length = _size(parent)[dim]
@@ -192,12 +194,12 @@ def _joined(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
     return emit(aten.slice_scatter.default, (parent, node, dim, start, stop), {})
 
 
-def _strided(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+def _strided(emit: Emit, view: TensorView, parent: fx.Node, node: fx.Node) -> fx.Node:
     offset = _argument(view, 3, "storage_offset", None)
     return emit(aten.as_strided_scatter.default, (parent, node, view.args[1], view.args[2], offset), {})
 
 
-def _expanded(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+def _expanded(emit: Emit, view: TensorView, parent: fx.Node, node: fx.Node) -> fx.Node:
     if not surely_equal(_size(parent), _size(node)):
         raise CannotDerive("a write to an expanded tensor")
     return node
@@ -207,11 +209,11 @@ def _through(op: OpOverload) -> Any:
     return lambda emit, view, parent, node: restrided(emit, emit(op, (node,), {}), parent)
 
 
-def _retyped(emit: Emit, view: View, parent: fx.Node, node: fx.Node) -> fx.Node:
+def _retyped(emit: Emit, view: TensorView, parent: fx.Node, node: fx.Node) -> fx.Node:
     return emit(aten.view.dtype, (node, parent.meta["val"].dtype), {})
 
 
-_PUT: dict[Any, Callable[[Emit, View, fx.Node, fx.Node], fx.Node]] = {
+_PUT: dict[Any, Callable[[Emit, TensorView, fx.Node, fx.Node], fx.Node]] = {
     aten.slice.Tensor: _scatter(aten.slice_scatter.default),
     aten.select.int: _scatter(aten.select_scatter.default),
     aten.diagonal.default: _scatter(aten.diagonal_scatter.default),

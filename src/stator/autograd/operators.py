@@ -25,7 +25,7 @@ class Write(NamedTuple):
     returns: int  # results before the written values: `x_functional` gives both
 
 
-class Facts(NamedTuple):
+class OperatorFacts(NamedTuple):
     name: str  # for nodes
     composite: bool  # written in terms of other operators: never a node
     view_of: int | None  # position of the argument whose memory the results share
@@ -59,7 +59,7 @@ UNMARKED = {
 
 
 @functools.cache
-def facts(op: OpOverload) -> Facts:
+def facts(op: OpOverload) -> OperatorFacts:
     schema = op._schema
     written = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
     view_of = None
@@ -69,7 +69,7 @@ def facts(op: OpOverload) -> Facts:
     has, full_name = torch._C._dispatch_has_kernel_for_dispatch_key, op._schema.name
     if op._schema.overload_name:
         full_name += f".{op._schema.overload_name}"
-    return Facts(
+    return OperatorFacts(
         name=op._overloadpacket.__name__,
         composite=has(full_name, "CompositeImplicitAutograd") and not has(full_name, "CPU"),
         view_of=view_of,

@@ -19,19 +19,19 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CannotDerive
-from .functional import Value, Values, View, restrided
-from .operators import EFFECTS, UNMARKED, Facts, Write, arguments_by_name, facts, pure_form
+from .functional import TensorView, TracedTensor, TracedTensors, restrided
+from .operators import EFFECTS, UNMARKED, OperatorFacts, Write, arguments_by_name, facts, pure_form
 from .standins import StandIns
 from .symbols import Numbers, is_symbolic, surely_equal
 
 aten = torch.ops.aten
 Decompositions = Mapping[OpOverload, Callable[..., Any]]
 Policy = Any  # a mark for nodes, or a function (operator, args, kwargs, result) -> mark
-Rule = Callable[["Recorder", Any, tuple[Any, ...], dict[str, Any]], Any]
+RecordRule = Callable[["DispatchRecorder", Any, tuple[Any, ...], dict[str, Any]], Any]
 _META = torch.device("meta")
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type its modes
+class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type its modes
     """The dispatch mode: every operator runs on stand-ins and becomes a node."""
 
     def __init__(self, stand_ins: StandIns, decompositions: Decompositions | None) -> None:
@@ -39,7 +39,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self.stand_ins = stand_ins
         self.graph = fx.Graph()
         self.numbers = Numbers(self.graph)
-        self.values = Values(self.emit)
+        self.values = TracedTensors(self.emit)
         self.constants: dict[str, Tensor] = {}
         self.random = False
         self.line = ""  # of the user, for the operators that run now
@@ -49,7 +49,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self._numbers: list[int] = []
         self._last_placeholder: fx.Node | None = None
         self._decompositions = decompositions or {}
-        self._rules: dict[Any, Rule] = {}
+        self._rules: dict[Any, RecordRule] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -63,24 +63,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             rule = self._rules[func] = self._choose(func)
         return rule(self, func, args, kwargs or {})
 
-    def _choose(self, op: OpOverload) -> Rule:
+    def _choose(self, op: OpOverload) -> RecordRule:
         if op.namespace == "prim":
             return _ask  # fake tensors answer for their device and layout
         if op in _SPECIAL:
             return _SPECIAL[op]
         if op in self._decompositions or facts(op).composite:
-            return Recorder._decompose
+            return DispatchRecorder._decompose
         return self._choose_plain(op)
 
-    def _choose_plain(self, op: OpOverload) -> Rule:
-        known: Facts = facts(op)
+    def _choose_plain(self, op: OpOverload) -> RecordRule:
+        known: OperatorFacts = facts(op)
         if op in UNMARKED:
-            return Recorder._write_unmarked
+            return DispatchRecorder._write_unmarked
         if known.in_place_view:
-            return Recorder._change_shape
+            return DispatchRecorder._change_shape
         if known.writes:
-            return Recorder._write
-        return Recorder._pure if known.view_of is None else Recorder._view
+            return DispatchRecorder._write
+        return DispatchRecorder._pure if known.view_of is None else DispatchRecorder._view
 
     # -- nodes
 
@@ -163,7 +163,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             value = self._constant(tensor)
         return self.values.node(value)
 
-    def _constant(self, tensor: Tensor) -> Value:
+    def _constant(self, tensor: Tensor) -> TracedTensor:
         """A real tensor that the function reached by itself."""
         if self.stand_ins.owns(tensor):
             raise CannotDerive("a tensor that no operator made")
@@ -239,11 +239,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         assert of is not None
         node, result = self._run(op, args, kwargs)
         if isinstance(result, Tensor):
-            self.values.view(result, node, of, View(op, position, args, kwargs, None))
+            self.values.view(result, node, of, TensorView(op, position, args, kwargs, None))
         else:
             for index, item in enumerate(result):
                 part = self._node(getitem, (node, index), {}, item)
-                self.values.view(item, part, of, View(op, position, args, kwargs, index))
+                self.values.view(item, part, of, TensorView(op, position, args, kwargs, index))
         return result
 
     def _same(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -284,7 +284,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         was = self.values.find(before)
         assert was is not None
         op(*args, **kwargs)
-        view = View(write.functional, 0, args, kwargs, None)
+        view = TensorView(write.functional, 0, args, kwargs, None)
         self.values.view(args[0], self.emit(write.functional, (node, *args[1:]), kwargs), was, view)
         return args[0]
 
@@ -393,18 +393,18 @@ def _looks_like(one: Tensor, other: Tensor) -> bool:
     )
 
 
-def _ask(recorder: Recorder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _ask(recorder: DispatchRecorder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return op(*args, **kwargs)
 
 
-def _data_wanted(recorder: Recorder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _data_wanted(recorder: DispatchRecorder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     raise CannotDerive(f"{op} needs the data of a tensor")
 
 
-_SPECIAL: dict[Any, Rule] = {
-    aten.detach.default: Recorder._same,
-    aten.alias.default: Recorder._same,
-    aten.lift_fresh.default: Recorder._lift,
+_SPECIAL: dict[Any, RecordRule] = {
+    aten.detach.default: DispatchRecorder._same,
+    aten.alias.default: DispatchRecorder._same,
+    aten.lift_fresh.default: DispatchRecorder._lift,
     aten._local_scalar_dense.default: _data_wanted,
     aten.resize_.default: _data_wanted,
     aten.resize_as_.default: _data_wanted,

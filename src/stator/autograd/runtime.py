@@ -23,11 +23,11 @@ from torch import Tensor
 
 from .. import events
 from ..errors import mark_unwritten
-from .functional import View
+from .functional import TensorView
 from .kept import keeping, modified
 from .symbols import Later, filled, is_symbolic
 from .tangents import Backwards, Boxed, OneBackward
-from .trace import Constant, Given, Joint, Output, Plan, Result, Seen
+from .trace import ConstantOutput, GraphResult, InputAsOutput, Joint, Plan, PlannedOutput, ViewOutput
 
 _MOST_BYTES = 64 << 20  # of an input that is written to: it is copied in every call, in case of a second derivative
 
@@ -271,7 +271,7 @@ def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence
     later = Later(joint.primals)
     outputs = [_with_places(output, later) for output in plan.outputs]
     computed = later.computed()
-    if not plan.writes and plan.outputs == [Result(position) for position in range(plan.results)]:
+    if not plan.writes and plan.outputs == [GraphResult(position) for position in range(plan.results)]:
         return _nothing_around
 
     def finish(given: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
@@ -287,26 +287,26 @@ def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence
     return finish
 
 
-def _with_places(output: Output, later: Later) -> Output:
+def _with_places(output: PlannedOutput, later: Later) -> PlannedOutput:
     """The output, with places for numbers that are known at run time."""
-    if isinstance(output, Constant):
-        return Constant(later.want(output.value)) if is_symbolic(output.value) else output
-    if isinstance(output, Seen):
+    if isinstance(output, ConstantOutput):
+        return ConstantOutput(later.want(output.value)) if is_symbolic(output.value) else output
+    if isinstance(output, ViewOutput):
         views = tuple([
-            View(view.op, view.position, tuple(map(later.want, view.args)),
+            TensorView(view.op, view.position, tuple(map(later.want, view.args)),
                  {name: later.want(arg) for name, arg in view.kwargs.items()}, view.index)
             for view in output.views
         ])  # fmt: skip
-        return Seen(output.source, views, output.detached)
+        return ViewOutput(output.source, views, output.detached)
     return output
 
 
-def _output(output: Output, given: Sequence[Any], results: Sequence[Any], numbers: Sequence[Any]) -> Any:
-    if isinstance(output, Result):
+def _output(output: PlannedOutput, given: Sequence[Any], results: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    if isinstance(output, GraphResult):
         return results[output.position]
-    if isinstance(output, Given):
+    if isinstance(output, InputAsOutput):
         return given[output.index]
-    if isinstance(output, Constant):
+    if isinstance(output, ConstantOutput):
         return filled(output.value, numbers)
     seen = _output(output.source, given, results, numbers)
     for view in output.views:
@@ -393,8 +393,8 @@ class _Again:
             write.position: inputs[write.index] for write in self._plan.writes if write.differentiable
         }
         for plan, output in zip(self._plan.outputs, outputs, strict=True):
-            if isinstance(plan, Result):
+            if isinstance(plan, GraphResult):
                 results[plan.position] = output
-            elif isinstance(plan, Seen) and isinstance(plan.source, Result) and output._base is not None:
+            elif isinstance(plan, ViewOutput) and isinstance(plan.source, GraphResult) and output._base is not None:
                 results.setdefault(plan.source.position, output._base)
         return results

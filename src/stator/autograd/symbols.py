@@ -26,7 +26,7 @@ from ..errors import CannotDerive
 aten = torch.ops.aten
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 Symbolic = torch.SymInt | torch.SymFloat | torch.SymBool
-Source = tuple[Any, tuple[Any, ...]]  # an operator and its arguments
+AskedSize = tuple[Any, tuple[Any, ...]]  # an operator and its arguments
 
 
 def is_symbolic(value: Any) -> TypeGuard[Symbolic]:
@@ -89,7 +89,7 @@ class Numbers:
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
-        self._sources: dict[Any, Source] = {}  # by symbol: how an input tells it
+        self._sources: dict[Any, AskedSize] = {}  # by symbol: how an input tells it
         self._nodes: dict[Any, fx.Node] = {}  # by expression
         self._last: fx.Node | None = None  # the last input, or the last number
 
@@ -164,7 +164,7 @@ def _known(value: Symbolic) -> Any:
     return node.maybe_as_int() if isinstance(value, torch.SymInt) else node.maybe_as_float()
 
 
-def _told_by(node: fx.Node, tensor: Tensor) -> Iterator[tuple[Any, Source]]:
+def _told_by(node: fx.Node, tensor: Tensor) -> Iterator[tuple[Any, AskedSize]]:
     for dim in range(tensor.dim()):
         if (symbol := symbol_of(tensor.size(dim))) is not None:
             yield symbol, (aten.sym_size.int, (node, dim))
@@ -178,7 +178,7 @@ def _told_by(node: fx.Node, tensor: Tensor) -> Iterator[tuple[Any, Source]]:
 # ---------------------------------------------------------------------------------- numbers around the graph
 
 
-class Place:
+class RuntimeNumber:
     """Stands for a number that is computed when the graph is called."""
 
     __slots__ = ("index",)
@@ -198,7 +198,7 @@ class Later:
         """The value, with places for the symbolic numbers in it."""
         if is_symbolic(value):
             self._wanted.append(value)
-            return Place(len(self._wanted) - 1)
+            return RuntimeNumber(len(self._wanted) - 1)
         if type(value) in (list, tuple, torch.Size):
             return tuple(map(self.want, value))
         return value
@@ -221,6 +221,6 @@ class Later:
 
 def filled(value: Any, numbers: Sequence[Any]) -> Any:
     """The value, with numbers in their places."""
-    if type(value) is Place:
+    if type(value) is RuntimeNumber:
         return numbers[value.index]
     return tuple([filled(item, numbers) for item in value]) if type(value) is tuple else value

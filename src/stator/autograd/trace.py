@@ -26,9 +26,9 @@ from ..support.guard_readers import SIZES, memory_of
 from . import meta_kernels
 from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted
-from .functional import Value, View
+from .functional import TensorView, TracedTensor
 from .kept import emptied_by
-from .record import Decompositions, Recorder
+from .record import Decompositions, DispatchRecorder
 from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
 from .symbols import is_symbolic, surely_equal, symbolic_form, symbols_in
 
@@ -37,34 +37,34 @@ Function = Callable[..., Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class GraphResult:
     """An output that is a result of the graph."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class InputAsOutput:
     """An output that is one of the inputs."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ViewOutput:
     """An output that is a view of a result or of an input, taken by eager operators, so that autograd knows of it."""
 
-    source: Result | Given
-    views: tuple[View, ...]
+    source: GraphResult | InputAsOutput
+    views: tuple[TensorView, ...]
     detached: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantOutput:
     value: Any
 
 
-Output = Result | Given | Seen | Constant
+PlannedOutput = GraphResult | InputAsOutput | ViewOutput | ConstantOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Plan:
 
     inputs: list[int] = field(default_factory=list)  # the function's inputs that are primals
     writes: list[WriteBack] = field(default_factory=list)
-    outputs: list[Output] = field(default_factory=list)
+    outputs: list[PlannedOutput] = field(default_factory=list)
     differentiable: list[int] = field(default_factory=list)  # positions of results that have tangents
     results: int = 0
     emptied: tuple[int, ...] = ()  # by differentiable result: which of eager's nodes its backward empties, as bits
@@ -124,7 +124,7 @@ _not_a_leaf: Callable[[Tensor, list[Tensor]], Tensor] = _NotALeaf.apply
 class _LineByLine(fx.Interpreter):
     """Runs a graph and tells the recorder which line of the user's each node stands in."""
 
-    def __init__(self, module: fx.GraphModule, recorder: Recorder) -> None:
+    def __init__(self, module: fx.GraphModule, recorder: DispatchRecorder) -> None:
         super().__init__(module)
         self.extra_traceback = False
         self._recorder = recorder
@@ -235,7 +235,7 @@ class _Trace:
         self._function = function
         self._inputs = inputs
         self._stand_ins = stand_ins
-        self._recorder = Recorder(stand_ins, decompositions)
+        self._recorder = DispatchRecorder(stand_ins, decompositions)
         self._plan = Plan()
         self._given: list[Any] = list(inputs)  # what the function gets
         self._leaves: list[Any] = []  # what is differentiated for, per primal; numbers too
@@ -396,24 +396,24 @@ class _Trace:
             if tensor.requires_grad and (position in differentiable or position not in writes):
                 self._plan.differentiable.append(position)
 
-    def _plan_output(self, output: Any, given: dict[int, int], roots: dict[int, set[int]]) -> Output:
+    def _plan_output(self, output: Any, given: dict[int, int], roots: dict[int, set[int]]) -> PlannedOutput:
         if id(output) in given:
-            return Given(given[id(output)])
+            return InputAsOutput(given[id(output)])
         if not isinstance(output, Tensor):
-            return Constant(output)
+            return ConstantOutput(output)
         value = self._recorder.values.find(output)
         assert value is not None
         root, views = _path(value)
         if id(root.tensor) in given:
-            source: Result | Given = Given(given[id(root.tensor)])
+            source: GraphResult | InputAsOutput = InputAsOutput(given[id(root.tensor)])
         elif len(roots[id(value.memory)]) > 1:
-            source = Result(self._position(root.tensor))
+            source = GraphResult(self._position(root.tensor))
             if root is value:
                 return source
         else:
-            return Result(self._position(output))
+            return GraphResult(self._position(output))
         detached = not output.requires_grad and (root.tensor.requires_grad or not views)
-        return Seen(source, views, detached)
+        return ViewOutput(source, views, detached)
 
     def _apart(self, nodes: list[fx.Node]) -> list[fx.Node]:
         """Results are tensors of their own: no input itself, no node twice."""
@@ -497,9 +497,9 @@ class _Trace:
                 plan.read_again[position] = tuple(p for count, p in enumerate(plan.differentiable) if bits >> count & 1)
 
 
-def _path(value: Value) -> tuple[Value, tuple[View, ...]]:
+def _path(value: TracedTensor) -> tuple[TracedTensor, tuple[TensorView, ...]]:
     """The tensor whose memory it is, and the views that lead from there."""
-    views: list[View] = []
+    views: list[TensorView] = []
     while value.parent is not None:
         if value.view is not None:
             views.append(value.view)

@@ -32,7 +32,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable
     return _compile(gm, example_inputs, {}, captures=False)
 
 
-class InMode:
+class InductorInMode:
     """This backend, with other settings of the generator."""
 
     def __init__(self, mode: str) -> None:
@@ -47,7 +47,7 @@ class InMode:
         return _compile(gm, example_inputs, self._settings, captures=self._captures)
 
 
-in_mode = functools.cache(InMode)  # one for each mode: functions compiled alike share their recordings
+in_mode = functools.cache(InductorInMode)  # one for each mode: functions compiled alike share their recordings
 
 
 def _renew_lock() -> None:

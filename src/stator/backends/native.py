@@ -22,10 +22,10 @@ from ..autograd.compile import compile_function, make_boxed
 from ..codegen import gpu_host, gpu_scalar, host, jit, scalar, sizes
 from ..codegen.kernels import llvm_text
 from ..errors import CannotDerive
-from ..fuse.blocks import Target, run_in_blocks
+from ..fuse.blocks import BlockTarget, run_in_blocks
 from ..fuse.decompose import decompositions
 from ..fuse.in_place import write_in_place
-from ..fuse.loops import Call, Launch, Program, Ref, in_order
+from ..fuse.loops import Call, Launch, LoopProgram, Ref, in_order
 from ..fuse.memory import plan_memory
 from ..fuse.overwrite import write_over
 from ..fuse.script import program_script, program_text
@@ -42,7 +42,7 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable
     return _compile(gm, example_inputs, captures=False)
 
 
-class InMode:
+class NativeInMode:
     """This backend; modes are for graphs on a GPU."""
 
     benchmarks = False  # nothing is timed
@@ -54,7 +54,7 @@ class InMode:
         return _compile(gm, example_inputs, captures=self._captures)
 
 
-in_mode = functools.cache(InMode)  # one for each mode: functions compiled alike share their recordings
+in_mode = functools.cache(NativeInMode)  # one for each mode: functions compiled alike share their recordings
 
 
 def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], *, captures: bool) -> Callable[..., Any]:
@@ -93,7 +93,7 @@ def _generate(
             program.may_fail = False
             program.dying = _dying(module)
         compiled: Callable[..., Any] = _host_function(module, program, plain)
-    except (host.NotCompiled, jit.Unavailable, sizes.Unknown, NoMap) as why:
+    except (host.NotCompiled, jit.Unavailable, sizes.UnknownSize, NoMap) as why:
         events.emit(events.NotGenerated(part, str(why)))
         return plain
     if events.listening(events.CodeGenerated):
@@ -116,7 +116,7 @@ def _captured(
 
 
 def _generated(
-    module: fx.GraphModule, program: Program, example_inputs: Sequence[Any], part: str, seconds: float
+    module: fx.GraphModule, program: LoopProgram, example_inputs: Sequence[Any], part: str, seconds: float
 ) -> events.CodeGenerated:
     title = f"The {part} as a loop program: every kernel is a function, `graph` calls them in order."
     inputs = list(example_inputs)
@@ -141,7 +141,7 @@ def _constants(module: fx.GraphModule) -> dict[str, Any]:
     return {node.name: getattr(module, str(node.target)) for node in module.graph.find_nodes(op="get_attr")}
 
 
-def _program(module: fx.GraphModule) -> Program:
+def _program(module: fx.GraphModule) -> LoopProgram:
     device = _device(module)
     if device.type == "cuda":
         if (why := gpu_host.is_available()) is not None:
@@ -154,7 +154,7 @@ def _program(module: fx.GraphModule) -> Program:
     program = split_reductions(write_program(module, scalar.supported))
     writes = module.meta.get("writes") or {}
     program = write_in_place(program, {position: program.inputs[number] for position, number in writes.items()})
-    program = run_in_blocks(program, Target(host.units_of, host.pack_bytes, torch.get_num_threads()))
+    program = run_in_blocks(program, BlockTarget(host.units_of, host.pack_bytes, torch.get_num_threads()))
     return write_over(program)
 
 
@@ -171,7 +171,7 @@ def _device(module: fx.GraphModule) -> torch.device:
     return found.pop() if found else torch.device("cpu")
 
 
-def _check_devices(module: fx.GraphModule, program: Program, device: torch.device) -> None:
+def _check_devices(module: fx.GraphModule, program: LoopProgram, device: torch.device) -> None:
     """Tensors of the CPU may go through a graph on a GPU, to and from operators; kernels get numbers of them alone."""
     devices = _devices(module)
     for step in program.steps:
@@ -182,7 +182,7 @@ def _check_devices(module: fx.GraphModule, program: Program, device: torch.devic
                 raise host.NotCompiled(f"a kernel on {device} with {name}, which is not there")
 
 
-def _host_function(module: fx.GraphModule, program: Program, plain: Callable[..., Any]) -> Any:
+def _host_function(module: fx.GraphModule, program: LoopProgram, plain: Callable[..., Any]) -> Any:
     constants, device = _constants(module), _device(module)
     target = gpu_host.Gpu(program, _devices(module), device) if device.type == "cuda" else None
     compute_of = functools.partial(sizes.compute, program)

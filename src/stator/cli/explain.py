@@ -11,13 +11,13 @@ from typing import Any
 
 from .. import events
 from ..backends.registry import look_up
-from ..report.event_log import Chronicle
+from ..report.event_log import EventLog
 from ..report.explain import Explanation, runs
 from ..report.page import write
 from ..report.style import folded, short_path
 from .bench import duration
 from .misuse import check_readable, check_writable
-from .top_calls import Site, TopCalls
+from .top_calls import TopCalls, TopCallSite
 from .tracebacks import print_error
 
 
@@ -27,17 +27,17 @@ def run(given: argparse.Namespace) -> int:
         check_writable(given.html)
     if given.backend:
         look_up(given.backend)
-    chronicle = Chronicle()
+    event_log = EventLog()
     # What we render meanwhile is not the program's time.
-    calls = TopCalls(given.backend, chronicle.now, chronicle.timing)
-    with chronicle:
+    calls = TopCalls(given.backend, event_log.now, event_log.timing)
+    with event_log:
         code = run_script(given.script, given.args, calls)
-    lines = list(report(given.script, calls, chronicle))
+    lines = list(report(given.script, calls, event_log))
     print("\n".join(["", *lines]))
     if given.html:
         text = "\n".join(lines)
-        print(f"\npage: {write(given.html, chronicle, title=given.script, summary=text, calls=_rows(calls))}")
-    if code == 0 and given.strict and (chronicle.of(events.GraphBreak) or _misses(chronicle)):
+        print(f"\npage: {write(given.html, event_log, title=given.script, summary=text, calls=_rows(calls))}")
+    if code == 0 and given.strict and (event_log.of(events.GraphBreak) or _misses(event_log)):
         return 3
     return code
 
@@ -65,10 +65,10 @@ def run_script(path: str, arguments: list[str], calls: TopCalls) -> int:
 # ------------------------------------------------------------------------------------------------------ in words
 
 
-def report(script: str, calls: TopCalls, chronicle: Chronicle) -> Iterator[str]:
+def report(script: str, calls: TopCalls, event_log: EventLog) -> Iterator[str]:
     """What is printed."""
     graphs = sum(len(handle.graphs) for handle in calls.handles)
-    breaks, misses = chronicle.of(events.GraphBreak), _misses(chronicle)
+    breaks, misses = event_log.of(events.GraphBreak), _misses(event_log)
     yield (
         f"{script}: {_count(len(calls.handles), 'module or function', 'modules and functions')} compiled, "
         f"{_count(graphs, 'graph')}, {_count(len(breaks), 'graph break')}, {_count(len(misses), 'recompilation')}"
@@ -80,8 +80,8 @@ def report(script: str, calls: TopCalls, chronicle: Chronicle) -> Iterator[str]:
         yield from _site(site)
     explained = Explanation(graphs=[], break_reasons=[event.reason for event in breaks])
     yield from str(explained).splitlines()[1:]
-    entries = [event.entry for event in chronicle.of(events.Recorded)]
-    ran = list(runs(entries, chronicle))
+    entries = [event.entry for event in event_log.of(events.Recorded)]
+    ran = list(runs(entries, event_log))
     if ran:
         yield ""
         yield "Compiled graphs that ran:"
@@ -90,12 +90,12 @@ def report(script: str, calls: TopCalls, chronicle: Chronicle) -> Iterator[str]:
         yield ""
         yield "Recompilations:"
         yield from (folded(f"  {miss.name}: {short_path(str(miss.why))}") for miss in misses)
-    for failure in chronicle.of(events.InternalFailure):
+    for failure in event_log.of(events.InternalFailure):
         yield ""
         yield f"Failure inside stator, in {failure.where}: {failure.exception!r}; report: {failure.report_path}"
 
 
-def _site(site: Site) -> Iterator[str]:
+def _site(site: TopCallSite) -> Iterator[str]:
     yield f"{_shown(site.filename)}:{site.lineno}  {site.name}, {_count(site.calls, 'call')}"
     if site.too_many:
         yield "  a new module in almost every call: it runs as plain Python"
@@ -112,13 +112,13 @@ def _site(site: Site) -> Iterator[str]:
         yield f"  that is paid back after {int(site.recording / (plain - compiled)) + 1:,} calls"
 
 
-def _balance(site: Site, won: float) -> str:
+def _balance(site: TopCallSite, won: float) -> str:
     word = "won" if won >= 0 else "lost"
     return f"{duration(abs(won))} {word} so far, {duration(site.recording)} spent on recording and compiling"
 
 
-def _misses(chronicle: Chronicle) -> list[events.CacheMiss]:
-    return [miss for miss in chronicle.of(events.CacheMiss) if miss.why is not None]
+def _misses(event_log: EventLog) -> list[events.CacheMiss]:
+    return [miss for miss in event_log.of(events.CacheMiss) if miss.why is not None]
 
 
 def _rows(calls: TopCalls) -> list[dict[str, Any]]:

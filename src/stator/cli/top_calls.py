@@ -54,7 +54,7 @@ class Times:
 
 
 @dataclass
-class Site:
+class TopCallSite:
     """One place that calls something."""
 
     filename: str
@@ -108,7 +108,7 @@ class TopCalls:
         self._backend = backend
         self._clock = clock
         self._timing = timing  # inside of it replays are timed by themselves
-        self.sites: dict[tuple[str, int, str], Site] = {}
+        self.sites: dict[tuple[str, int, str], TopCallSite] = {}
         self.handles: list[Any] = []  # `compiled.stator` of everything that was compiled
         self._compiled: dict[int, tuple[Any, Any]] = {}  # by identity: module (so that it stays) and compiled module
         self._settings: dict[int, dict[str, Any]] = {}  # what the program asks for, by identity of the module
@@ -163,7 +163,9 @@ class TopCalls:
         self.handles.append(compiled.stator)
         return compiled
 
-    def _behind_the_door(self, site: Site, plain: Any, compiled: Any, handle: Any, args: Any, kwargs: Any) -> Any:
+    def _behind_the_door(
+        self, site: TopCallSite, plain: Any, compiled: Any, handle: Any, args: Any, kwargs: Any
+    ) -> Any:
         shapes = (torch.is_grad_enabled(), getattr(plain, "training", None), _shapes(args), _shapes(kwargs))
         times = site.by_shapes.setdefault(shapes, Times())
         times.calls += 1
@@ -186,13 +188,13 @@ class TopCalls:
             times.compiled.append(spent)
         return result
 
-    def _site(self, name: str) -> Site:
+    def _site(self, name: str) -> TopCallSite:
         """The line of the program that calls."""
         frame = sys._getframe(1)
         while frame.f_back is not None and (frame.f_code.co_filename.startswith((*_OWN, "<stator"))):
             frame = frame.f_back
         key = (frame.f_code.co_filename, frame.f_lineno, name)
-        return self.sites.setdefault(key, Site(*key))
+        return self.sites.setdefault(key, TopCallSite(*key))
 
     # -- what the program compiles by itself
 

@@ -30,7 +30,7 @@ LINE_VECTORS = 4  # a range of a single axis begins at multiples of so many
 
 
 @dataclass
-class Written:
+class CpuKernel:
     """A kernel as text, and how to call it."""
 
     name: str
@@ -42,7 +42,7 @@ class Written:
     scratch: Size  # bytes for each thread
 
 
-def write(kernel: Any, name: str, width: int) -> Written:
+def write(kernel: Any, name: str, width: int) -> CpuKernel:
     return _Writer(kernel, name, width).write()
 
 
@@ -68,7 +68,7 @@ class _Writer(Tiles, Scans):
             axis, self.tile_axis = choose_axes(kernel, width)
         super().__init__(kernel, name, PARAMETERS, width, axis)
 
-    def write(self) -> Written:
+    def write(self) -> CpuKernel:
         k = self.k
         stores = [n for n, v in enumerate(k.values) if v.op in ("store", "check")]
         if not k.inner and k.outer == [self.vector_axis]:
@@ -125,7 +125,7 @@ class _Writer(Tiles, Scans):
 
         f.loop("%lo", "%hi", 1, unit, [("i64", first[n]) for n in turning])
 
-    def _written(self, count: Size, align: int) -> Written:
+    def _written(self, count: Size, align: int) -> CpuKernel:
         self.f.finish()
         text = self.module.text()
         loads = []
@@ -137,7 +137,7 @@ class _Writer(Tiles, Scans):
             )
         text = text.replace("entry:", "entry:\n" + "\n".join(loads), 1)
         work = _product(self.k.extents[axis] for axis in (*self.k.outer, *self.k.inner))
-        return Written(self.name, text, self.sizes, count, align, work, self.scratch_bytes)
+        return CpuKernel(self.name, text, self.sizes, count, align, work, self.scratch_bytes)
 
     def _at_least_1(self, size: str) -> str:
         if size.isdigit():

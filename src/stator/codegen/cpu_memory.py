@@ -19,7 +19,7 @@ Size = Any
 LONGEST_STEP = 8  # between elements that are taken out of whole vectors
 
 
-class Memory:
+class KernelMemory:
     """A kernel that is being written: where its loops stand, and its accesses."""
 
     def __init__(self, kernel: Any, name: str, parameters: str, width: int, vector_axis: int | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import scalar
-from .cpu_values import Values
+from .cpu_values import CpuValues
 from .ir import ELEMENT
 
 CASCADE = 64  # blocks that are added up before they join the total
@@ -21,7 +21,7 @@ Carried = Sequence[tuple[str, str]]  # types and values
 Run = Callable[[str, str, Carried], list[str]]
 
 
-class Reductions(Values):
+class Reductions(CpuValues):
     columns = False  # whether lanes are neighbouring results, which never join
 
     def start(self, r: int) -> list[tuple[str, str]]:

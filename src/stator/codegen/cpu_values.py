@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import scalar
-from .cpu_memory import Memory, Size
+from .cpu_memory import KernelMemory, Size
 from .ir import ELEMENT, literal
 
 DEAR = {
@@ -24,7 +24,7 @@ MOST_SCRATCH = 1 << 19  # bytes of each thread, where sizes are known
 BYTES = {torch.float64: 8, torch.int64: 8, torch.float32: 4, torch.int32: 4, torch.int16: 2}
 
 
-class Values(Memory):
+class CpuValues(KernelMemory):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.scratch: dict[int, Size] = {}  # value -> offset in bytes

@@ -17,7 +17,7 @@ import torch
 
 from . import cache, jit
 from .jit import Unavailable
-from .ptx import Variant, WrittenForGpu, module_text
+from .ptx import PtxKernel, Variant, module_text
 
 TRIPLE = "nvptx64-nvidia-cuda"
 LIBRARY = "libcuda.so.1"
@@ -129,7 +129,7 @@ def cuda() -> Cuda:
 class Loaded:
     """Kernels of one graph on one device."""
 
-    def __init__(self, kernels: Sequence[WrittenForGpu], device: int) -> None:
+    def __init__(self, kernels: Sequence[PtxKernel], device: int) -> None:
         self._cuda, self.device = cuda(), device
         self._target = target(torch.cuda.get_device_capability(device), self._cuda.version)
         self._kernels = list(kernels)

@@ -37,7 +37,7 @@ class Gpu:
         program: Any,
         devices: Mapping[str, torch.device],
         device: torch.device,
-        load: Callable[[list[Any], list[ptx.WrittenForGpu], int], Any] | None = None,
+        load: Callable[[list[Any], list[ptx.PtxKernel], int], Any] | None = None,
     ) -> None:
         self._program, self._devices, self._device = program, devices, device
         self._index = device.index or 0

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from . import gpu_scalar
-from .gpu_shape import Shape
+from .gpu_shape import LaunchShape
 from .gpu_values import GLOBAL
 from .ir import ELEMENT, IN_MEMORY, Function, literal
 
@@ -26,7 +26,7 @@ _OF_BOOL = {"max": "or", "min": "and"}
 class Reducer:
     """Code that folds values of a kernel's reductions."""
 
-    def __init__(self, kernel: Any, f: Function, shape: Shape, name: str) -> None:
+    def __init__(self, kernel: Any, f: Function, shape: LaunchShape, name: str) -> None:
         self.k, self.f, self.shape, self.name = kernel, f, shape, name
         self._arrays = 0
         self.thread = self.lane = self.across = "0"  # as i32: of the block; among those of one result; of the results

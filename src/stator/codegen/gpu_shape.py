@@ -1,7 +1,8 @@
 """How a kernel is spread over the threads of a GPU.
 
-Enters: a `Kernel`, and whether memory may be taken for aligned. Leaves: a `Shape`, plain numbers; they depend on the
-kernel's sizes alone, not on the device, so that sums have one order everywhere. The numbers below are the cost model.
+Enters: a `Kernel`, and whether memory may be taken for aligned. Leaves: a `LaunchShape`, plain numbers; they depend on
+the kernel's sizes alone, not on the device, so that sums have one order everywhere. The numbers below are the cost
+model.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Requirement:
 
 
 @dataclass
-class Shape:
+class LaunchShape:
     """`packed`: the axis whose neighbours one thread takes, `slots` at a time, `groups` times in a step."""
 
     kind: str  # "pointwise", "tiles", "rows" or "columns"
@@ -65,7 +66,7 @@ def product(kernel: Any, axes: list[int]) -> Size:
     return total
 
 
-def shapes(kernel: Any) -> Iterator[Shape]:
+def shapes(kernel: Any) -> Iterator[LaunchShape]:
     """The fastest first; the last has no requirements."""
     kind, packed = _kind(kernel)
     turned, through = _turned(kernel, packed) if kind == "pointwise" else (None, frozenset[int]())
@@ -78,12 +79,12 @@ def shapes(kernel: Any) -> Iterator[Shape]:
     symbolic = [n for n in positions if not isinstance(n, int)]
     small = all(n <= NARROW for n in positions if isinstance(n, int))
     if symbolic and not found:
-        found.append(Shape(kind, packed, 1, frozenset()))
+        found.append(LaunchShape(kind, packed, 1, frozenset()))
     for shape in found:
         shape.narrow = small
         if small:
             shape.requirements += [Requirement("at_most", n, NARROW) for n in symbolic]
-    found.append(Shape(kind, packed, 1, frozenset(), narrow=small and not symbolic))
+    found.append(LaunchShape(kind, packed, 1, frozenset(), narrow=small and not symbolic))
     for shape in found:
         shape.turned, shape.through = turned, through
         _spread(kernel, shape)
@@ -147,7 +148,7 @@ def _slots(kernel: Any, packed: int | None) -> int:
     return min(8, 16 // int(bytes_of[len(bytes_of) // 2]))
 
 
-def _packed_shape(kernel: Any, kind: str, packed: int | None, slots: int) -> Shape | None:
+def _packed_shape(kernel: Any, kind: str, packed: int | None, slots: int) -> LaunchShape | None:
     requirements: dict[Requirement, None] = {}
 
     def multiple(size: Size) -> bool:
@@ -174,7 +175,7 @@ def _packed_shape(kernel: Any, kind: str, packed: int | None, slots: int) -> Sha
         size = min(16, slots * kernel.buffers[buffer].dtype.itemsize)
         if size > 1:
             requirements[Requirement("aligned", buffer, size)] = None
-    return Shape(kind, packed, slots, frozenset(vectors), list(requirements)) if vectors else None
+    return LaunchShape(kind, packed, slots, frozenset(vectors), list(requirements)) if vectors else None
 
 
 def _positions(kernel: Any) -> list[Size]:
@@ -194,7 +195,7 @@ def _positions(kernel: Any) -> list[Size]:
 # -------------------------------------------------------------------------------------------------------- threads
 
 
-def _spread(kernel: Any, shape: Shape) -> None:
+def _spread(kernel: Any, shape: LaunchShape) -> None:
     shape.threads = THREADS
     if shape.kind == "pointwise":
         bytes_of = max((b.dtype.itemsize for b in kernel.buffers), default=4)
@@ -226,7 +227,7 @@ def _registers(kernel: Any) -> int:
     return max(1, sum(max(1, int(kernel.values[a].dtype.itemsize) // 4) for a in kept))
 
 
-def _spread_rows(kernel: Any, shape: Shape) -> None:
+def _spread_rows(kernel: Any, shape: LaunchShape) -> None:
     length, count = product(kernel, kernel.inner), product(kernel, kernel.outer)
     slots = shape.slots
     limit = min(LONGEST_KEPT, max(slots, KEPT_REGISTERS // _registers(kernel)))
@@ -260,7 +261,7 @@ def _spread_rows(kernel: Any, shape: Shape) -> None:
     _split(shape, length, count)
 
 
-def _split(shape: Shape, length: Size, blocks: Size) -> None:
+def _split(shape: LaunchShape, length: Size, blocks: Size) -> None:
     """Few results of many elements: several blocks to each."""
     step = shape.lanes * shape.groups * (shape.slots if shape.kind == "rows" else 1)
     if not isinstance(blocks, int) or blocks * 2 > ENOUGH_BLOCKS or blocks == 0:
@@ -275,7 +276,7 @@ def _reductions(kernel: Any) -> list[Any]:
     return [value for value in kernel.values if value.op == "reduce"]
 
 
-def _spread_columns(kernel: Any, shape: Shape) -> None:
+def _spread_columns(kernel: Any, shape: LaunchShape) -> None:
     assert shape.packed is not None
     length, width = product(kernel, kernel.inner), kernel.extents[shape.packed]
     threads = COLUMN_THREADS

@@ -1,8 +1,8 @@
 """The values of a kernel, as code of one GPU thread.
 
 A thread computes some neighbouring points of one axis, the *packed* one, at a time (slots): their values are scalars,
-their memory is read and written in vectors where it is dense and aligned. A `Scope` says where on each axis the thread
-stands, and what was made there already.
+their memory is read and written in vectors where it is dense and aligned. A `GpuScope` says where on each axis the
+thread stands, and what was made there already.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from .gpu_scalar import GpuFunction
 from .ir import IN_MEMORY, literal
 
 Size = Any
-Slots = tuple[str, ...]  # one value for all slots, or one for each
+SlotValues = tuple[str, ...]  # one value for all slots, or one for each
 GLOBAL = "ptr addrspace(1)"
 
 
 @dataclass
-class Scope:
+class GpuScope:
     """A place in the loops. `mask`: whether the thread is inside (None: it is); `may_store`: likewise, for stores."""
 
     axis: dict[int, str] = field(default_factory=dict)
     mask: str | None = None
     may_store: str | None = None
-    parent: Scope | None = None
-    made: dict[int, Slots] = field(default_factory=dict)
+    parent: GpuScope | None = None
+    made: dict[int, SlotValues] = field(default_factory=dict)
 
-    def find(self, number: int) -> Slots | None:
-        scope: Scope | None = self
+    def find(self, number: int) -> SlotValues | None:
+        scope: GpuScope | None = self
         while scope is not None:
             if number in scope.made:
                 return scope.made[number]
@@ -68,7 +68,7 @@ def rounded_soon(kernel: Any) -> set[int]:
     return set(range(len(kernel.values))) - exact
 
 
-class Values:
+class GpuValues:
     """Writes values, with `slots` of the packed axis to a thread; `vectors` are the accesses that are aligned."""
 
     def __init__(
@@ -119,17 +119,17 @@ class Values:
     def in_slots(self, number: int) -> bool:
         return self.packed is not None and self.slots > 1 and self.packed in self.varies[number]
 
-    def get(self, number: int, scope: Scope) -> Slots:
+    def get(self, number: int, scope: GpuScope) -> SlotValues:
         made = scope.find(number)
         if made is None:
             made = scope.made[number] = self._make(number, scope)
         return made
 
-    def one(self, number: int, scope: Scope, slot: int) -> str:
+    def one(self, number: int, scope: GpuScope, slot: int) -> str:
         made = self.get(number, scope)
         return made[slot if len(made) > 1 else 0]
 
-    def _make(self, number: int, scope: Scope) -> Slots:
+    def _make(self, number: int, scope: GpuScope) -> SlotValues:
         value = self.k.values[number]
         if value.op == "const":
             return (literal(value.attr, value.dtype),)
@@ -148,7 +148,7 @@ class Values:
             made.append(gpu_scalar.emit(self.f, value.op, value.dtype, kinds, args, rough=number in self.rough))
         return tuple(made)
 
-    def _of_one(self, number: int, scope: Scope) -> Slots:
+    def _of_one(self, number: int, scope: GpuScope) -> SlotValues:
         """A reduction without inner axes."""
         value, made = self.k.values[number], self.get(self.k.values[number].args[-1], scope)
         if value.attr != "sum" or not value.dtype.is_floating_point:
@@ -156,7 +156,7 @@ class Values:
         zero, kinds = literal(0.0, value.dtype), [value.dtype] * 2
         return tuple([gpu_scalar.emit(self.f, "add", value.dtype, kinds, [zero, x]) for x in made])
 
-    def prepare(self, roots: Iterable[int], scope: Scope, axes: set[int]) -> None:
+    def prepare(self, roots: Iterable[int], scope: GpuScope, axes: set[int]) -> None:
         """What does not vary over these axes is computed here, before the loop over them."""
         seen: set[int] = set()
         found: list[int] = []
@@ -178,7 +178,7 @@ class Values:
 
     # ------------------------------------------------------------------------------------------------- indices
 
-    def place(self, index: Any, scope: Scope, slot: int) -> str:
+    def place(self, index: Any, scope: GpuScope, slot: int) -> str:
         """An index at a slot, as i64."""
         total = self.size(index.offset)
         for axis, c in index.terms:
@@ -194,7 +194,7 @@ class Values:
             total = step if total == "0" else self.f.emit(f"add i64 {total}, {step}")
         return total
 
-    def address(self, number: int, scope: Scope, slot: int) -> str:
+    def address(self, number: int, scope: GpuScope, slot: int) -> str:
         buffer, index = self.k.values[number].attr
         element = IN_MEMORY[self.k.buffers[buffer].dtype]
         flat = self.place(index, scope, slot)
@@ -203,7 +203,7 @@ class Values:
 
     # -------------------------------------------------------------------------------------------------- memory
 
-    def _load(self, number: int, scope: Scope) -> Slots:
+    def _load(self, number: int, scope: GpuScope) -> SlotValues:
         value = self.k.values[number]
         dtype = self.k.buffers[value.attr[0]].dtype
         count = self.slots if self.in_slots(number) else 1
@@ -264,13 +264,13 @@ class Values:
 
     # --------------------------------------------------------------------------------------------------- roots
 
-    def compute(self, roots: Iterable[int], scope: Scope) -> None:
+    def compute(self, roots: Iterable[int], scope: GpuScope) -> None:
         """What the roots store or check; memory is not written yet."""
         for r in roots:
             for n in operands(self.k.values[r]):
                 self.get(n, scope)
 
-    def finish(self, roots: Iterable[int], scope: Scope) -> None:
+    def finish(self, roots: Iterable[int], scope: GpuScope) -> None:
         """Stores and checks. All of them in one branch: most threads are inside."""
         roots = list(roots)
         if not roots:
@@ -291,7 +291,7 @@ class Values:
             f.do(f"br label %{on}")
             f.label(on)
 
-    def _store(self, number: int, scope: Scope) -> None:
+    def _store(self, number: int, scope: GpuScope) -> None:
         f, value = self.f, self.k.values[number]
         dtype = self.k.buffers[value.attr[0]].dtype
         element = IN_MEMORY[dtype]
@@ -309,7 +309,7 @@ class Values:
                 whole = f.emit(f"insertelement <{width} x {element}> {whole}, {element} {made[slot + n]}, i32 {n}")
             f.do(f"store <{width} x {element}> {whole}, {GLOBAL} {address}, align {dtype.itemsize * width}")
 
-    def _check(self, number: int, scope: Scope) -> None:
+    def _check(self, number: int, scope: GpuScope) -> None:
         """What does not hold is noted in the status word; without one the kernel stops, as eager's assertions do."""
         f = self.f
         holds = self.get(self.k.values[number].args[0], scope)

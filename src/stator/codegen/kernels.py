@@ -17,7 +17,7 @@ _FACTS = ("sizes", "count", "align", "work", "scratch")
 
 
 @dataclass(frozen=True, eq=False)  # kept weakly, by identity
-class Compiled:
+class CompiledKernel:
     """A kernel's function. It stays in memory while somebody holds this."""
 
     code: jit.Code
@@ -29,14 +29,14 @@ class Compiled:
     scratch: Any
 
 
-_compiled: weakref.WeakValueDictionary[str, Compiled] = weakref.WeakValueDictionary()
+_compiled: weakref.WeakValueDictionary[str, CompiledKernel] = weakref.WeakValueDictionary()
 
 
-def compile_kernels(kernels: Sequence[Any]) -> list[Compiled]:
+def compile_kernels(kernels: Sequence[Any]) -> list[CompiledKernel]:
     return [_compile(kernel) for kernel in kernels]
 
 
-def _compile(kernel: Any) -> Compiled:
+def _compile(kernel: Any) -> CompiledKernel:
     width = vector_width()
     key = f"cpu {width} {kernel.key()}"
     found = _compiled.get(key)
@@ -45,10 +45,10 @@ def _compile(kernel: Any) -> Compiled:
     return found
 
 
-def _made(kernel: Any, key: str, width: int) -> Compiled:
-    written: list[cpu.Written] = []
+def _made(kernel: Any, key: str, width: int) -> CompiledKernel:
+    written: list[cpu.CpuKernel] = []
 
-    def write() -> cpu.Written:
+    def write() -> cpu.CpuKernel:
         if not written:
             written.append(cpu.write(kernel, _NAME, width))
         return written[0]
@@ -59,7 +59,7 @@ def _made(kernel: Any, key: str, width: int) -> Compiled:
 
     code = cache.compile_cached(key, source)
     facts = code.facts or [getattr(write(), name) for name in _FACTS]  # expressions are not kept on disk
-    return Compiled(code, code.address(_NAME), *facts)
+    return CompiledKernel(code, code.address(_NAME), *facts)
 
 
 def llvm_text(kernels: Sequence[Any]) -> str:
@@ -69,7 +69,7 @@ def llvm_text(kernels: Sequence[Any]) -> str:
     return "\n\n".join(f"; {name}\n{cpu.write(kernel, _NAME, width).text}" for name, kernel in texts.values())
 
 
-def compile_small_gemm(shape: small_gemm.Shape) -> jit.Code:
+def compile_small_gemm(shape: small_gemm.GemmShape) -> jit.Code:
     return cache.compile_cached(shape.key, lambda: cache.Source(small_gemm.write(shape, _NAME), [_NAME]))
 
 

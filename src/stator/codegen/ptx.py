@@ -19,8 +19,8 @@ from typing import Any
 
 from .gpu_reduce import Folded, Reducer
 from .gpu_scalar import GpuFunction
-from .gpu_shape import Requirement, Shape, product, shapes
-from .gpu_values import GLOBAL, Scope, Size, SizeTable, Values
+from .gpu_shape import LaunchShape, Requirement, product, shapes
+from .gpu_values import GLOBAL, GpuScope, GpuValues, Size, SizeTable
 from .ir import ELEMENT, Module
 
 PARTIAL_BYTES = 8  # room for a partial result of any type
@@ -45,11 +45,11 @@ class Variant:
     declarations: list[str]
     functions: list[str]
     scratch: Size  # bytes
-    shape: Shape
+    shape: LaunchShape
 
 
 @dataclass
-class WrittenForGpu:
+class PtxKernel:
     """A kernel as text, and how to call it."""
 
     name: str
@@ -60,11 +60,11 @@ class WrittenForGpu:
     checks: bool = False  # whether the status word must be looked at
 
 
-def write(kernel: Any, name: str) -> WrittenForGpu:
+def write(kernel: Any, name: str) -> PtxKernel:
     table = SizeTable()
     variants = [_Writer(kernel, f"{name}_{n}", shape, table).write() for n, shape in enumerate(shapes(kernel))]
     work = product(kernel, [*kernel.outer, *kernel.inner])
-    return WrittenForGpu(
+    return PtxKernel(
         name, len(kernel.buffers), variants, table.sizes, work, any(v.op == "check" for v in kernel.values)
     )
 
@@ -81,7 +81,7 @@ def _over(size: Size, by: int) -> Size:
 
 
 class _Writer:
-    def __init__(self, kernel: Any, name: str, shape: Shape, table: SizeTable) -> None:
+    def __init__(self, kernel: Any, name: str, shape: LaunchShape, table: SizeTable) -> None:
         self.k, self.name, self.shape, self.table = kernel, name, shape, table
         self.module = Module()
         self.stores = [n for n, v in enumerate(kernel.values) if v.op in ("store", "check")]
@@ -122,7 +122,7 @@ class _Writer:
         shape = self.shape
         self.f = f = GpuFunction(self.module, name, "%PARAMETERS", f'"nvvm.reqntid"="{shape.threads}"')
         f.index_type = "i32" if shape.narrow else "i64"
-        self.v = Values(self.k, f, shape.packed, shape.slots, shape.vectors, self.table)
+        self.v = GpuValues(self.k, f, shape.packed, shape.slots, shape.vectors, self.table)
         self.r = Reducer(self.k, f, shape, name)
         self.thread = self._register("tid.x")
         self.block = self._wide(self._register("ctaid.x"))
@@ -145,7 +145,7 @@ class _Writer:
         f, v, shape = self.f, self.v, self.shape
         total = product(self.k, self.k.outer)
         if shape.packed is None or (isinstance(total, int) and total == 1):
-            self._only_thread(Scope({a: "0" for a in self.k.outer}))
+            self._only_thread(GpuScope({a: "0" for a in self.k.outer}))
             return 1
         step = shape.threads * shape.slots  # between groups
         whole = step * shape.groups
@@ -158,7 +158,7 @@ class _Writer:
             inside = f.emit(f"icmp sle {f.index_type} {v.integer('add', begin, str(whole))}, {n}")
             f.do(f"br i1 {inside}, label %{full}, label %{part}")
             f.label(full)
-        scopes = [Scope(v.decode(v.integer("add", mine, str(g * step)), self.k.outer)) for g in range(shape.groups)]
+        scopes = [GpuScope(v.decode(v.integer("add", mine, str(g * step)), self.k.outer)) for g in range(shape.groups)]
         for scope in scopes:
             v.compute(self.stores, scope)
         for scope in scopes:
@@ -171,7 +171,7 @@ class _Writer:
             f.label(out)
         return _over(total, whole)
 
-    def _only_thread(self, scope: Scope) -> None:
+    def _only_thread(self, scope: GpuScope) -> None:
         first = self.f.emit(f"icmp eq i32 {self.thread}, 0")
         scope.mask = scope.may_store = first
         self.v.finish(self.stores, scope)
@@ -181,7 +181,7 @@ class _Writer:
         f, v, slots = self.f, self.v, self.shape.slots
 
         def body(at: str, _: list[str]) -> list[str]:
-            v.finish(self.stores, Scope(v.decode(at, self.k.outer)))
+            v.finish(self.stores, GpuScope(v.decode(at, self.k.outer)))
             return []
 
         f.loop(mine, v.integer("sub", n, str(slots - 1)), step, body)
@@ -193,8 +193,8 @@ class _Writer:
         yes, on = f.fresh("yes"), f.fresh("on")
         f.do(f"br i1 {f.emit(f'icmp slt {f.index_type} {at}, {n}')}, label %{yes}, label %{on}")
         f.label(yes)
-        Values(self.k, f, self.shape.packed, 1, frozenset(), self.table).finish(
-            self.stores, Scope(v.decode(at, self.k.outer))
+        GpuValues(self.k, f, self.shape.packed, 1, frozenset(), self.table).finish(
+            self.stores, GpuScope(v.decode(at, self.k.outer))
         )
         f.do(f"br label %{on}")
         f.label(on)
@@ -219,7 +219,7 @@ class _Writer:
         line = f.emit(f"lshr i32 {self.thread}, {size.bit_length() - 1}")
         lines = [f.emit(f"add i32 {line}, {g * shape.lanes}") for g in range(shape.groups)]
 
-        def scope(along: int, other: int, row: str) -> Scope:
+        def scope(along: int, other: int, row: str) -> GpuScope:
             at = {
                 along: v.integer("add", corner[along], self._wide(column)),
                 other: v.integer("add", corner[other], self._wide(row)),
@@ -229,7 +229,7 @@ class _Writer:
                 extent = self.k.extents[axis]
                 if not isinstance(extent, int) or extent % size:
                     mask = v.both(mask, f.emit(f"icmp slt {f.index_type} {position}, {v.size(extent)}"))
-            return Scope({**fixed, **at}, mask, mask)
+            return GpuScope({**fixed, **at}, mask, mask)
 
         loads = sorted(shape.through)
         types = [self.k.values[n].dtype for n in loads]
@@ -282,14 +282,14 @@ class _Writer:
             outside = [s for s in self.stores if self.level[s] == level and not self.varies[s] & self.inner]
             if outside:
                 v.compute(outside, row)
-                v.finish(outside, Scope(row.axis, None, self._one_thread(row), row))
+                v.finish(outside, GpuScope(row.axis, None, self._one_thread(row), row))
         return blocks
 
-    def _publish(self, parts: Mapping[int, list[Folded]], row: Scope) -> None:
+    def _publish(self, parts: Mapping[int, list[Folded]], row: GpuScope) -> None:
         for r, folded in parts.items():
             row.made[r] = tuple([self.r.result(r, part) for part in folded])
 
-    def _one_thread(self, row: Scope) -> str | None:
+    def _one_thread(self, row: GpuScope) -> str | None:
         """Of all that have a result, the one that stores it."""
         mine: str | None = None
         if self.shape.lanes > 1:
@@ -300,10 +300,10 @@ class _Writer:
 
     # -- which results a thread works for
 
-    def _results(self) -> tuple[Scope, Size]:
+    def _results(self) -> tuple[GpuScope, Size]:
         return self._columns() if self.shape.kind == "columns" else self._rows()
 
-    def _rows(self) -> tuple[Scope, Size]:
+    def _rows(self) -> tuple[GpuScope, Size]:
         f, v, shape = self.f, self.v, self.shape
         count = product(self.k, self.k.outer)
         row, ok = self.block, None
@@ -319,9 +319,9 @@ class _Writer:
                 ok = f.emit(f"icmp slt {f.index_type} {row}, {v.size(count)}")
                 row = f.smaller(row, v.integer("sub", v.size(count), "1"))
         self.unit = [row]
-        return Scope(v.decode(row, self.k.outer), None, ok), _over(count, shape.across)
+        return GpuScope(v.decode(row, self.k.outer), None, ok), _over(count, shape.across)
 
-    def _columns(self) -> tuple[Scope, Size]:
+    def _columns(self) -> tuple[GpuScope, Size]:
         f, v, shape = self.f, self.v, self.shape
         assert shape.packed is not None
         width, lead = self.k.extents[shape.packed], self.k.outer[:-1]
@@ -340,7 +340,7 @@ class _Writer:
             column = f.smaller(column, v.integer("sub", v.size(width), str(shape.slots)))
         first = v.integer("add", v.integer("mul", line, v.size(width)), column)
         self.unit = [v.integer("add", first, str(slot)) for slot in range(shape.slots)]
-        return Scope({**v.decode(line, lead), shape.packed: column}, None, ok), product(self.k, lead) * tiles
+        return GpuScope({**v.decode(line, lead), shape.packed: column}, None, ok), product(self.k, lead) * tiles
 
     # -- which elements
 
@@ -359,15 +359,15 @@ class _Writer:
         low = v.integer("mul", self.split, v.size(each))
         return low, self.f.smaller(v.integer("add", low, v.size(each)), length)
 
-    def _element(self, row: Scope, at: str, mask: str | None) -> Scope:
+    def _element(self, row: GpuScope, at: str, mask: str | None) -> GpuScope:
         """The scope of a thread's elements at a position."""
         at = self.v.integer("add", at, self.v.integer("mul", self._wide(self.r.lane), str(self._pack)))
         if mask is not None:
             mask = self.f.emit(f"icmp slt {self.f.index_type} {at}, {mask}")
         axis = {**row.axis, **self.v.decode(at, self.k.inner)}
-        return Scope(axis, mask, self.v.both(mask, row.may_store), row)
+        return GpuScope(axis, mask, self.v.both(mask, row.may_store), row)
 
-    def _all_groups(self, row: Scope) -> list[Scope]:
+    def _all_groups(self, row: GpuScope) -> list[GpuScope]:
         step = self.shape.lanes * self._pack
         return [
             self._element(row, str(g * step), None if (g + 1) * step <= self.length else str(self.length))
@@ -384,14 +384,14 @@ class _Writer:
         """How many results of a reduction a thread has: columns have one in each slot."""
         return self.shape.slots if self.shape.kind == "columns" and self.v.in_slots(r) else 1
 
-    def _new(self, r: int, scope: Scope) -> list[Folded]:
+    def _new(self, r: int, scope: GpuScope) -> list[Folded]:
         """An element of each slot."""
         args = [self.v.get(a, scope) for a in self.k.values[r].args]
         count = self._results_of(r) if self.shape.kind == "columns" else self.shape.slots
         new = [[a[s if len(a) > 1 else 0] for a in args] for s in range(count)]
         return [self.r.masked(r, part, scope.mask) for part in new]
 
-    def _kept(self, roots: list[int], groups: list[Scope]) -> dict[int, list[Folded]]:
+    def _kept(self, roots: list[int], groups: list[GpuScope]) -> dict[int, list[Folded]]:
         reduces, stores = self._split_roots(roots)
         for scope in groups:
             self.v.compute(roots, scope)
@@ -406,7 +406,7 @@ class _Writer:
                 made[r] = [self.r.tree(r, list(column)) for column in zip(*by_group, strict=True)]
         return made
 
-    def _loop(self, roots: list[int], row: Scope, low: str, high: str) -> dict[int, list[Folded]]:
+    def _loop(self, roots: list[int], row: GpuScope, low: str, high: str) -> dict[int, list[Folded]]:
         """Whole steps, then groups of which only some threads are inside."""
         f, shape = self.f, self.shape
         reduces, stores = self._split_roots(roots)
@@ -414,7 +414,7 @@ class _Writer:
         slots = {r: len(self._columns_or_slots(r)) for r in reduces}
         one = [item for r in reduces for _ in range(slots[r]) for item in self._start(r)]
 
-        def at(scopes: list[Scope], carried: list[str]) -> list[str]:
+        def at(scopes: list[GpuScope], carried: list[str]) -> list[str]:
             for scope in scopes:
                 self.v.compute(roots, scope)
             result: list[str] = []
@@ -481,7 +481,7 @@ class _Writer:
         flat = self.v.as_i64(flat)
         return self.f.emit(f"getelementptr i64, {GLOBAL} %scratch, i64 {flat}")
 
-    def _to_scratch(self, parts: Mapping[int, list[Folded]], row: Scope) -> None:
+    def _to_scratch(self, parts: Mapping[int, list[Folded]], row: GpuScope) -> None:
         if not parts:
             return
         f = self.f
@@ -496,7 +496,7 @@ class _Writer:
         f.do(f"br label %{on}")
         f.label(on)
 
-    def _from_scratch(self, level: int, row: Scope) -> None:
+    def _from_scratch(self, level: int, row: GpuScope) -> None:
         """The reductions of a level, from the parts that an earlier launch left: folded as a loop over the parts."""
         reduces = [n for n, v in enumerate(self.k.values) if v.op == "reduce" and self.level[n] == level]
         one = [item for r in reduces for _ in range(self._results_of(r)) for item in self._start(r)]

@@ -15,7 +15,7 @@ from .ir import ELEMENT, Function
 from .math import FUNCTIONS
 from .math import supported as has_function
 
-Row = Callable[[Function, torch.dtype, Sequence[torch.dtype], Sequence[str]], str]
+ScalarRow = Callable[[Function, torch.dtype, Sequence[torch.dtype], Sequence[str]], str]
 
 
 def emit(f: Function, op: str, dtype: torch.dtype, kinds: Sequence[torch.dtype], args: Sequence[str]) -> str:
@@ -39,7 +39,7 @@ def _kind(f: Function, dtype: torch.dtype) -> str:
     return f.vector(ELEMENT[dtype])
 
 
-def _two(float_op: str, int_op: str) -> Row:
+def _two(float_op: str, int_op: str) -> ScalarRow:
     def row(f: Function, dtype: torch.dtype, kinds: Sequence[torch.dtype], args: Sequence[str]) -> str:
         return f.emit(f"{float_op if dtype.is_floating_point else int_op} {_kind(f, dtype)} {args[0]}, {args[1]}")
 
@@ -86,11 +86,11 @@ def _compare(f: Function, op: str, dtype: torch.dtype, a: str, b: str) -> str:
     return f.emit(f"icmp {tests[op]} {_kind(f, dtype)} {a}, {b}")
 
 
-def _comparison(op: str) -> Row:
+def _comparison(op: str) -> ScalarRow:
     return lambda f, dtype, kinds, args: _compare(f, op, kinds[0], args[0], args[1])
 
 
-def _extreme(op: str) -> Row:
+def _extreme(op: str) -> ScalarRow:
     """Minimum and maximum; a NaN wins, the first of two."""
 
     def row(f: Function, dtype: torch.dtype, kinds: Sequence[torch.dtype], args: Sequence[str]) -> str:
@@ -172,7 +172,7 @@ def _floor_div(f: Function, dtype: torch.dtype, kinds: Sequence[torch.dtype], ar
 # ------------------------------------------------------------------------------------------------------ shifts
 
 
-def _shift(op: str) -> Row:
+def _shift(op: str) -> ScalarRow:
     """Beyond the width: 0 to the left, the sign to the right."""
 
     def row(f: Function, dtype: torch.dtype, kinds: Sequence[torch.dtype], args: Sequence[str]) -> str:
@@ -267,7 +267,7 @@ def _signbit(f: Function, dtype: torch.dtype, kinds: Sequence[torch.dtype], args
 _PHILOX_FACTORS, _PHILOX_STEPS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
 
 
-def _philox(more: bool) -> Row:
+def _philox(more: bool) -> ScalarRow:
     """Philox 4x32-10: of a seed (64 bits) and a position, 128 random bits; the first 64 of them, or the others. The
     words lie in lanes of 64 bits, where a product of two of them has room."""
 
@@ -294,11 +294,11 @@ def _philox(more: bool) -> Row:
     return row
 
 
-def _intrinsic(name: str) -> Row:
+def _intrinsic(name: str) -> ScalarRow:
     return lambda f, dtype, kinds, args: f.intrinsic(name, ELEMENT[dtype], *args)
 
 
-def _function(name: str) -> Row:
+def _function(name: str) -> ScalarRow:
     return lambda f, dtype, kinds, args: FUNCTIONS[name](f, ELEMENT[dtype], *args)
 
 
@@ -314,7 +314,7 @@ _ON: dict[str, frozenset[torch.dtype]] = {  # the types of operands; every type 
     **dict.fromkeys("and or xor not".split(), _INTEGERS | {torch.bool}),
     **dict.fromkeys("add sub mul neg abs fmod remainder floor_div".split(), _NUMBERS),
 }
-OPERATIONS: dict[str, Row] = {
+OPERATIONS: dict[str, ScalarRow] = {
     **{name: _function(name) for name in FUNCTIONS},
     "add": _two("fadd", "add"),
     "sub": _two("fsub", "sub"),

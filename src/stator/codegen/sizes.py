@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 
-class Unknown(Exception):
+class UnknownSize(Exception):
     """No input tells what a symbol is."""
 
 
@@ -28,7 +28,7 @@ def compute(program: Any, expressions: Sequence[Any]) -> Callable[[list[Any]], t
     symbols = sorted({s for e in expressions for s in e.free_symbols}, key=str)
     for symbol in symbols:
         if symbol not in sources:
-            raise Unknown(f"no input tells what the size {symbol} is")
+            raise UnknownSize(f"no input tells what the size {symbol} is")
     written = PythonPrinter()
     lines = [f"    {symbol} = {sources[symbol]}" for symbol in symbols]
     if wrong := [f"{written.doprint(e)} < {least}" for e, least in _bounds(program, symbols)]:

@@ -26,7 +26,7 @@ SIZES = ("k", "ldc", "lda", "ldb", "offset_c", "offset_a", "offset_b", "n")
 
 
 @dataclass(frozen=True)
-class Shape:
+class GemmShape:
     rows: int
     columns: int  # of a unit; vectors of them, if b lies by rows
     group: int  # rows that are taken at a time
@@ -39,7 +39,9 @@ class Shape:
         return f"small gemm {self.rows} {self.columns} {self.group} {self.by_rows} {self.width} {self.half}"
 
 
-def shape_for(rows: Any, columns: Any, depth: Any, *, by_rows: bool, width: int, half: bool = False) -> Shape | None:
+def shape_for(
+    rows: Any, columns: Any, depth: Any, *, by_rows: bool, width: int, half: bool = False
+) -> GemmShape | None:
     """How to compute it; None: the BLAS does."""
     if not isinstance(rows, int) or not isinstance(columns, int) or rows < 1:
         return None
@@ -51,20 +53,20 @@ def shape_for(rows: Any, columns: Any, depth: Any, *, by_rows: bool, width: int,
         if by_rows or width < 16 or rows > most or columns % 4:
             return None
         together = 8 if columns % 8 == 0 else 4
-        return Shape(rows, together, SUMS // together, False, width)
+        return GemmShape(rows, together, SUMS // together, False, width)
     if by_rows:
         vectors = max(1, min(4, 16 // rows))
-        return Shape(rows, vectors, rows, True, width) if columns >= width else None
+        return GemmShape(rows, vectors, rows, True, width) if columns >= width else None
     fitting = [c for c in (8, 4, 2, 1) if columns % c == 0 and c * rows <= 16]
-    return Shape(rows, fitting[0], rows, False, width, half)
+    return GemmShape(rows, fitting[0], rows, False, width, half)
 
 
-def units(shape: Shape, columns: int) -> int:
+def units(shape: GemmShape, columns: int) -> int:
     each = shape.columns * shape.width if shape.by_rows else shape.columns
     return -(-columns // each)
 
 
-def write(shape: Shape, name: str) -> str:
+def write(shape: GemmShape, name: str) -> str:
     module = Module()
     f = Function(module, name, PARAMETERS, shape.width, f'"prefer-vector-width"="{32 * shape.width}"')
     for number, size in enumerate(SIZES):
@@ -116,7 +118,7 @@ def _tail(f: Function, at: str, stop: str) -> str:
     return f.emit(f"icmp slt <{f.lanes} x i64> <{lanes}>, {left}")
 
 
-def _unit_by_columns(f: Function, shape: Shape, unit: str) -> list[str]:
+def _unit_by_columns(f: Function, shape: GemmShape, unit: str) -> list[str]:
     """Lanes run along k; each sum of a unit has an accumulator, whose lanes are added up at the end."""
     first = f.arithmetic("mul", unit, str(shape.columns))
     weights = [_row(f, "%b", f.arithmetic("add", first, str(c)), "%ldb", shape.half) for c in range(shape.columns)]
@@ -150,7 +152,7 @@ def _rows_of_unit(f: Function, rows: Sequence[int], first: str, weights: Sequenc
         _store(f, total, place, half)
 
 
-def _unit_by_rows(f: Function, shape: Shape, unit: str) -> list[str]:
+def _unit_by_rows(f: Function, shape: GemmShape, unit: str) -> list[str]:
     """Lanes are neighbouring columns; k runs in one loop, with a's numbers in all lanes."""
     block = shape.columns * f.lanes
     first = f.arithmetic("mul", unit, str(block))

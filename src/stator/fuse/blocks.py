@@ -1,9 +1,10 @@
 """GEMMs and the kernels beside them, run together block by block of rows.
 
-Enters: a `Program` whose memory is not planned yet, and what the target can do. Leaves: the same, with runs of steps as
-`Blocked` where that pays. What one step of a block leaves for the next lies in a strip of memory that stays in a
-cache, and is never written out if nobody else reads it. What holds: a unit of a step needs of the others' results only
-the same unit; the sizes of blocks depend on the sizes of tensors alone, so every number of threads gives the same bits.
+Enters: a `LoopProgram` whose memory is not planned yet, and what the target can do. Leaves: the same, with runs of
+steps as `Blocked` where that pays. What one step of a block leaves for the next lies in a strip of memory that stays in
+a cache, and is never written out if nobody else reads it. What holds: a unit of a step needs of the others' results
+only the same unit; the sizes of blocks depend on the sizes of tensors alone, so every number of threads gives the same
+bits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .loops import Blocked, Call, Gemm, Kernel, Launch, Place, Program, Ref, Step, Value
+from .loops import Blocked, BufferView, Call, Gemm, Kernel, Launch, LoopProgram, ProgramStep, Ref, Value
 from .memory import ALIGNMENT, reach
 
 # The cost model, measured on one core with 1 MiB of cache (docs/design/native.md).
@@ -34,16 +35,16 @@ UnitsOf = Callable[[Kernel], tuple[list[int], int] | None]
 
 
 @dataclass(frozen=True)
-class Target:
+class BlockTarget:
     units_of: UnitsOf
     pack_bytes: Callable[[int, int, int], int]  # of the second matrix of a product m, n, k; 0: it cannot be packed
     threads: int
 
 
-def run_in_blocks(program: Program, target: Target) -> Program:
+def run_in_blocks(program: LoopProgram, target: BlockTarget) -> LoopProgram:
     if not all(isinstance(size, int) for place in program.places.values() for size in (*place.sizes, *place.strides)):
         return program
-    steps: list[Step] = []
+    steps: list[ProgramStep] = []
     pending = list(program.steps)
     while pending:
         step = pending.pop(0)
@@ -58,8 +59,8 @@ def run_in_blocks(program: Program, target: Target) -> Program:
 
 
 def _block_from(
-    program: Program, steps: list[Step], target: Target, number: int
-) -> tuple[list[Step], Blocked, list[Step]] | None:
+    program: LoopProgram, steps: list[ProgramStep], target: BlockTarget, number: int
+) -> tuple[list[ProgramStep], Blocked, list[ProgramStep]] | None:
     """The longest run of steps from the first one on that pays as a block; the steps in between that go before it, and
     the rest."""
     related, between = _related(program, steps)
@@ -76,7 +77,7 @@ def _block_from(
     return None
 
 
-def _related(program: Program, steps: list[Step]) -> tuple[list[int], list[int]]:
+def _related(program: LoopProgram, steps: list[ProgramStep]) -> tuple[list[int], list[int]]:
     """Steps that read what the first one makes, directly or not, and those in between that do not; as far as nothing
     comes that must stay behind the one and before the other."""
     members = [0]
@@ -94,7 +95,7 @@ def _related(program: Program, steps: list[Step]) -> tuple[list[int], list[int]]
     return members, between
 
 
-def _can_join(program: Program, step: Step) -> bool:
+def _can_join(program: LoopProgram, step: ProgramStep) -> bool:
     if isinstance(step, Launch):
         return not any(v.op == "check" for v in step.kernel.values) and not set(step.writes) & set(program.inputs)
     return isinstance(step, Gemm) and not step.accumulate
@@ -102,16 +103,16 @@ def _can_join(program: Program, step: Step) -> bool:
 
 @dataclass
 class _Group:
-    program: Program
+    program: LoopProgram
     steps: list[Launch | Gemm]  # in order
-    target: Target
-    shared: dict[str, Place]  # what one of them makes and another one reads
+    target: BlockTarget
+    shared: dict[str, BufferView]  # what one of them makes and another one reads
     fine: list[int]  # by step: the most units that it can be parted into
     aligned: list[int]
     units: int
 
     @classmethod
-    def of(cls, program: Program, steps: list[Launch | Gemm], target: Target) -> _Group | None:
+    def of(cls, program: LoopProgram, steps: list[Launch | Gemm], target: BlockTarget) -> _Group | None:
         made = {name for step in steps for name in step.writes}
         shared = {n: program.places[n] for step in steps for n in step.reads if n in made}
         fine, aligned = [], []
@@ -149,7 +150,7 @@ class _Group:
         if size > sum(unit_bytes[name] for name in strips) * self.units + MORE_BYTES:
             return None  # packing asks for some 8 MiB beside the matrix
         workspace = f"blocks_{number}_{self.steps[0].writes[0]}"
-        self.program.places[workspace] = Place(workspace, torch.uint8, (size,), (1,))
+        self.program.places[workspace] = BufferView(workspace, torch.uint8, (size,), (1,))
         return Blocked(self.steps, shares, self.units, each, workspace, threads, thread_bytes, strips, packs)
 
     def _strips(self) -> list[str]:
@@ -203,7 +204,7 @@ def _divisors(n: int) -> list[int]:
     return sorted({*low, *[n // d for d in low]})
 
 
-def _gemm_units(step: Gemm, shared: dict[str, Place]) -> tuple[int, int] | None:
+def _gemm_units(step: Gemm, shared: dict[str, BufferView]) -> tuple[int, int] | None:
     """The rows of a product, or the matrices of a batch; what is shared lies one behind the other."""
     batched = len(step.out.sizes) == 3
     units = step.out.sizes[0]
@@ -218,7 +219,7 @@ def _gemm_units(step: Gemm, shared: dict[str, Place]) -> tuple[int, int] | None:
     return units, 1
 
 
-def _lies_in_units(place: Place, base: Place, units: int) -> bool:
+def _lies_in_units(place: BufferView, base: BufferView, units: int) -> bool:
     """Whether unit u of a place is a part of the u-th of as many equal parts of its buffer."""
     whole = reach(base)
     inner = reach(replace(place, sizes=place.sizes[1:], strides=place.strides[1:]))
@@ -226,7 +227,7 @@ def _lies_in_units(place: Place, base: Place, units: int) -> bool:
     return whole % units == 0 and place.strides[0] == part and place.offset >= 0 and place.offset + inner <= part
 
 
-def _kernel_units(step: Launch, shared: dict[str, Place], target: Target) -> tuple[int, int] | None:
+def _kernel_units(step: Launch, shared: dict[str, BufferView], target: BlockTarget) -> tuple[int, int] | None:
     kernel = step.kernel
     found = target.units_of(kernel)
     if found is None:

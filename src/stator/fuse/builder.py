@@ -22,7 +22,7 @@ class V:
 
     __slots__ = ("b", "dtype", "id")
 
-    def __init__(self, b: Builder, number: int, dtype: torch.dtype) -> None:
+    def __init__(self, b: KernelBuilder, number: int, dtype: torch.dtype) -> None:
         self.b, self.id, self.dtype = b, number, dtype
 
     def _with(self, name: str, *others: V | Number) -> V:
@@ -98,7 +98,7 @@ class V:
         return lambda *others: self._with(name, *others)
 
 
-class Builder:
+class KernelBuilder:
     """The values of one kernel, made one after the other."""
 
     def __init__(self) -> None:

@@ -18,12 +18,12 @@ from torch import Tensor
 from . import random_numbers
 
 aten = torch.ops.aten
-Rule = Callable[..., Any]
-RULES: dict[Any, Rule] = {}
+Decomposition = Callable[..., Any]
+RULES: dict[Any, Decomposition] = {}
 
 
-def rule(*ops: Any) -> Callable[[Rule], Rule]:
-    def add(function: Rule) -> Rule:
+def rule(*ops: Any) -> Callable[[Decomposition], Decomposition]:
+    def add(function: Decomposition) -> Decomposition:
         for op in ops:
             RULES[op] = function
         return function
@@ -437,7 +437,7 @@ def _mvlgamma(x: Tensor, p: int) -> Any:
     return total + p * (p - 1) / 4 * math.log(math.pi)
 
 
-def _foreach(single: Any, lists: int) -> Rule:
+def _foreach(single: Any, lists: int) -> Decomposition:
     """`_foreach_…`: the same, tensor by tensor."""
 
     def run(first: Sequence[Tensor], *args: Any, **kwargs: Any) -> Any:
@@ -500,7 +500,7 @@ std std_mean
 """.split()
 
 
-def _of_floats(torchs: Rule) -> Rule:
+def _of_floats(torchs: Decomposition) -> Decomposition:
     """Of whole numbers ATen rounds the ends first, and computes in double."""
 
     def run(*args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
@@ -512,7 +512,7 @@ def _of_floats(torchs: Rule) -> Rule:
 
 
 @functools.cache
-def decompositions(native_random: bool = False) -> dict[Any, Rule]:
+def decompositions(native_random: bool = False) -> dict[Any, Decomposition]:
     """All rules, ours first; torch's reference decompositions take a moment to import. `native_random`: random numbers
     are computed by kernels, too."""
     from torch._decomp import get_decompositions

@@ -1,7 +1,7 @@
 """The reference evaluator: loop programs run slowly, by torch, in the plainest way. Every test of a target compares
 with it.
 
-Enters: a `Program` and its inputs, or a `Kernel` and its buffers. Leaves: what the program returns. Each value of a
+Enters: a `LoopProgram` and its inputs, or a `Kernel` and its buffers. Leaves: what the program returns. Each value of a
 kernel is one tensor with a dimension per axis; nothing is vectorised, fused or reused.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .loops import Alias, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, concrete, in_order
+from .loops import Alias, BufferView, Call, Gemm, Index, Kernel, Launch, LoopProgram, Ref, concrete, in_order
 from .random_numbers import philox
 
 _BINARY: dict[str, Callable[..., Any]] = {
@@ -160,11 +160,11 @@ def memory_of(tensor: Tensor) -> Tensor:
 
 
 def run_program(
-    program: Program, inputs: Sequence[Any], constants: dict[str, Tensor], symbols: dict[Any, int]
+    program: LoopProgram, inputs: Sequence[Any], constants: dict[str, Tensor], symbols: dict[Any, int]
 ) -> list[Any]:
     env: dict[str, Any] = dict(zip(program.inputs, inputs, strict=True)) | constants
 
-    def made(place: Place) -> Tensor:
+    def made(place: BufferView) -> Tensor:
         if place.buffer not in env:
             base = program.places[place.buffer]
             sizes, strides = ([concrete(n, symbols) for n in ns] for ns in (base.sizes, base.strides))

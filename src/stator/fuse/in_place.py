@@ -1,6 +1,6 @@
 """Kernels that write to the graph's inputs, where nothing can go wrong any more.
 
-Enters: a `Program`, and which of its results are written to which inputs afterwards. Leaves: the same program, in
+Enters: a `LoopProgram`, and which of its results are written to which inputs afterwards. Leaves: the same program, in
 which such results are the inputs themselves, wherever that is sound. What holds: the kernels that write come last;
 they check nothing, allocate nothing and call nothing, so whatever can fail has run before; an input that is written is
 read by its own kernel alone among them, each element before it is written. That no two inputs share memory is the host
@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .loops import Launch, Program, Ref
+from .loops import Launch, LoopProgram, Ref
 from .overwrite import reads_before_it_writes
 
 
-def write_in_place(program: Program, writes: Mapping[int, str]) -> Program:
+def write_in_place(program: LoopProgram, writes: Mapping[int, str]) -> LoopProgram:
     """`writes`: by the position of a result, the input that it is written to."""
     targets = _targets(program, writes)
     launches = [step for step in program.steps if isinstance(step, Launch) and _writes_only(step, targets)]
@@ -35,7 +35,7 @@ def write_in_place(program: Program, writes: Mapping[int, str]) -> Program:
     )
 
 
-def _targets(program: Program, writes: Mapping[int, str]) -> dict[str, str]:
+def _targets(program: LoopProgram, writes: Mapping[int, str]) -> dict[str, str]:
     """By buffer: the input that could be it, as far as their places tell."""
     found: dict[str, str] = {}
     read = {name for step in program.steps for name in step.reads}

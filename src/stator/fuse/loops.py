@@ -248,7 +248,7 @@ def check(kernel: Kernel) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class BufferView:
     """A strided piece of memory: which buffer, how it is seen."""
 
     buffer: str
@@ -275,9 +275,9 @@ class Launch:
 class Gemm:
     """out = a @ b (+ out, where it was filled before), by the BLAS; with a batch in front for three dimensions."""
 
-    out: Place
-    a: Place
-    b: Place
+    out: BufferView
+    a: BufferView
+    b: BufferView
     accumulate: bool
     label: str
 
@@ -312,7 +312,7 @@ class Alias:
     """A tensor on the memory of another one, for a call."""
 
     out: str
-    place: Place
+    place: BufferView
 
     @property
     def writes(self) -> list[str]:
@@ -348,10 +348,10 @@ class Blocked:
         return list(dict.fromkeys(name for step in self.steps for name in step.reads if name not in made))
 
 
-Step = Launch | Gemm | Call | Alias | Blocked
+ProgramStep = Launch | Gemm | Call | Alias | Blocked
 
 
-def in_order(steps: Iterable[Step]) -> Iterator[Launch | Gemm | Call | Alias]:
+def in_order(steps: Iterable[ProgramStep]) -> Iterator[Launch | Gemm | Call | Alias]:
     """The steps, without blocks."""
     for step in steps:
         if isinstance(step, Blocked):
@@ -368,13 +368,13 @@ class Ref:
 
 
 @dataclass
-class Program:
+class LoopProgram:
     """A graph as steps in order."""
 
     inputs: list[str]
-    steps: list[Step]
+    steps: list[ProgramStep]
     outputs: list[Any]  # `Ref`s, or constants
-    places: dict[str, Place]  # memory that launches and GEMMs use, by name
+    places: dict[str, BufferView]  # memory that launches and GEMMs use, by name
     tensors: set[str]  # names that must be tensors: inputs, outputs, what calls take and give
     numbers: dict[str, Any] = field(default_factory=dict)  # inputs that are numbers: their symbols
     may_fail: bool = False  # checks of indices: inputs are kept until the end, for a run by other means

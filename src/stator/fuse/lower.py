@@ -16,17 +16,17 @@ import torch
 from torch import fx
 
 from . import special as special  # its rows
-from .builder import Builder, V
+from .builder import KernelBuilder, V
 from .loops import STORABLE, Index, Size, computed_in, product
-from .pointwise import POINTWISE, Row
+from .pointwise import POINTWISE, PointwiseRow
 from .random_numbers import random_bits
 from .views import At, NoMap, broadcast, size_of, sizes_of
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
 
-class Scope(Protocol):
-    b: Builder
+class LoweringScope(Protocol):
+    b: KernelBuilder
 
     def at(self, node: fx.Node, index: At) -> V: ...
 
@@ -37,7 +37,7 @@ class Scope(Protocol):
     def number(self, value: Any) -> Any: ...
 
 
-Lowering = Callable[[Scope, fx.Node, At], V]
+Lowering = Callable[[LoweringScope, fx.Node, At], V]
 
 
 def val(node: fx.Node) -> torch.Tensor:
@@ -70,7 +70,7 @@ def _plain(value: Any) -> bool:
     )
 
 
-def lower(scope: Scope, node: fx.Node, at: At) -> V:
+def lower(scope: LoweringScope, node: fx.Node, at: At) -> V:
     """The node's value at an index."""
     special = LOWERINGS.get(node.target)
     if special is not None:
@@ -78,7 +78,7 @@ def lower(scope: Scope, node: fx.Node, at: At) -> V:
     return _pointwise(scope, node, at, POINTWISE[node.target])
 
 
-def _pointwise(scope: Scope, node: fx.Node, at: At, row: Row) -> V:
+def _pointwise(scope: LoweringScope, node: fx.Node, at: At, row: PointwiseRow) -> V:
     dtype = _operand_type(node, row)
     shown = sizes_of(node)
 
@@ -110,7 +110,7 @@ _MEANT = frozenset("alpha value rounding_mode approximate min max nan posinf neg
 _CASTS = frozenset((aten._to_copy.default, prims.convert_element_type.default, aten.copy.default))
 
 
-def _operand_type(node: fx.Node, row: Row) -> Callable[[int, torch.dtype], torch.dtype | None]:
+def _operand_type(node: fx.Node, row: PointwiseRow) -> Callable[[int, torch.dtype], torch.dtype | None]:
     result = val(node).dtype
     if row.promote == "own":
         return lambda position, own: None
@@ -130,11 +130,11 @@ def _operand_type(node: fx.Node, row: Row) -> Callable[[int, torch.dtype], torch
 # ------------------------------------------------------------------------------------------ creating from nothing
 
 
-def _full(scope: Scope, node: fx.Node, at: At) -> V:
+def _full(scope: LoweringScope, node: fx.Node, at: At) -> V:
     return _filled(scope, node, node.args[1])
 
 
-def _filled(scope: Scope, node: fx.Node, number: Any) -> V:
+def _filled(scope: LoweringScope, node: fx.Node, number: Any) -> V:
     dtype = computed_in(val(node).dtype)
     value = scope.number(number)
     result = value if isinstance(value, V) else scope.b.const(value, dtype)
@@ -145,7 +145,7 @@ def _constant(number: int) -> Lowering:
     return lambda scope, node, at: scope.b.const(number, val(node).dtype)
 
 
-def _arange(scope: Scope, node: fx.Node, at: At) -> V:
+def _arange(scope: LoweringScope, node: fx.Node, at: At) -> V:
     numbers = [a for a in node.args if a is not None]
     start: Any = 0
     step: Any = 1
@@ -160,7 +160,7 @@ def _arange_supported(node: fx.Node) -> bool:
     return not fractions or val(node).dtype in (torch.float32, torch.float64)
 
 
-def _progression(scope: Scope, node: fx.Node, at: At, start: Any, step: Any) -> V:
+def _progression(scope: LoweringScope, node: fx.Node, at: At, start: Any, step: Any) -> V:
     dtype = val(node).dtype
     start, step = (n if isinstance(n, float) else size_of(n) for n in (start, step))
     if isinstance(start, float) or isinstance(step, float):
@@ -172,7 +172,7 @@ def _progression(scope: Scope, node: fx.Node, at: At, start: Any, step: Any) -> 
 # ------------------------------------------------------------------------------------------------- gathering
 
 
-def _row_number(scope: Scope, index: V, size: Size, *, wraps: bool) -> V:
+def _row_number(scope: LoweringScope, index: V, size: Size, *, wraps: bool) -> V:
     """An index from memory, checked: what lies outside is not read, and the call fails."""
     if size == 0:
         raise NoMap("there is nothing to gather from")
@@ -189,14 +189,14 @@ def _gathered(value: V) -> Index:
     return Index(0, (), ((value.id, 1),))
 
 
-def _embedding(scope: Scope, node: fx.Node, at: At) -> V:
+def _embedding(scope: LoweringScope, node: fx.Node, at: At) -> V:
     weight, indices = node.args[:2]
     assert isinstance(weight, fx.Node) and isinstance(indices, fx.Node)
     number = _row_number(scope, scope.at(indices, at[:-1]), sizes_of(weight)[0], wraps=False)
     return scope.load(weight, (_gathered(number), at[-1]), None)
 
 
-def _index_select(scope: Scope, node: fx.Node, at: At) -> V:
+def _index_select(scope: LoweringScope, node: fx.Node, at: At) -> V:
     source, dim, indices = node.args
     assert isinstance(source, fx.Node) and isinstance(indices, fx.Node)
     sizes = sizes_of(source)
@@ -208,7 +208,7 @@ def _index_select(scope: Scope, node: fx.Node, at: At) -> V:
     return scope.load(source, (*at[:d], _gathered(number), *at[d + 1 :]), None)
 
 
-def _gather(scope: Scope, node: fx.Node, at: At) -> V:
+def _gather(scope: LoweringScope, node: fx.Node, at: At) -> V:
     source, dim, indices = node.args[:3]
     assert isinstance(source, fx.Node) and isinstance(indices, fx.Node)
     sizes = sizes_of(source)
@@ -219,7 +219,7 @@ def _gather(scope: Scope, node: fx.Node, at: At) -> V:
     return scope.load(source, (*at[:d], _gathered(number), *at[d + 1 :]), None)
 
 
-def _index(scope: Scope, node: fx.Node, at: At) -> V:
+def _index(scope: LoweringScope, node: fx.Node, at: At) -> V:
     source: Any = node.args[0]
     indices: Any = node.args[1]
     sizes = sizes_of(source)
@@ -250,12 +250,12 @@ def _index_supported(node: fx.Node) -> bool:
 # ------------------------------------------------------------------------------------ putting together, padding
 
 
-def _inside(scope: Scope, index: Index, size: Size) -> V:
+def _inside(scope: LoweringScope, index: Index, size: Size) -> V:
     position = scope.b.index(index)
     return (position >= 0) & (position < scope.b.index(Index(size)))
 
 
-def _cat(scope: Scope, node: fx.Node, at: At) -> V:
+def _cat(scope: LoweringScope, node: fx.Node, at: At) -> V:
     parts: Any = node.args[0]
     dtype = val(node).dtype
     rank = len(at)
@@ -278,7 +278,7 @@ def _cat(scope: Scope, node: fx.Node, at: At) -> V:
     return scope.b.rounded(result, dtype)
 
 
-def _pad(scope: Scope, node: fx.Node, at: At) -> V:
+def _pad(scope: LoweringScope, node: fx.Node, at: At) -> V:
     source, pads = node.args[:2]
     assert isinstance(source, fx.Node) and isinstance(pads, (list, tuple))
     sizes = sizes_of(source)
@@ -297,7 +297,7 @@ def _pad(scope: Scope, node: fx.Node, at: At) -> V:
     return scope.b.where(condition, value, scope.b.const(number, val(source).dtype))  # type: ignore[arg-type]
 
 
-def _flip(scope: Scope, node: fx.Node, at: At) -> V:
+def _flip(scope: LoweringScope, node: fx.Node, at: At) -> V:
     source, dims = node.args
     assert isinstance(source, fx.Node) and isinstance(dims, (list, tuple))
     inside = list(at)
@@ -309,7 +309,7 @@ def _flip(scope: Scope, node: fx.Node, at: At) -> V:
 
 
 def _triangle(upper: bool) -> Lowering:
-    def lowering(scope: Scope, node: fx.Node, at: At) -> V:
+    def lowering(scope: LoweringScope, node: fx.Node, at: At) -> V:
         source: Any = node.args[0]
         diagonal = size_of(node.args[1] if len(node.args) > 1 else node.kwargs.get("diagonal", 0))
         rows, columns = scope.b.index(at[-2] + diagonal), scope.b.index(at[-1])
@@ -320,7 +320,7 @@ def _triangle(upper: bool) -> Lowering:
     return lowering
 
 
-def _slice_scatter(scope: Scope, node: fx.Node, at: At) -> V:
+def _slice_scatter(scope: LoweringScope, node: fx.Node, at: At) -> V:
     base, part, *given = node.args
     assert isinstance(base, fx.Node) and isinstance(part, fx.Node)
     dim, start, _, step = [*given, *[None] * 4][:4]
@@ -338,7 +338,7 @@ def _slice_scatter(scope: Scope, node: fx.Node, at: At) -> V:
     )
 
 
-def _select_scatter(scope: Scope, node: fx.Node, at: At) -> V:
+def _select_scatter(scope: LoweringScope, node: fx.Node, at: At) -> V:
     base, part, dim, position = node.args
     assert isinstance(base, fx.Node) and isinstance(part, fx.Node)
     d = size_of(dim) % len(at)
@@ -350,7 +350,7 @@ def _select_scatter(scope: Scope, node: fx.Node, at: At) -> V:
     return scope.b.where(condition, value, scope.at(base, at))
 
 
-def _select_backward(scope: Scope, node: fx.Node, at: At) -> V:
+def _select_backward(scope: LoweringScope, node: fx.Node, at: At) -> V:
     part, sizes, dim, position = node.args
     assert isinstance(part, fx.Node) and isinstance(sizes, (list, tuple))
     d = size_of(dim) % len(at)
@@ -362,7 +362,7 @@ def _select_backward(scope: Scope, node: fx.Node, at: At) -> V:
     return scope.b.where(condition, value, scope.b.const(0, value.dtype))
 
 
-def _slice_backward(scope: Scope, node: fx.Node, at: At) -> V:
+def _slice_backward(scope: LoweringScope, node: fx.Node, at: At) -> V:
     part, sizes, dim, start, _, step = node.args
     assert isinstance(part, fx.Node) and isinstance(sizes, (list, tuple))
     d = size_of(dim) % len(at)
@@ -377,7 +377,7 @@ def _slice_backward(scope: Scope, node: fx.Node, at: At) -> V:
     return scope.b.where(condition, value, scope.b.const(0, value.dtype))
 
 
-def _repeat(scope: Scope, node: fx.Node, at: At) -> V:
+def _repeat(scope: LoweringScope, node: fx.Node, at: At) -> V:
     source: Any = node.args[0]
     inside = sizes_of(source)
     added = len(at) - len(inside)
@@ -387,7 +387,7 @@ def _repeat(scope: Scope, node: fx.Node, at: At) -> V:
     return scope.at(source, broadcast(at, sizes_of(node), inside))
 
 
-def _random_bits(scope: Scope, node: fx.Node, at: At) -> V:
+def _random_bits(scope: LoweringScope, node: fx.Node, at: At) -> V:
     seed: Any = node.args[0]
     more = node.args[2] if len(node.args) > 2 else node.kwargs.get("more", False)
     position = Index()
@@ -399,7 +399,7 @@ def _random_bits(scope: Scope, node: fx.Node, at: At) -> V:
 def _scan(kind: str) -> Lowering:
     """Added up as eager does it: one by one, in a wider type."""
 
-    def lowering(scope: Scope, node: fx.Node, at: At) -> V:
+    def lowering(scope: LoweringScope, node: fx.Node, at: At) -> V:
         operand: Any = node.args[0]
         if not at or not any(True for _ in at[scanned_dim(node)].axes):
             raise NoMap("along one element")
@@ -498,7 +498,7 @@ def reduced_dims(node: fx.Node) -> tuple[int, ...]:
     return tuple(sorted({size_of(d) % rank for d in dims})) if dims and rank else tuple(range(rank))
 
 
-def reduce(scope: Scope, node: fx.Node, inside: At) -> V:
+def reduce(scope: LoweringScope, node: fx.Node, inside: At) -> V:
     """The reduction, given the index of its operand: kept dimensions as they are wanted, folded ones as inner axes."""
     operand: Any = node.args[0]
     row = REDUCTIONS[node.target]
@@ -530,7 +530,7 @@ def reduce(scope: Scope, node: fx.Node, inside: At) -> V:
     return result.to(dtype)
 
 
-def _of_one(scope: Scope, row: Reduction, value: V) -> V:
+def _of_one(scope: LoweringScope, row: Reduction, value: V) -> V:
     """A reduction of one element: there is no loop."""
     if row.kind in ("any", "all"):
         return value if value.dtype is torch.bool else value.ne(0)

@@ -1,7 +1,7 @@
 """Where a program's buffers lie: planned ahead, for one call.
 
-Enters: a `Program`. Leaves: a `MemoryPlan`. Results and what calls take are tensors with storage of their own; every
-other buffer is a part of the arena, an offset in bytes, which buffers that are not alive at the same time share.
+Enters: a `LoopProgram`. Leaves: a `MemoryPlan`. Results and what calls take are tensors with storage of their own;
+every other buffer is a part of the arena, an offset in bytes, which buffers that are not alive at the same time share.
 The arena is there for the whole call, beside tensors that come and go: where that would take more memory at once than
 buffers that come and go, the largest become tensors, too. Offsets are ints, or expressions of the graph's symbols.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import sympy  # type: ignore[import-untyped]  # torch's own for symbolic sizes
 
-from .loops import Alias, Blocked, Call, Place, Program, Ref, Size, product
+from .loops import Alias, Blocked, BufferView, Call, LoopProgram, Ref, Size, product
 
 ALIGNMENT = 64  # a cache line
 # What a call may take beyond what is alive at once: so many bytes, or one of so many of those.
@@ -31,7 +31,7 @@ class MemoryPlan:
     dropped: dict[int, list[str]] = field(default_factory=dict)  # by step: tensors that nobody wants behind it
 
 
-def reach(place: Place) -> Size:
+def reach(place: BufferView) -> Size:
     """Elements from the first to behind the last one."""
     if any(size == 0 for size in place.sizes):
         return 0
@@ -41,7 +41,7 @@ def reach(place: Place) -> Size:
     return last
 
 
-def plan_memory(program: Program) -> MemoryPlan:
+def plan_memory(program: LoopProgram) -> MemoryPlan:
     made, last = lifetimes(program)
     in_arena = [name for name in made if name in program.places and name not in program.tensors]
     sizes = {name: reach(program.places[name]) * program.places[name].dtype.itemsize for name in in_arena}
@@ -70,7 +70,7 @@ def _limits(sizes: dict[str, int]) -> Iterator[int]:
         yield largest
 
 
-def _tensors(program: Program, made: dict[str, int], last: dict[str, int], more: set[str]) -> MemoryPlan:
+def _tensors(program: LoopProgram, made: dict[str, int], last: dict[str, int], more: set[str]) -> MemoryPlan:
     """When tensors are made and dropped; `more`: buffers that are tensors, too."""
     plan = MemoryPlan()
     results = {out.name for out in program.outputs if isinstance(out, Ref)}
@@ -83,11 +83,11 @@ def _tensors(program: Program, made: dict[str, int], last: dict[str, int], more:
     return plan
 
 
-def _is_allocated(program: Program, step: int) -> bool:
+def _is_allocated(program: LoopProgram, step: int) -> bool:
     return not isinstance(program.steps[step], (Call, Alias))
 
 
-def lifetimes(program: Program) -> tuple[dict[str, int], dict[str, int]]:
+def lifetimes(program: LoopProgram) -> tuple[dict[str, int], dict[str, int]]:
     """By buffer: the step that makes it, and the last one that uses it."""
     made: dict[str, int] = {}
     last = {name: 0 for name in program.inputs}
@@ -99,7 +99,7 @@ def lifetimes(program: Program) -> tuple[dict[str, int], dict[str, int]]:
     return made, last
 
 
-def _most_alive(program: Program, made: dict[str, int], last: dict[str, int], plan: MemoryPlan) -> int:
+def _most_alive(program: LoopProgram, made: dict[str, int], last: dict[str, int], plan: MemoryPlan) -> int:
     """The most bytes that are alive at once, with the plan's arena in place of the buffers that lie in it.
 
     What a tensor was made from by an alias lives as long as that. Of the inputs those count that this call alone holds:
@@ -188,7 +188,7 @@ def _share_places(
         free.append((last[name], sizes[name], offset))
 
 
-def bytes_moved(program: Program) -> Size:
+def bytes_moved(program: LoopProgram) -> Size:
     """What kernels read and write at least, in bytes: each buffer once per launch."""
     total: Size = 0
     for step in program.steps:

@@ -1,6 +1,6 @@
 """Kernels that write over what they read last: one buffer instead of two.
 
-Enters: a `Program`. Leaves: the same, in which a buffer that a kernel is the last to read lies where that kernel's
+Enters: a `LoopProgram`. Leaves: the same, in which a buffer that a kernel is the last to read lies where that kernel's
 result does, if the kernel reads each element before it writes it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from .loops import Blocked, Gemm, Kernel, Launch, Program, Step, Value, operands
+from .loops import Blocked, Gemm, Kernel, Launch, LoopProgram, ProgramStep, Value, operands
 from .memory import lifetimes, reach
 
 
@@ -56,7 +56,7 @@ def _needed(kernel: Kernel, root: int) -> set[int]:
     return found
 
 
-def write_over(program: Program) -> Program:
+def write_over(program: LoopProgram) -> LoopProgram:
     made, last = lifetimes(program)
     new: dict[str, str] = {}  # by buffer: the one that lies in its place
     for number, step in enumerate(program.steps):
@@ -74,7 +74,7 @@ def write_over(program: Program) -> Program:
     return replace(program, steps=[_renamed(step, new) for step in program.steps]) if new else program
 
 
-def _is_ours(program: Program, name: str, made: dict[str, int]) -> bool:
+def _is_ours(program: LoopProgram, name: str, made: dict[str, int]) -> bool:
     return name not in program.tensors and name in made and isinstance(program.steps[made[name]], (Launch, Gemm))
 
 
@@ -84,14 +84,14 @@ def _results(step: Launch) -> Iterator[tuple[int, str]]:
             yield number, step.buffers[value.attr[0]]
 
 
-def _fits(program: Program, step: Launch, name: str, store: int, result: str) -> bool:
+def _fits(program: LoopProgram, step: Launch, name: str, store: int, result: str) -> bool:
     one, other = program.places[name], program.places[result]
     if one.dtype.itemsize != other.dtype.itemsize or reach(one) != reach(other):
         return False
     return reads_before_it_writes(step.kernel, step.buffers.index(name), store)
 
 
-def _renamed(step: Step, new: dict[str, str]) -> Step:
+def _renamed(step: ProgramStep, new: dict[str, str]) -> ProgramStep:
     if isinstance(step, Launch):
         buffers, writes = ([new.get(name, name) for name in names] for names in (step.buffers, step.writes))
         return Launch(step.kernel, buffers, writes)

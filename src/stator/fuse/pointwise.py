@@ -19,13 +19,13 @@ aten, prims = torch.ops.aten, torch.ops.prims
 
 
 @dataclass(frozen=True)
-class Row:
+class PointwiseRow:
     formula: Callable[..., V]
     promote: str = "result"
     compares: bool = False  # narrow floats are rounded first, as eager's were
 
 
-POINTWISE: dict[Any, Row] = {}
+POINTWISE: dict[Any, PointwiseRow] = {}
 
 
 def _overloads(name: str, wanted: str) -> list[Any]:
@@ -42,7 +42,7 @@ def row(
 ) -> None:
     for name in names.split():
         for op in _overloads(name, overloads):
-            POINTWISE[op] = Row(formula, **how)
+            POINTWISE[op] = PointwiseRow(formula, **how)
 
 
 def _minimum(x: V, y: V) -> V:
@@ -399,4 +399,4 @@ row("lift_fresh_copy", _copied)
 row("positive", _copied)
 row("copy", lambda x, source, non_blocking=False: source)
 row("fill", lambda x, value: x.b.like(value, x))
-POINTWISE[prims.convert_element_type.default] = Row(lambda x, dtype: x)
+POINTWISE[prims.convert_element_type.default] = PointwiseRow(lambda x, dtype: x)

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from ..support.op_namespaces import has_promised_sizes, is_torchs_own
-from .builder import Builder, V
+from .builder import KernelBuilder, V
 from .loops import Index, Size, computed_in, product
 from .lower import FROM_NOTHING, REDUCTIONS, SCANS, is_fusible, lower, reduce, reduced_dims, scanned_dim, val
 from .order import Order
@@ -72,11 +72,11 @@ class CallUnit:
 Unit = Group | CallUnit
 
 
-class Probe:
+class DryRun:
     """A scope that learns what a node wants of its operands; values are made and thrown away."""
 
     def __init__(self, plan: Scheduler, group: Group) -> None:
-        self.b = Builder()
+        self.b = KernelBuilder()
         self._plan, self._group = plan, group
         self.wanted: list[tuple[fx.Node, At]] = []
         self.in_memory: list[fx.Node] = []
@@ -346,10 +346,10 @@ class Scheduler:
             group.axes = [a for a in group.axes if a in used]
         return False
 
-    def _probe(self, node: fx.Node, group: Group) -> Probe | None:
+    def _probe(self, node: fx.Node, group: Group) -> DryRun | None:
         """What the node wants, with axes split as that needs."""
         for _ in range(8):
-            probe = Probe(self, group)
+            probe = DryRun(self, group)
             try:
                 if node.target in REDUCTIONS:
                     reduce(probe, node, group.inside[node])

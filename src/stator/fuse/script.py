@@ -1,8 +1,8 @@
 """A loop program as Python: to be read (`program_text`), and as a file that runs without stator (`program_script`).
 
-Enters: a `Program`, example inputs. Leaves: text. Every kernel is a function of flat memory; a value is a tensor with a
-dimension per axis, so that loops are not written out. Above each stand the user's lines that it computes, and why it
-was not fused with more; sizes that are symbols have the values of the example inputs.
+Enters: a `LoopProgram`, example inputs. Leaves: text. Every kernel is a function of flat memory; a value is a tensor
+with a dimension per axis, so that loops are not written out. Above each stand the user's lines that it computes, and
+why it was not fused with more; sizes that are symbols have the values of the example inputs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,22 @@ from typing import Any
 import torch
 
 from .. import source_lines
-from ..support.python_source import Values, broken, number, script
-from .loops import Alias, Blocked, Call, Gemm, Index, Kernel, Launch, Place, Program, Ref, Size, Value, in_order
+from ..support.python_source import SourceValues, broken, number, script
+from .loops import (
+    Alias,
+    Blocked,
+    BufferView,
+    Call,
+    Gemm,
+    Index,
+    Kernel,
+    Launch,
+    LoopProgram,
+    Ref,
+    Size,
+    Value,
+    in_order,
+)
 from .memory import bytes_moved, plan_memory
 from .random_numbers import philox
 
@@ -100,9 +114,11 @@ _CALLED = {
 }  # fmt: skip
 
 
-def program_script(title: str, program: Program, inputs: Sequence[Any], constants: Mapping[str, torch.Tensor]) -> str:
+def program_script(
+    title: str, program: LoopProgram, inputs: Sequence[Any], constants: Mapping[str, torch.Tensor]
+) -> str:
     """A file that runs the program on inputs like the given ones."""
-    values, numbers = Values(), _numbers_of(program, inputs)
+    values, numbers = SourceValues(), _numbers_of(program, inputs)
     given = values.items(list(inputs))
     fixed = "".join(f"\n{name} = {values.expression(value)}" for name, value in constants.items())
     sizes = "".join(f"\n{name} = {value}" for name, value in numbers.items())
@@ -117,14 +133,14 @@ def program_script(title: str, program: Program, inputs: Sequence[Any], constant
     return script(title, body)
 
 
-def program_text(program: Program, values: Values | None = None) -> str:
+def program_text(program: LoopProgram, values: SourceValues | None = None) -> str:
     """The schedule in short, every kernel, and the steps in order."""
     kernels = ["\n".join(_kernel(step.kernel)) for step in in_order(program.steps) if isinstance(step, Launch)]
-    graph = "\n".join(_graph(program, values or Values()))
+    graph = "\n".join(_graph(program, values or SourceValues()))
     return "\n\n\n".join([_schedule(program), *kernels, graph])
 
 
-def _schedule(program: Program) -> str:
+def _schedule(program: LoopProgram) -> str:
     """What was fused, in a few lines."""
     launches = [step for step in in_order(program.steps) if isinstance(step, Launch)]
     fused = sum(len(step.kernel.origins) for step in launches)
@@ -137,7 +153,7 @@ def _schedule(program: Program) -> str:
     return "\n".join(lines)
 
 
-def _numbers_of(program: Program, inputs: Sequence[Any]) -> dict[str, Any]:
+def _numbers_of(program: LoopProgram, inputs: Sequence[Any]) -> dict[str, Any]:
     """The symbols in sizes, with the values that they have for these inputs."""
     found: dict[str, Any] = {}
     for name, value in zip(program.inputs, inputs, strict=True):
@@ -171,7 +187,7 @@ def _value(kernel: Kernel, value: Value) -> str:
     args = [f"v{a}" for a in value.args]
     rank, dtype = len(kernel.extents), value.dtype
     if value.op == "const":
-        return f"torch.full({[1] * rank}, {Values().expression(value.attr)}, dtype={dtype})"
+        return f"torch.full({[1] * rank}, {SourceValues().expression(value.attr)}, dtype={dtype})"
     if value.op == "index":
         return _index(value.attr, rank)
     if value.op == "load":
@@ -205,7 +221,7 @@ def _index(index: Index, rank: int) -> str:
 # ------------------------------------------------------------------------------------------------------ the program
 
 
-def _graph(program: Program, values: Values) -> Iterator[str]:
+def _graph(program: LoopProgram, values: SourceValues) -> Iterator[str]:
     yield from broken(f"def graph({', '.join(program.inputs)}):")
     made = set(program.inputs)
     for whole in program.steps:
@@ -223,7 +239,7 @@ def _graph(program: Program, values: Values) -> Iterator[str]:
     yield from broken(f"    return [{results}]")
 
 
-def _step(program: Program, step: Any, values: Values) -> str:
+def _step(program: LoopProgram, step: Any, values: SourceValues) -> str:
     if isinstance(step, Launch):
         given = [_flat(program, name) for name in step.buffers]
         return f"{step.kernel.name}({', '.join(given)})"
@@ -240,11 +256,11 @@ def _step(program: Program, step: Any, values: Values) -> str:
     return f"[{', '.join(step.outs)}] = parts({call}, {step.parts})"
 
 
-def _flat(program: Program, name: str) -> str:
+def _flat(program: LoopProgram, name: str) -> str:
     return f"torch.tensor([{name}], dtype=torch.float64)" if name in program.numbers else f"memory({name})"
 
 
-def _seen(place: Place) -> str:
+def _seen(place: BufferView) -> str:
     return f"seen({place.buffer}, {_sizes(place.sizes)}, {_sizes(place.strides)}, {place.offset})"
 
 
@@ -252,13 +268,13 @@ def _sizes(sizes: Sequence[Size]) -> str:
     return f"[{', '.join(map(str, sizes))}]"
 
 
-def _target(target: Any, values: Values) -> str:
+def _target(target: Any, values: SourceValues) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return f"torch.ops.{target}"
     return values.expression(target)
 
 
-def _argument(value: Any, values: Values) -> str:
+def _argument(value: Any, values: SourceValues) -> str:
     if isinstance(value, Ref):
         return value.name
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,7 @@
 """Reductions with few results and many elements: chunks of a fixed length, that threads can share, then the rest.
 
-Enters: a `Program`. Leaves: the same, with such launches as several: partial results of each chunk, those folded, and
-what is computed with them. What holds: the chunks depend on sizes alone, so every number of threads gives the same
+Enters: a `LoopProgram`. Leaves: the same, with such launches as several: partial results of each chunk, those folded,
+and what is computed with them. What holds: the chunks depend on sizes alone, so every number of threads gives the same
 bits. An axis whose size is a symbol has chunks of one length, as many as there are.
 """
 
@@ -13,7 +13,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch.utils._sympy.functions import FloorDiv
 
-from .loops import Buffer, Index, Kernel, Launch, Place, Program, Size, Step, Value, check, index_of, operands, product
+from .loops import (
+    Buffer,
+    BufferView,
+    Index,
+    Kernel,
+    Launch,
+    LoopProgram,
+    ProgramStep,
+    Size,
+    Value,
+    check,
+    index_of,
+    operands,
+    product,
+)
 from .simplify import simplify
 
 LEAST_POINTS = 1 << 18  # below, one thread is as fast
@@ -23,8 +37,8 @@ SHORTEST = 1 << 12  # elements of a chunk
 COLUMNS = 64  # results beside each other that are one unit
 
 
-def split_reductions(program: Program) -> Program:
-    steps: list[Step] = []
+def split_reductions(program: LoopProgram) -> LoopProgram:
+    steps: list[ProgramStep] = []
     for step in program.steps:
         steps += (isinstance(step, Launch) and split(step, program.places)) or [step]
     program.steps = steps
@@ -32,7 +46,7 @@ def split_reductions(program: Program) -> Program:
 
 
 def split(
-    launch: Launch, places: dict[str, Place], least: int = LEAST_POINTS, shortest: int = SHORTEST
+    launch: Launch, places: dict[str, BufferView], least: int = LEAST_POINTS, shortest: int = SHORTEST
 ) -> list[Launch]:
     """The launches that replace this one; none where it stays. `places` gets the partial results."""
     chunks = _chunks(launch.kernel, least, shortest)
@@ -98,7 +112,7 @@ def _beside(kernel: Kernel) -> bool:
 @dataclass
 class _Split:
     launch: Launch
-    places: dict[str, Place]
+    places: dict[str, BufferView]
     count: Size
     length: int
 
@@ -130,7 +144,7 @@ class _Split:
         name = f"{self.k.name}_{len(self.buffers)}"
         while name in self.places:
             name += "_"
-        self.places[name] = Place(name, dtype, (elements,), (1,))
+        self.places[name] = BufferView(name, dtype, (elements,), (1,))
         self.buffers.append(Buffer(name, dtype))
         return len(self.buffers) - 1
 

@@ -1,6 +1,6 @@
 """Groups become kernels, the graph becomes a program.
 
-Enters: the scheduler's units. Leaves: a `Program`: launches, GEMMs and calls in order, on named buffers.
+Enters: the scheduler's units. Leaves: a `LoopProgram`: launches, GEMMs and calls in order, on named buffers.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Any
 import torch
 from torch import fx
 
-from .builder import Builder, V
+from .builder import KernelBuilder, V
 from .loops import (
     FLOATS,
     Alias,
     Buffer,
+    BufferView,
     Call,
     Gemm,
     Index,
     Kernel,
     Launch,
-    Place,
-    Program,
+    LoopProgram,
+    ProgramStep,
     Ref,
     Size,
-    Step,
     check,
     computed_in,
     product,
@@ -43,18 +43,18 @@ def strides_of(node: fx.Node) -> tuple[Size, ...]:
     return tuple([size_of(s) for s in val(node).stride()])
 
 
-def place_of(node: fx.Node) -> Place:
+def place_of(node: fx.Node) -> BufferView:
     """Where a node's value lies: in its own buffer, or in that of what it is a view of."""
     base = root(node)
     offset = size_of(val(node).storage_offset()) - size_of(val(base).storage_offset())
-    return Place(base.name, val(node).dtype, sizes_of(node), strides_of(node), offset)
+    return BufferView(base.name, val(node).dtype, sizes_of(node), strides_of(node), offset)
 
 
-class Writer:
+class GroupWriter:
     """The scope in which a group's nodes are lowered."""
 
     def __init__(self, plan: Scheduler, group: Group) -> None:
-        self.b = Builder()
+        self.b = KernelBuilder()
         self._plan, self._group = plan, group
         self.buffers: dict[str, int] = {}
         self.types: list[torch.dtype] = []
@@ -118,7 +118,7 @@ class Writer:
         )
 
 
-def _flat(place: Place, at: At) -> Index:
+def _flat(place: BufferView, at: At) -> Index:
     index = Index(place.offset)
     for i, stride in zip(at, place.strides, strict=True):
         index = index + i * stride
@@ -126,7 +126,7 @@ def _flat(place: Place, at: At) -> Index:
 
 
 def write_kernel(plan: Scheduler, group: Group, name: str) -> Launch:
-    writer = Writer(plan, group)
+    writer = GroupWriter(plan, group)
     stored = [node for node in group.members if node in plan.stored]
     for node in reversed(stored):
         writer.store(node)
@@ -167,7 +167,7 @@ def _as_gemm(node: fx.Node) -> Gemm | None:
     return Gemm(places[0], places[1], places[2], False, str(node.target))
 
 
-def _is_of_few_rows(out: Place, a: Place, b: Place) -> bool:
+def _is_of_few_rows(out: BufferView, a: BufferView, b: BufferView) -> bool:
     """Whether it is a product of at most eight rows with a matrix that lies column by column, as a weight does."""
     known = all(isinstance(n, int) for place in (out, a, b) for n in (*place.sizes, *place.strides))
     if len(out.sizes) != 2 or not known or not 1 <= out.sizes[0] <= 8:
@@ -177,7 +177,7 @@ def _is_of_few_rows(out: Place, a: Place, b: Place) -> bool:
     return rows and depth > 1 and columns > 1 and s == 1 and t >= depth
 
 
-def _has_rows(place: Place) -> bool:
+def _has_rows(place: BufferView) -> bool:
     """Whether BLAS can take it: one of the last two dimensions is dense, the other has a stride that is no shorter."""
     (rows, columns), (s, t) = place.sizes[-2:], place.strides[-2:]
     if not all(isinstance(n, int) for n in (rows, columns, s, t)):
@@ -185,7 +185,7 @@ def _has_rows(place: Place) -> bool:
     return columns > 0 and rows > 0 and ((t == 1 and s >= columns) or (s == 1 and t >= rows))
 
 
-def write_program(module: fx.GraphModule, supports: Supports) -> Program:
+def write_program(module: fx.GraphModule, supports: Supports) -> LoopProgram:
     plan = Scheduler(module.graph, supports)
     writer = _ProgramWriter(module.graph, plan)
     for unit in plan.run():
@@ -203,8 +203,8 @@ class _ProgramWriter:
     def __init__(self, graph: fx.Graph, plan: Scheduler) -> None:
         self._graph, self._plan = graph, plan
         self._floats = {node.name: node for node in graph.nodes if _is_float(node)}
-        self.steps: list[Step] = []
-        self.places: dict[str, Place] = {}
+        self.steps: list[ProgramStep] = []
+        self.places: dict[str, BufferView] = {}
         self.tensors: set[str] = set()
         self._in_tensors: dict[fx.Node, str] = {}  # and the tensor's name
         self._aliases: set[str] = set()
@@ -320,21 +320,21 @@ class _ProgramWriter:
         )
         return node.name
 
-    def finished(self) -> Program:
+    def finished(self) -> LoopProgram:
         results: Any = self._graph.output_node().args[0]
         outputs = [Ref(self._result(r)) if isinstance(r, fx.Node) else r for r in results]
         placeholders = self._graph.find_nodes(op="placeholder")
         numbers = {node.name: node.meta["val"].node.expr for node in placeholders if _is_symbol(node)}
         inputs = [node.name for node in placeholders]
-        return Program(inputs, self.steps, outputs, self.places, self.tensors, numbers, self._may_fail)
+        return LoopProgram(inputs, self.steps, outputs, self.places, self.tensors, numbers, self._may_fail)
 
 
-def _shows_all(view: Place, base: Place) -> bool:
+def _shows_all(view: BufferView, base: BufferView) -> bool:
     """Whether a view has all elements of what it shows, each once, and begins where that begins."""
     return bool(view.offset == 0 and _is_dense(view) and _is_dense(base) and product(view.sizes) == product(base.sizes))
 
 
-def _is_dense(place: Place) -> bool:
+def _is_dense(place: BufferView) -> bool:
     """Whether its elements lie in memory without gaps, in the order of some permutation of its dimensions."""
     expected: Size = 1
     dims = [(stride, size) for size, stride in zip(place.sizes, place.strides, strict=True) if size != 1]

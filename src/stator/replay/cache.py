@@ -11,9 +11,9 @@ from typing import Any
 
 from .. import _native
 from ..errors import BreakReason
-from ..recording import Way, path_of
+from ..recording import ResumePoint, path_of
 from .emit import Replay, settle
-from .guards import Guards
+from .guards import EntryGuards
 
 
 @dataclass(eq=False, slots=True)
@@ -21,7 +21,7 @@ class Entry:
     """One recording, ready to be used: under its guards, run its replay (or the plain function if it has none)."""
 
     name: str
-    guards: Guards
+    guards: EntryGuards
     replay: Replay | None
     mutates: bool  # the graph writes into its inputs: a failed call cannot be repeated, unless
     restores: tuple[int, ...]  # these values, by position, are put back first
@@ -29,7 +29,7 @@ class Entry:
     early: tuple[int, ...] = ()  # if a number in the graph fails, nothing but these was written
     lock: int | None = None  # this value, by position, is a lock that is taken while the replay runs,
     keeps_lock: bool = False  # and stays taken behind it
-    leave: _native.Leave | None = None  # after a replay that ends at a break
+    step: _native.BreakStep | None = None  # after a replay that ends at a break
     graph: Any = None  # the captured graph module
     number: int = 0  # of the graph, among those of the function; 0: there is none
     replay_source: str = ""
@@ -38,7 +38,7 @@ class Entry:
     specialised: tuple[str, ...] = ()  # those which were meant to be, and why they are not
     seconds: float = 0.0
     count: _native.Count = field(default_factory=_native.Count)
-    armed: bool = False  # C code checks and replays it
+    published: bool = False  # C code checks and replays it
     owner: weakref.ref[Any] | None = None  # who recorded it, of those that share the cache
 
     @property
@@ -55,17 +55,17 @@ class Entry:
 class Pending:
     """A recording whose graph is being compiled. Until that is done, calls that it fits run as plain Python."""
 
-    guards: Guards
+    guards: EntryGuards
     break_reason: BreakReason | None
 
 
 class Cache:
-    """The entries stand on a shelf from which C code takes them too."""
+    """The entries stand in a table from which C code takes them too."""
 
     def __init__(self, *kept: Any) -> None:
         self._kept = kept  # what the cache was made for, kept alive so that its identity stays its own
-        self.shelf = _native.Shelf()
-        self.continuations: dict[tuple[int, ...], tuple[Way, Cache]] = {}  # where breaks lead
+        self.table = _native.EntryTable()
+        self.continuations: dict[tuple[int, ...], tuple[ResumePoint, Cache]] = {}  # where breaks lead
         self.changing: set[int] = set()  # slots of a continuation whose numbers and texts were seen to change
         self.symbols: dict[tuple[Any, ...], set[int | None]] = {}  # sizes and numbers that were seen to change, by path
         self.pending: tuple[Pending, ...] = ()  # recordings that will be entries; replaced, never changed
@@ -76,22 +76,22 @@ class Cache:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        return self.shelf.entries
+        return self.table.entries
 
-    def note_change(self, guards: Guards, inputs: tuple[Any, ...]) -> None:
+    def note_change(self, guards: EntryGuards, inputs: tuple[Any, ...]) -> None:
         """These guards failed. If that was because of a number or a text in a slot, it is known to change now."""
         slot = guards.changed_slot(inputs)
         if slot is not None:
             self.changing.add(slot)
 
-    def note_symbols(self, inputs: tuple[Any, ...], guards: Iterable[Guards]) -> None:
+    def note_symbols(self, inputs: tuple[Any, ...], guards: Iterable[EntryGuards]) -> None:
         """No guards fit. Sizes and numbers that alone kept one of them from it will be symbols."""
         for each in guards:
             for origin, steps, dims in each.changes(inputs):
                 self.symbols.setdefault((*path_of(origin), *steps), set()).update(dims)
 
     def add(self, entry: Entry) -> None:
-        self.shelf.add(entry)
+        self.table.add(entry)
 
     def expect(self, pending: Pending) -> None:
         """It will be delivered, or forgotten."""
@@ -108,7 +108,7 @@ class Cache:
             if pending not in self.pending:
                 return False
             resets = self._resets
-            self.shelf.add(entry)  # first: a call that finds neither would record again
+            self.table.add(entry)  # first: a call that finds neither would record again
             self.pending = tuple(other for other in self.pending if other is not pending)
             if self._resets == resets:
                 return True
@@ -128,11 +128,11 @@ class Cache:
         with self._lock:
             former = self.entries  # what is let go of dies behind the lock
             resets = self._resets
-            self.shelf.clear()
+            self.table.clear()
             for other in reversed(former):
                 if other is not entry and self._resets == resets:
-                    other.armed = False
-                    self.shelf.add(other)
+                    other.published = False
+                    self.table.add(other)
         del former
 
     def recorded_by(self, owner: Any) -> int:
@@ -148,22 +148,22 @@ class Cache:
     def used(self, entry: Entry) -> None:
         """A hit: the entry moves to the front."""
         entry.count.value += 1
-        self.shelf.used(entry)
+        self.table.used(entry)
 
-    def arm(self, entry: Entry) -> None:
+    def publish(self, entry: Entry) -> None:
         """From now on C code checks the entry's guards, and calls its replay, if nothing must be saved first."""
         engine = entry.guards.engine
         if entry.replay is not None:
             settle(entry.replay)
         if engine is not None:
             alone = not entry.restores and not entry.early and entry.lock is None
-            self.shelf.arm(entry, engine, entry.replay if alone else None, entry.leave, entry.count)
-        entry.armed = True
+            self.table.publish(entry, engine, entry.replay if alone else None, entry.step, entry.count)
+        entry.published = True
 
-    def continuation(self, way: Way) -> Cache:
-        """The recordings of the program from `way` on."""
+    def continuation(self, point: ResumePoint) -> Cache:
+        """The recordings of the program from `point` on."""
         with self._lock:
-            return self.continuations.setdefault(way.key, (way, Cache()))[1]
+            return self.continuations.setdefault(point.key, (point, Cache()))[1]
 
     def all_entries(self) -> list[Entry]:
         """Most recently used first; after them those of the continuations, in the order in which they were reached."""
@@ -181,7 +181,7 @@ class Cache:
             self._resets += 1
             former = self.entries, self.pending, self.continuations  # they die behind the lock
             self.pending, self.continuations = (), {}
-            self.shelf.clear()
+            self.table.clear()
             self.changing, self.symbols = set(), {}
         for _, cache in former[2].values():  # calls that are under way know them
             cache.clear()

@@ -15,21 +15,21 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import mark_half_done
-from ..recording import Effect, Fact, Recipe, Recording
+from ..recording import Effect, Fact, Recording, ValueRef
 from ..support.guard_readers import class_dict
 
 MISSING = object()  # there was nothing before
 _MOST_COPIED = 1000
 
 
-class Writer(Protocol):
+class ValueWriter(Protocol):
     """What writes the values of effects."""
 
     recording: Recording
 
     def constant(self, value: Any) -> str: ...
-    def expression(self, recipe: Recipe) -> str: ...
-    def items(self, recipes: list[Any]) -> str: ...
+    def expression(self, ref: ValueRef) -> str: ...
+    def items(self, refs: list[Any]) -> str: ...
     def pairs(self, pairs: list[Any]) -> str: ...
 
 
@@ -171,119 +171,119 @@ def put_back(error: BaseException, *kept: tuple[Any, ...]) -> None:
 # --------------------------------------------------------------------------------------------------- as text
 
 
-class Rule(NamedTuple):
+class EffectRule(NamedTuple):
     """One kind of effect: its line, an expression that keeps what it changes, the function that puts that back and what
     it takes besides. `t` is the text of the target."""
 
-    make: Callable[[Writer, str, Effect], str]
-    keep: Callable[[Writer, str, Effect], str]
+    make: Callable[[ValueWriter, str, Effect], str]
+    keep: Callable[[ValueWriter, str, Effect], str]
     back: Callable[..., None]
-    where: Callable[[Writer, str, Effect], str]
+    where: Callable[[ValueWriter, str, Effect], str]
 
 
-def _is_plain_dict(writer: Writer, effect: Effect) -> bool:
+def _is_plain_dict(writer: ValueWriter, effect: Effect) -> bool:
     checks = writer.recording.origins[effect.target].checks
     return any(check.fact is Fact.TYPE and check.expected is dict for check in checks)
 
 
-def _set_item(m: Writer, t: str, e: Effect) -> str:
+def _set_item(m: ValueWriter, t: str, e: Effect) -> str:
     key, value = m.constant(e.key), m.expression(e.value)
     return f"{t}[{key}] = {value}" if _is_plain_dict(m, e) else f"dict_of({t}).__setitem__({t}, {key}, {value})"
 
 
-def _former_item(m: Writer, t: str, e: Effect) -> str:
+def _former_item(m: ValueWriter, t: str, e: Effect) -> str:
     return f"dict.get({_of_item(m, t, e)}, MISSING)"
 
 
-def _of_item(m: Writer, t: str, e: Effect) -> str:
+def _of_item(m: ValueWriter, t: str, e: Effect) -> str:
     return f"{t}, {m.constant(e.key)}"
 
 
-def _of_keyed(m: Writer, t: str, e: Effect) -> str:
+def _of_keyed(m: ValueWriter, t: str, e: Effect) -> str:
     return f"{t}, {m.expression(e.value[0])}"
 
 
-def _of_slot(m: Writer, t: str, e: Effect) -> str:
+def _of_slot(m: ValueWriter, t: str, e: Effect) -> str:
     return f"{m.constant(e.key)}, {t}"
 
 
-def _whole(m: Writer, t: str, e: Effect) -> str:
+def _whole(m: ValueWriter, t: str, e: Effect) -> str:
     return t
 
 
 _ITEM = (put_back_item, _of_item)
-RULES: dict[str, Rule] = {
-    "set item": Rule(_set_item, _former_item, *_ITEM),
-    "set keyed": Rule(
+RULES: dict[str, EffectRule] = {
+    "set item": EffectRule(_set_item, _former_item, *_ITEM),
+    "set keyed": EffectRule(
         lambda m, t, e: f"dict_of({t}).__setitem__({t}, {m.items(e.value)})",
         lambda m, t, e: f"dict.get({_of_keyed(m, t, e)}, MISSING)",
         put_back_item,
         _of_keyed,
     ),
-    "delete item": Rule(
+    "delete item": EffectRule(
         lambda m, t, e: f"delete({_of_item(m, t, e)})",
         lambda m, t, e: f"contents_or({_of_item(m, t, e)})",
         put_back_key,
         _of_item,
     ),
-    "delete keyed": Rule(
+    "delete keyed": EffectRule(
         lambda m, t, e: f"delete({t}, {m.expression(e.value)})",
         lambda m, t, e: f"contents_or({t}, {m.expression(e.value)})",
         put_back_key,
         lambda m, t, e: f"{t}, {m.expression(e.value)}",
     ),
-    "refill dict": Rule(
+    "refill dict": EffectRule(
         lambda m, t, e: f"refill({t}, {{{m.pairs(e.value)}}})", lambda m, t, e: f"contents({t})", refill, _whole
     ),
-    "extend": Rule(
+    "extend": EffectRule(
         lambda m, t, e: f"list.extend({t}, ({m.items(e.value)}))", lambda m, t, e: f"len({t})", put_back_end, _whole
     ),
-    "refill list": Rule(
+    "refill list": EffectRule(
         lambda m, t, e: f"list.__setitem__({t}, slice(None), ({m.items(e.value)}))",
         lambda m, t, e: f"list.copy({t})",
         put_back_list,
         _whole,
     ),
-    "refill set": Rule(
+    "refill set": EffectRule(
         lambda m, t, e: f"items = ({m.items(e.value)}); set.clear({t}); set.update({t}, items)",
         lambda m, t, e: f"[*set.__iter__({t})]",
         put_back_set,
         _whole,
     ),
-    "refill deque": Rule(
+    "refill deque": EffectRule(
         lambda m, t, e: f"items = ({m.items(e.value)}); deque.clear({t}); deque.extend({t}, items)",
         lambda m, t, e: f"[*deque.__iter__({t})]",
         put_back_deque,
         _whole,
     ),
-    "set cell": Rule(
+    "set cell": EffectRule(
         lambda m, t, e: f"{t}.cell_contents = {m.expression(e.value)}",
         lambda m, t, e: f"cell_contents({t})",
         put_back_cell,
         _whole,
     ),
-    "clear cell": Rule(
+    "clear cell": EffectRule(
         lambda m, t, e: f"del {t}.cell_contents", lambda m, t, e: f"cell_contents({t})", put_back_cell, _whole
     ),
-    "set grad": Rule(
+    "set grad": EffectRule(
         lambda m, t, e: f"{t}.grad = {m.expression(e.value)}",
         lambda m, t, e: f"gradient({t})",
         put_back_gradient,
         _whole,
     ),
-    "set slot": Rule(
+    "set slot": EffectRule(
         lambda m, t, e: f"{m.constant(e.key)}.__set__({t}, {m.expression(e.value)})",
         lambda m, t, e: f"slot_value({_of_slot(m, t, e)})",
         put_back_slot,
         _of_slot,
     ),
-    "set attribute": Rule(
+    "set attribute": EffectRule(
         lambda m, t, e: f"type.__setattr__({_of_item(m, t, e)}, {m.expression(e.value)})",
         lambda m, t, e: f"entry({_of_item(m, t, e)})",
         put_back_entry,
         _of_item,
     ),
-    "delete attribute": Rule(
+    "delete attribute": EffectRule(
         lambda m, t, e: f"delete_entry({_of_item(m, t, e)})",
         lambda m, t, e: f"entry({_of_item(m, t, e)})",
         put_back_entry,
@@ -303,7 +303,7 @@ NAMES: dict[str, Any] = {
 }
 
 
-class Written(NamedTuple):
+class EffectLines(NamedTuple):
     """The effects of a replay as text."""
 
     keep: list[str]  # what is kept, before any of them
@@ -311,7 +311,7 @@ class Written(NamedTuple):
     back: str  # what puts it back
 
 
-def write(writer: Writer, effects: list[tuple[str, Effect]]) -> Written:
+def write(writer: ValueWriter, effects: list[tuple[str, Effect]]) -> EffectLines:
     """Of these effects, each with the text of its target."""
     keep, make, back = [], [], []
     for number, (target, effect) in enumerate(effects):
@@ -319,4 +319,4 @@ def write(writer: Writer, effects: list[tuple[str, Effect]]) -> Written:
         make.append(rule.make(writer, target, effect))
         keep.append(f"k{number} = {rule.keep(writer, target, effect)}")
         back.append(f"({rule.back.__name__}, {rule.where(writer, target, effect)}, k{number})")
-    return Written(keep, make, f"put_back(error, {', '.join(back)})")
+    return EffectLines(keep, make, f"put_back(error, {', '.join(back)})")

@@ -5,8 +5,8 @@ checks nothing: it calls the graph, makes the fresh objects, applies the effects
 objects are complete before the first effect, so that a failure changes nothing outside. Where there is nothing to make
 and nothing to apply, no code is compiled: a `Relay` does it in C.
 
-A segment that ends at a break gives back the state of its frames instead. A `Leave` then takes the step which Python
-has to make, and says where the program goes on.
+A segment that ends at a break gives back the state of its frames instead. A `BreakStep` then takes the step which
+Python has to make, and says where the program goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from .. import _native
-from ..recording import Blueprint, Constant, Continuation, Exit, Output, Outside, Recipe, Recording, Way
+from ..recording import Constant, Construct, Continuation, Exit, Output, Outside, Recording, ResumePoint, ValueRef
 from ..support.literals import literal, one_line
 from . import effects
 from .graph import Unsettled
@@ -90,17 +90,17 @@ def wanted_origins(recording: Recording) -> list[int]:
     pending += [arguments for arguments, _ in recording.prints]
     if recording.exit is not None:
         pending += _state(recording.exit)
-    for blueprint in recording.blueprints:
-        pending += [blueprint.parts, [r for _, r in blueprint.attributes], [r for _, r in blueprint.slots]]
+    for construct in recording.constructs:
+        pending += [construct.parts, [r for _, r in construct.attributes], [r for _, r in construct.slots]]
     for effect in recording.effects:
         wanted[effect.target] = None
         pending.append(effect.value)
     while pending:
-        recipe = pending.pop()
-        if isinstance(recipe, Outside):
-            wanted[recipe.index] = None
-        elif isinstance(recipe, (list, tuple)):
-            pending.extend(recipe)
+        ref = pending.pop()
+        if isinstance(ref, Outside):
+            wanted[ref.index] = None
+        elif isinstance(ref, (list, tuple)):
+            pending.extend(ref)
     return list(wanted)
 
 
@@ -141,25 +141,25 @@ class _Emitter:
         """What an attribute or an argument is called. A text of another class than `str` is no literal."""
         return literal(name) if type(name) is str else self.constant(name)
 
-    def expression(self, recipe: Recipe) -> str:
-        if isinstance(recipe, Constant):
-            return self.constant(recipe.value)
-        if isinstance(recipe, Outside):
-            return self.position(recipe.index)
-        if isinstance(recipe, Output):
-            return f"out[{recipe.index}]"
-        blueprint = self.recording.blueprints[recipe.index]
-        if blueprint.kind == "instance dict":  # made with its object, which may still be on the way to be filled
-            return f"namespace({self.expression(blueprint.parts[0])})"
-        self.make(recipe.index)
-        return f"f{recipe.index}"
+    def expression(self, ref: ValueRef) -> str:
+        if isinstance(ref, Constant):
+            return self.constant(ref.value)
+        if isinstance(ref, Outside):
+            return self.position(ref.index)
+        if isinstance(ref, Output):
+            return f"out[{ref.index}]"
+        construct = self.recording.constructs[ref.index]
+        if construct.kind == "instance dict":  # made with its object, which may still be on the way to be filled
+            return f"namespace({self.expression(construct.parts[0])})"
+        self.make(ref.index)
+        return f"f{ref.index}"
 
     def position(self, origin: int) -> str:
         """The value of an origin."""
         return f"v[{self._position[origin]}]"
 
-    def items(self, recipes: list[Any]) -> str:
-        return "".join(f"{self.expression(recipe)}, " for recipe in recipes)
+    def items(self, refs: list[Any]) -> str:
+        return "".join(f"{self.expression(ref)}, " for ref in refs)
 
     def pairs(self, pairs: list[Any]) -> str:
         return ", ".join(f"{self.expression(key)}: {self.expression(value)}" for key, value in pairs)
@@ -169,61 +169,61 @@ class _Emitter:
         if index in self._made:
             return
         self._made.add(index)
-        blueprint = self.recording.blueprints[index]
-        _MAKE[blueprint.kind](self, f"f{index}", blueprint)
-        if blueprint.attributes:
-            entries = ", ".join(f"{self.name(n)}: {self.expression(recipe)}" for n, recipe in blueprint.attributes)
+        construct = self.recording.constructs[index]
+        _MAKE[construct.kind](self, f"f{index}", construct)
+        if construct.attributes:
+            entries = ", ".join(f"{self.name(n)}: {self.expression(ref)}" for n, ref in construct.attributes)
             self.fill.append(f"namespace(f{index}).update({{{entries}}})")
-        for slot, recipe in blueprint.slots:
-            self.fill.append(f"{self.constant(slot)}.__set__(f{index}, {self.expression(recipe)})")
+        for slot, ref in construct.slots:
+            self.fill.append(f"{self.constant(slot)}.__set__(f{index}, {self.expression(ref)})")
 
     # kinds of fresh objects: mutable ones are created empty, so that cycles are no matter
 
-    def _list(self, name: str, b: Blueprint) -> None:
+    def _list(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = " + ("[]" if b.cls is list else f"list.__new__({self.constant(b.cls)})"))
         if b.parts:
             self.fill.append(f"list.extend({name}, ({self.items(b.parts)}))")
 
-    def _dict(self, name: str, b: Blueprint) -> None:
+    def _dict(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = " + ("{}" if b.cls is dict else f"dict.__new__({self.constant(b.cls)})"))
         if b.parts[0]:
             self.fill.append(f"dict.update({name}, {{{self.pairs(b.parts[0])}}})")
 
-    def _ordered(self, name: str, b: Blueprint) -> None:
+    def _ordered(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = ordered.__new__({self.constant(b.cls)})")
         for key, value in b.parts[0]:
             self.fill.append(f"ordered.__setitem__({name}, {self.expression(key)}, {self.expression(value)})")
 
-    def _default(self, name: str, b: Blueprint) -> None:
+    def _default(self, name: str, b: Construct) -> None:
         factory = self.expression(b.parts[0])
         self.create.append(f"{name} = default.__new__({self.constant(b.cls)})")
         self.create.append(f"default.__init__({name}, {factory})")
         if b.parts[1]:
             self.fill.append(f"dict.update({name}, {{{self.pairs(b.parts[1])}}})")
 
-    def _set(self, name: str, b: Blueprint) -> None:
+    def _set(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = " + ("set()" if b.cls is set else f"set.__new__({self.constant(b.cls)})"))
         if b.parts:
             self.fill.append(f"set.update({name}, ({self.items(b.parts)}))")
 
-    def _deque(self, name: str, b: Blueprint) -> None:
+    def _deque(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = deque.__new__({self.constant(b.cls)})")
         self.create.append(f"deque.__init__({name}, (), {self.expression(b.parts[0])})")
         if b.parts[1:]:
             self.fill.append(f"deque.extend({name}, ({self.items(b.parts[1:])}))")
 
-    def _object(self, name: str, b: Blueprint) -> None:
+    def _object(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = new({self.constant(b.cls)})")
 
-    def _namespace(self, name: str, b: Blueprint) -> None:
+    def _namespace(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = {self.constant(b.cls)}()")
 
-    def _cell(self, name: str, b: Blueprint) -> None:
+    def _cell(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = cell()")
         if b.parts:
             self.fill.append(f"{name}.cell_contents = {self.expression(b.parts[0])}")
 
-    def _tuple(self, name: str, b: Blueprint) -> None:
+    def _tuple(self, name: str, b: Construct) -> None:
         items = f"({self.items(b.parts)})"
         if b.cls is torch.Size:  # it has a constructor of its own
             items = f"{self.constant(b.cls)}({items})"
@@ -231,50 +231,50 @@ class _Emitter:
             items = f"tuple.__new__({self.constant(b.cls)}, {items})"
         self.create.append(f"{name} = {items}")
 
-    def _frozenset(self, name: str, b: Blueprint) -> None:
+    def _frozenset(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = frozenset.__new__({self.constant(b.cls)}, ({self.items(b.parts)}))")
 
-    def _structseq(self, name: str, b: Blueprint) -> None:
+    def _structseq(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = {self.constant(b.cls)}(({self.items(b.parts)}))")
 
-    def _slice(self, name: str, b: Blueprint) -> None:
+    def _slice(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = slice({self.items(b.parts)})")
 
-    def _bytearray(self, name: str, b: Blueprint) -> None:
+    def _bytearray(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = bytearray({self.items(b.parts)})")
 
-    def _method(self, name: str, b: Blueprint) -> None:
+    def _method(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = method({self.items(b.parts)})")
 
-    def _partial(self, name: str, b: Blueprint) -> None:
+    def _partial(self, name: str, b: Construct) -> None:
         func, args, keywords = b.parts
         named = "".join(f"{self.name(key)}: {self.expression(value)}, " for key, value in keywords)
         self.create.append(f"{name} = partial({self.expression(func)}, {self.items(args)}**{{{named}}})")
 
-    def _function(self, name: str, b: Blueprint) -> None:
+    def _function(self, name: str, b: Construct) -> None:
         self.create.append(f"{name} = make_function({self.items(b.parts)})")
 
-    def _reduced(self, name: str, b: Blueprint) -> None:
+    def _reduced(self, name: str, b: Construct) -> None:
         make, args, state = b.parts
         create, fill = (self.late, self.late) if b.late else (self.create, self.fill)
         create.append(f"{name} = {self.expression(make)}({self.items(args)})")
         if state:  # a position, say, which what it points into must have first
             fill.append(f"{name}.__setstate__({self.items(state)})")
 
-    def _walker(self, name: str, b: Blueprint) -> None:
+    def _walker(self, name: str, b: Construct) -> None:
         self.late.append(f"{name} = walk({self.items(b.parts)})")
 
-    def _exception(self, name: str, b: Blueprint) -> None:
+    def _exception(self, name: str, b: Construct) -> None:
         args, lines, members = b.parts
         self.create.append(f"{name} = BaseException.__new__({self.constant(b.cls)}, {self.items(args)})")
         if lines.value:
             self.fill.append(f"{name}.__traceback__ = traceback_of({self.expression(lines)})")
-        for member, recipe in members:
-            if recipe not in (Constant(None), Constant(False)):
-                self.fill.append(f"{name}.{member} = {self.expression(recipe)}")
+        for member, ref in members:
+            if ref not in (Constant(None), Constant(False)):
+                self.fill.append(f"{name}.{member} = {self.expression(ref)}")
 
 
-_MAKE: dict[str, Callable[[_Emitter, str, Blueprint], None]] = {
+_MAKE: dict[str, Callable[[_Emitter, str, Construct], None]] = {
     "list": _Emitter._list,
     "dict": _Emitter._dict,
     "ordered": _Emitter._ordered,
@@ -343,18 +343,19 @@ def write_replay(recording: Recording, wanted: list[int]) -> tuple[str, dict[str
     body = "\n    ".join(lines)
     text = f"def replay(v):\n    {body}\n"
     if recording.exit is not None and len(recording.exit.states) > 1:
-        text += _Leaving(recording.exit, emitter).text()
+        text += _StepEmitter(recording.exit, emitter).text()
     return text, emitter.names
 
 
-def _state(exit: Exit) -> list[Recipe]:
+def _state(exit: Exit) -> list[ValueRef]:
     """What a replay gives back at a break. The function of the outermost frame is known to whoever called it."""
-    return [*exit.functions[1:], *(recipe for state in exit.states for recipe in state.values())]
+    return [*exit.functions[1:], *(ref for state in exit.states for ref in state.values())]
 
 
-class _Leaving:
+class _StepEmitter:
     """The function `leave`, which takes the step behind a segment of several frames: of the last one, in which it is
-    that frame's business alone, and the others' states go on as they are. Gives back (number of a way, what it takes).
+    that frame's business alone, and the others' states go on as they are. Gives back
+    (number of a resume point, what it takes).
     """
 
     def __init__(self, exit: Exit, emitter: _Emitter) -> None:
@@ -369,26 +370,26 @@ class _Leaving:
         step = self._function(exit.step, self._functions[-1])
         lines = [
             f"def leave({', '.join(parameters)}):",
-            f"way = {step}({', '.join(self._state(-1, exit.step))})",
+            f"point = {step}({', '.join(self._state(-1, exit.step))})",
         ]
-        for number, way in enumerate(exit.ways):
-            lines.append(f"if way[0] == {number}:")
-            if way.raises:  # the traceback has the frame below, and that one this: nothing is to be left here
-                lines.append(f"    try: return ({number}, {self._slots(way)})")
-                lines.append(f"    finally: del {', '.join([*parameters, 'way'])}")
+        for number, point in enumerate(exit.resume_points):
+            lines.append(f"if point[0] == {number}:")
+            if point.raises:  # the traceback has the frame below, and that one this: nothing is to be left here
+                lines.append(f"    try: return ({number}, {self._slots(point)})")
+                lines.append(f"    finally: del {', '.join([*parameters, 'point'])}")
             else:
-                lines.append(f"    return ({number}, {self._slots(way)})")
+                lines.append(f"    return ({number}, {self._slots(point)})")
         return "\n    ".join(lines) + "\n"
 
     def _state(self, frame: int, continuation: Continuation) -> list[str]:
         return [self._states[frame][name] for name in continuation.names if name in self._states[frame]]
 
-    def _slots(self, way: Way) -> str:
+    def _slots(self, point: ResumePoint) -> str:
         """All states, with the continuations of the inner frames in between. The last state is what the step gave."""
         parts: list[str] = []
-        for i, inner in enumerate(way.frames[1:]):
-            parts += [*self._state(i, way.frames[i]), self._function(inner, self._functions[i])]
-        return ", ".join([*parts, "*way[1:]"])
+        for i, inner in enumerate(point.frames[1:]):
+            parts += [*self._state(i, point.frames[i]), self._function(inner, self._functions[i])]
+        return ", ".join([*parts, "*point[1:]"])
 
     def _function(self, continuation: Continuation, original: str) -> str:
         code, namespace = continuation
@@ -398,16 +399,16 @@ class _Leaving:
         return f"function_of({', '.join(parts)}, None, {original}.__closure__)"  # C code: nothing of ours fails here
 
 
-def _leave(exit: Exit, function: types.FunctionType | None) -> _native.Leave:
+def _break_step(exit: Exit, function: types.FunctionType | None) -> _native.BreakStep:
     """A segment of one frame is left by the step itself, others by the function `leave`."""
-    landings = tuple(_native.Landing(way, *way.frames[0]) for way in exit.ways)
+    targets = tuple(_native.ResumeTarget(point, *point.frames[0]) for point in exit.resume_points)
     step = exit.step if function is None else Continuation(function.__code__, function.__globals__)
-    return _native.Leave(*step, landings, *((exit.read or ()) if function is None else ()))
+    return _native.BreakStep(*step, targets, *((exit.read or ()) if function is None else ()))
 
 
 def emit(
     recording: Recording, wanted: list[int], graph: Callable[..., Any] | None
-) -> tuple[Replay, _native.Leave | None, str]:
+) -> tuple[Replay, _native.BreakStep | None, str]:
     """The replay, what follows it at a break, and their text."""
     text, names = write_replay(recording, wanted)
     relay = _relay(recording, wanted, graph)
@@ -415,7 +416,7 @@ def emit(
         names["graph"] = graph
     if relay is None or (recording.exit is not None and len(recording.exit.states) > 1):
         exec(compile(text, f"<stator replay of {one_line(recording.name)}>", "exec"), names)
-    leave = None if recording.exit is None else _leave(recording.exit, names.get("leave"))
+    leave = None if recording.exit is None else _break_step(recording.exit, names.get("leave"))
     return names["replay"] if relay is None else relay, leave, text
 
 
@@ -424,13 +425,13 @@ def _relay(recording: Recording, wanted: list[int], graph: Callable[..., Any] | 
     if recording.effects or recording.prints or recording.grad_mode is not None:
         return None
     parts: list[tuple[int, Any]] = []
-    for recipe in [recording.result] if recording.exit is None else _state(recording.exit):
-        if isinstance(recipe, Constant):
-            parts.append((_native.FROM_CONSTANT, recipe.value))
-        elif isinstance(recipe, Outside):
-            parts.append((_native.FROM_VALUE, wanted.index(recipe.index)))
-        elif isinstance(recipe, Output):
-            parts.append((_native.FROM_OUTPUT, recipe.index))
+    for ref in [recording.result] if recording.exit is None else _state(recording.exit):
+        if isinstance(ref, Constant):
+            parts.append((_native.FROM_CONSTANT, ref.value))
+        elif isinstance(ref, Outside):
+            parts.append((_native.FROM_VALUE, wanted.index(ref.index)))
+        elif isinstance(ref, Output):
+            parts.append((_native.FROM_OUTPUT, ref.index))
         else:
             return None
     inputs = len(recording.inputs) if recording.graph is not None else 0

@@ -26,8 +26,8 @@ from .guard_facts import FACTS, holds
 from .reference import specials_unchanged
 
 _C: Any = torch._C
-Values = dict[int, Any]
-Row = tuple[int, int, int, int, Any]  # of a check: fact, how long it lasts, its origin and index, what is expected
+ValuesByOrigin = dict[int, Any]
+CheckRow = tuple[int, int, int, int, Any]  # of a check: fact, how long it lasts, its origin and index, what is expected
 
 
 class _Node:
@@ -37,7 +37,7 @@ class _Node:
         self.step = step
         self.origin = origin
         self.version = version
-        self.rows: list[Row] = []
+        self.rows: list[CheckRow] = []
         self.children: list[_Node] = []
         self.number = -1
 

@@ -24,7 +24,7 @@ from ..support.guard_readers import (
     tensor_facts,
 )
 from ..support.literals import literal
-from ..support.python_source import Values
+from ..support.python_source import SourceValues
 from . import layout
 from .guard_edges import is_key
 from .guard_text import dims, short, sizes
@@ -210,7 +210,7 @@ def _keyed_membership(name: str, expected: Any) -> str:
 
 
 def _written(value: Any) -> str | None:
-    values = Values()
+    values = SourceValues()
     text = values.expression(value)
     return None if "Thing(" in text or values.lines else text
 

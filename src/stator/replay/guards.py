@@ -1,8 +1,8 @@
 """Guards: a recording's origins and checks, checked, and put into words.
 
-Enters: origins with checks, parents before children. Leaves: `Guards.check(slots)`, which resolves every origin once
-and gives back the values that the replay needs, or None. What was checked is what is used. Any exception while
-checking is a failed guard. `Guards.why(slots)` walks the same data slowly and says which check fails.
+Enters: origins with checks, parents before children. Leaves: `EntryGuards.check(slots)`, which resolves every origin
+once and gives back the values that the replay needs, or None. What was checked is what is used. Any exception while
+checking is a failed guard. `EntryGuards.why(slots)` walks the same data slowly and says which check fails.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .guard_edges import fetch
 from .guard_facts import FACTS, assertion, differences, holds, say, surely_holds
 from .guard_text import Miss, Told, absent
 
-Compiler = Callable[..., _native.Guards | None]
+GuardCompiler = Callable[..., _native.Guards | None]
 
 
-class Guards:
+class EntryGuards:
     """All guards of one recording."""
 
-    def __init__(self, recording: Recording, wanted: list[int], compiler: Compiler | None = None) -> None:
+    def __init__(self, recording: Recording, wanted: list[int], compiler: GuardCompiler | None = None) -> None:
         """`wanted`: the origins whose values `check` gives back, in that order. `compiler` makes guards in C."""
         self._origins = recording.origins
         self._state = recording.state

@@ -19,7 +19,7 @@ from .. import source_lines
 from ..recording import Check, Edge, Fact, Origin, Recording, TensorFacts, describe, render_place
 from ..support.guard_readers import STATE_NAMES
 from ..support.literals import is_identifier, literal
-from ..support.python_source import WIDTH, Values, broken, function, number, script
+from ..support.python_source import WIDTH, SourceValues, broken, function, number, script
 from ..support.symbolic_exprs import render
 from . import effects, emit
 from .emit import write_replay
@@ -36,7 +36,7 @@ def _facts(origin: Origin) -> dict[Fact, Any]:
 class _StandIns:
     """Values of which the guards of a recording hold, as expressions."""
 
-    def __init__(self, recording: Recording, values: Values) -> None:
+    def __init__(self, recording: Recording, values: SourceValues) -> None:
         self._values = values
         self._examples = dict(zip(recording.inputs, recording.example_inputs, strict=False))
         self._items: dict[int, dict[Any, Origin]] = {}  # of containers, by the container's index
@@ -108,7 +108,7 @@ _OURS = (emit.__name__, effects.__name__)  # where the functions are that replay
 
 def replay_script(title: str, recording: Recording, wanted: list[int]) -> str:
     """The replay of a recording, with the graph as it was captured, on inputs like the recorded ones."""
-    values = Values()
+    values = SourceValues()
     text, names = write_replay(recording, wanted)
     text, _, leave = text.partition("def leave(")
     imports, graph = "", ""
@@ -136,7 +136,7 @@ def replay_script(title: str, recording: Recording, wanted: list[int]) -> str:
 _BEHIND = "    # The segment ends at a break: the result is the state with which the program goes on behind it.\n"
 
 
-def _definition(name: str, value: Any, text: str, values: Values) -> list[str]:
+def _definition(name: str, value: Any, text: str, values: SourceValues) -> list[str]:
     """The lines that give a name in the replay its meaning."""
     if not re.search(rf"\b{name}\b", text) or name == "graph":
         return []
@@ -224,7 +224,7 @@ _NOT_FOR_SLOTS = frozenset(
 
 def guards_script(title: str, recording: Recording, names: Sequence[str]) -> str:
     """What was assumed, as a function of the arguments that says what holds; run on arguments that were made up."""
-    values = Values()
+    values = SourceValues()
     slots = [
         name if is_identifier(name) and name not in (*names[:index], *_NOT_FOR_SLOTS) else f"slot_{index}"
         for index, name in enumerate(names)

@@ -38,7 +38,7 @@ KINDS: tuple[type[Event], ...] = (
 
 
 class Noted(NamedTuple):
-    """An event, and the stretch of time that it is about, in seconds since the chronicle began."""
+    """An event, and the stretch of time that it is about, in seconds since the event log began."""
 
     event: Event
     start: float
@@ -63,7 +63,7 @@ class Ran(NamedTuple):
         return sum(self.timed) if len(self.timed) == self.times else self.median * self.times
 
 
-class Chronicle:
+class EventLog:
     """A context manager: inside of it, events are noted. It may be entered again and then goes on.
 
     `replays`: replays are timed, too, all of them; otherwise those inside of `timing`.
@@ -79,7 +79,7 @@ class Chronicle:
         self._aside: list[tuple[float, float]] = [(self._began, 0.0)]  # when rendering ended, and all of it up to then
         self._ends: list[Callable[[], None]] = []
 
-    def __enter__(self) -> Chronicle:
+    def __enter__(self) -> EventLog:
         hot = (events.BackwardRan, events.CacheHit) if self._replays else (events.BackwardRan,)
         self._ends = [events.subscribe(self._note, *KINDS), events.subscribe(self._count, *hot)]
         return self
@@ -155,7 +155,7 @@ def _derived(event: events.BackwardDerived) -> events.BackwardDerived:
 
 
 def _recorded(event: events.Recorded) -> events.Recorded:
-    """Scripts that run by themselves hold examples of a call's inputs; a chronicle must not keep those alive."""
+    """Scripts that run by themselves hold examples of a call's inputs; an event log must not keep those alive."""
     return dataclasses.replace(event, guards_script=lambda: "", replay_script=lambda: "")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from stator.errors import BreakReason, render
 from stator.events import BackwardDerived, CacheMiss, Kept
 
-from .event_log import Chronicle
+from .event_log import EventLog
 from .logs import SPECIALISED
 from .page import write
 from .style import folded, guards_in_short, short_path
@@ -37,8 +37,8 @@ class Explanation:
     symbolic: Sequence[str] = ()  # sizes and numbers that may be others in later calls
     specialised: Sequence[str] = ()  # those which were meant to be, and the line that prevents it
     name: str = ""  # of the function
-    chronicle: Chronicle | None = None  # what happened
-    derive: Callable[[], None] | None = None  # derives the backward graphs, for the chronicle
+    event_log: EventLog | None = None  # what happened
+    derive: Callable[[], None] | None = None  # derives the backward graphs, for the event log
     call_again: Callable[..., Explanation] | None = None
 
     def again(self, *args: Any, **kwargs: Any) -> Explanation:
@@ -51,12 +51,12 @@ class Explanation:
         """Write a page about all of this: one file that needs nothing else. Returns its path."""
         if self.derive is not None:
             self.derive()
-        return write(path, self.chronicle or Chronicle(), title=self.name or "stator", summary=str(self))
+        return write(path, self.event_log or EventLog(), title=self.name or "stator", summary=str(self))
 
     @property
     def recompilations(self) -> list[str]:
         """Why calls were recorded again: the guard that failed, the value expected and the value found."""
-        misses = self.chronicle.of(CacheMiss) if self.chronicle is not None else []
+        misses = self.event_log.of(CacheMiss) if self.event_log is not None else []
         return [str(miss.why) for miss in misses if miss.why is not None]
 
     @property
@@ -90,7 +90,7 @@ class Explanation:
         """What is kept for the backward, by graph, if it is compiled ahead of time. Takes time when first asked."""
         if self.derive is not None:
             self.derive()
-        derived = self.chronicle.of(BackwardDerived) if self.chronicle is not None else []
+        derived = self.event_log.of(BackwardDerived) if self.event_log is not None else []
         return [(event.label, event.kept()) for event in derived if event.operations[1]]
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ class Explanation:
             if extra[MOST_KEPT:]:
                 yield f"  and {_count(len(extra) - MOST_KEPT, 'smaller one')}"
         entries = sorted(self.segments, key=lambda entry: int(entry.number))
-        ran = list(runs(entries, self.chronicle)) if self.chronicle is not None else []
+        ran = list(runs(entries, self.event_log)) if self.event_log is not None else []
         if ran:
             yield "\nCompiled graphs that ran:"
             yield from (f"  {line}" for line in ran)
@@ -138,10 +138,10 @@ class Explanation:
             yield "Times: " + ", ".join(f"{step} {_duration(spent)}" for step, spent in self.compile_times.items())
 
 
-def runs(entries: Iterable[Any], chronicle: Chronicle) -> Iterator[str]:
+def runs(entries: Iterable[Any], event_log: EventLog) -> Iterator[str]:
     """How often each compiled graph ran and how long that took, one line each: `mse, graph 1: 2 times, …`."""
     for entry in entries:
-        ran = chronicle.ran(entry)
+        ran = event_log.ran(entry)
         if not entry.number or not ran.times:
             continue
         about = "" if len(ran.timed) == ran.times else "about "

@@ -1,6 +1,6 @@
-"""The page: a chronicle as one HTML file that needs nothing else, neither network nor other files.
+"""The page: an event log as one HTML file that needs nothing else, neither network nor other files.
 
-What enters: a chronicle, and what is known besides (calls and their times, from `python -m stator explain`).
+What enters: an event log, and what is known besides (calls and their times, from `python -m stator explain`).
 What leaves: a file. What holds: texts of programs reach the page as JSON whose `<`, `>` and `&` are escaped, and its
 script puts them there as text, never as markup. A policy in the page allows this very script and style and no other.
 """
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib import metadata, resources
 from typing import Any
 
-from .event_log import Chronicle
+from .event_log import EventLog
 from .page_data import Data, tell
 
 _PARTS = ("page.html", "page.css", "page.js")
@@ -25,14 +25,14 @@ _PARTS = ("page.html", "page.css", "page.js")
 
 def write(
     path: str | os.PathLike[str],
-    chronicle: Chronicle,
+    event_log: EventLog,
     *,
     title: str,
     summary: str = "",
     calls: Sequence[Data] = (),
 ) -> str:
     """Write the page to `path`; gives back where that is."""
-    text = render({**tell(chronicle), "title": title, "summary": summary, "calls": list(calls), "made": made_with()})
+    text = render({**tell(event_log), "title": title, "summary": summary, "calls": list(calls), "made": made_with()})
     encoded = text.encode("utf-8", "backslashreplace")
     with open(path, "wb") as file:
         file.write(encoded)

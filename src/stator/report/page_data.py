@@ -1,6 +1,6 @@
-"""A chronicle as plain data: what the page shows, in the form in which its script reads it.
+"""An event log as plain data: what the page shows, in the form in which its script reads it.
 
-What enters: a chronicle. What leaves: dicts, lists, numbers and texts, nothing else. What holds: paths, origins and
+What enters: an event log. What leaves: dicts, lists, numbers and texts, nothing else. What holds: paths, origins and
 forms of guards are named once, and by number from there on: a model of twelve layers has thousands of guards.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from stator import events, source_lines
 from stator.errors import BreakReason
 
-from .event_log import Chronicle, Noted, Ran
+from .event_log import EventLog, Noted, Ran
 
 Data = dict[str, Any]
 WHOLE = 400  # lines; of longer files only what lies around marked lines is shown
@@ -37,14 +37,14 @@ class Table:
         return list(self._number)
 
 
-def tell(chronicle: Chronicle) -> Data:
+def tell(event_log: EventLog) -> Data:
     """All that the page shows."""
-    return _Story(chronicle).data()
+    return _PageData(event_log).data()
 
 
-class _Story:
-    def __init__(self, chronicle: Chronicle) -> None:
-        self._chronicle = chronicle
+class _PageData:
+    def __init__(self, event_log: EventLog) -> None:
+        self._event_log = event_log
         self._files = Table()
         self._origins = Table()
         self._forms = Table()
@@ -59,7 +59,7 @@ class _Story:
     def data(self) -> Data:
         pending: list[Data] = []  # generated code: of the recording that comes next
         derived: list[events.BackwardDerived] = []
-        for noted in list(self._chronicle.noted):
+        for noted in list(self._event_log.noted):
             event = noted.event
             if isinstance(event, events.BackwardDerived):
                 derived.append(event)
@@ -85,14 +85,14 @@ class _Story:
             "breaks": list(self._breaks.values()),
             "derived": self._derived,
             "compiled": self._compiled,
-            "misses": [_miss(miss) for miss in self._chronicle.of(events.CacheMiss) if miss.why is not None],
+            "misses": [_miss(miss) for miss in self._event_log.of(events.CacheMiss) if miss.why is not None],
             "failures": [
-                *map(_failure, self._chronicle.of(events.InternalFailure)),
-                *map(_not_derived, self._chronicle.of(events.NotDerived)),
-                *map(_not_generated, self._chronicle.of(events.NotGenerated)),
-                *map(_not_captured, self._chronicle.of(events.NotCaptured)),
+                *map(_failure, self._event_log.of(events.InternalFailure)),
+                *map(_not_derived, self._event_log.of(events.NotDerived)),
+                *map(_not_generated, self._event_log.of(events.NotGenerated)),
+                *map(_not_captured, self._event_log.of(events.NotCaptured)),
             ],
-            "timeline": timeline(self._chronicle.noted),
+            "timeline": timeline(self._event_log.noted),
             "sources": [self._source(file, marks) for file, marks in self._marks.items()],
         }
 
@@ -121,7 +121,7 @@ class _Story:
                 "probes": event.probes,
                 "ops": sum(node["op"] == "op" for node in nodes),
                 "hits": getattr(entry, "hits", 0),
-                **_times(self._chronicle.ran(entry)),
+                **_times(self._event_log.ran(entry)),
                 "symbolic": list(event.symbolic),
                 "specialised": [self._specialised(number, text) for text in event.specialised],
                 "nodes": nodes,

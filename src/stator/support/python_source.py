@@ -193,7 +193,7 @@ def number(value: Any) -> Any:
 
 
 @dataclass
-class Values:
+class SourceValues:
     """Values as expressions, and the lines which must stand before them."""
 
     lines: list[str] = field(default_factory=list)
@@ -245,7 +245,7 @@ def _is_installed(module: str) -> bool:
     return root in sys.stdlib_module_names or root in sys.builtin_module_names or root == "torch"
 
 
-def _imported(values: Values, value: Any) -> str:
+def _imported(values: SourceValues, value: Any) -> str:
     path = importable(value)
     assert path is not None
     module = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
@@ -257,25 +257,25 @@ def _imported(values: Values, value: Any) -> str:
     return path
 
 
-def _class(values: Values, value: type) -> str:
+def _class(values: SourceValues, value: type) -> str:
     """A class of the program: one with its name, on the builtin class that it is made from."""
     bases = [base for base in value.__mro__ if base in (list, dict, tuple, set, frozenset, Exception)]
     base = bases[0].__name__ if bases else "object"
     return values.once(value, "class", f"type({literal(name_of(value).rpartition('.')[2])}, ({base},), {{}})")
 
 
-def _function(values: Values, value: types.FunctionType) -> str:
+def _function(values: SourceValues, value: types.FunctionType) -> str:
     if value.__code__.co_freevars:
         return _thing(value)
     return f"types.FunctionType({_code(values, value.__code__)}, globals())"
 
 
-def _code(values: Values, value: types.CodeType) -> str:
+def _code(values: SourceValues, value: types.CodeType) -> str:
     text = base64.b85encode(marshal.dumps(value)).decode()
     return values.once(value, "code", f"marshal.loads(base64.b85decode({text!r}))")
 
 
-def _tensor(values: Values, value: torch.Tensor) -> str:
+def _tensor(values: SourceValues, value: torch.Tensor) -> str:
     return values.once(value, "tensor", tensor_call(value))
 
 
@@ -318,15 +318,15 @@ def _dense_steps(size: list[int]) -> list[int]:
     return [math.prod(size[position + 1 :]) for position in range(len(size))]
 
 
-def _container(opening: str, closing: str) -> Callable[[Values, Any], str]:
-    def write(values: Values, value: Any) -> str:
+def _container(opening: str, closing: str) -> Callable[[SourceValues, Any], str]:
+    def write(values: SourceValues, value: Any) -> str:
         comma = "," if opening == "(" and len(value) == 1 else ""
         return f"{opening}{values.items(list(value))}{comma}{closing}"
 
     return write
 
 
-def _mapping(values: Values, value: Mapping[Any, Any]) -> str:
+def _mapping(values: SourceValues, value: Mapping[Any, Any]) -> str:
     return "{" + ", ".join(f"{values.expression(k)}: {values.expression(v)}" for k, v in value.items()) + "}"
 
 
@@ -335,7 +335,7 @@ def _exactly(*kinds: type) -> Callable[[Any], bool]:
 
 
 _TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
-_WRITERS: list[tuple[Callable[[Any], bool], Callable[[Values, Any], str]]] = [
+_WRITERS: list[tuple[Callable[[Any], bool], Callable[[SourceValues, Any], str]]] = [
     (lambda value: type(value) is not tuple and is_literal(value), lambda values, value: literal(value)),
     (lambda value: issubclass(type(value), int) and type(value).__name__ == "Int",
      lambda values, value: literal(int.__int__(value))),
@@ -374,7 +374,7 @@ def script(title: str, body: str, imports: str = "") -> str:
     return re.sub(r"\n{4,}", "\n\n\n", text)
 
 
-def function(name: str, module: fx.GraphModule, values: Values) -> tuple[str, str]:
+def function(name: str, module: fx.GraphModule, values: SourceValues) -> tuple[str, str]:
     """(imports, text) of a graph as a function of this name; its own tensors are in the dict `state_of_<name>`."""
     written = module.graph.python_code("self")
     tree = ast.parse(textwrap.dedent(written.src).strip())
@@ -453,7 +453,7 @@ def _path_of_type(value: Any) -> str | None:
 
 def graph_script(title: str, module: fx.GraphModule, inputs: Sequence[Any], *, grad: bool = True) -> str:
     """A graph as a file that runs it on inputs like the given ones."""
-    values = Values()
+    values = SourceValues()
     imports, text = function("graph", module, values)
     given = values.items(inputs)
     lines = "\n".join(values.lines)
@@ -477,7 +477,7 @@ def backward_script(
     results: int,
 ) -> str:  # fmt: skip
     """A backward graph as a file: the forward before it gives what it starts from."""
-    values = Values()
+    values = SourceValues()
     imports, first = function("forward", forward, values)
     more_imports, second = function("backward", backward, values)
     given, seeds = values.items(primals), values.items(tangents)

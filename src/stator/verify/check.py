@@ -18,7 +18,7 @@ from .compare import After, differences
 from .copies import Copies
 from .reproduce import Subject, save_reproduction
 
-Compiled = Callable[..., Any]
+CompiledGraph = Callable[..., Any]
 _SEED = 20_000  # of the tangents
 
 
@@ -29,7 +29,7 @@ def reference(graph: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(torch.nn.Module(), copied)
 
 
-def verifying(compiled: Compiled, graph: fx.GraphModule, subject: Subject) -> Compiled:
+def verifying(compiled: CompiledGraph, graph: fx.GraphModule, subject: Subject) -> CompiledGraph:
     """`compiled`, checked against `graph` in every call."""
 
     def run(*inputs: Any) -> Any:
@@ -52,7 +52,7 @@ def verifying(compiled: Compiled, graph: fx.GraphModule, subject: Subject) -> Co
     return run
 
 
-def check_graph(graph: fx.GraphModule, compiled: Compiled, inputs: Sequence[Any]) -> list[str]:
+def check_graph(graph: fx.GraphModule, compiled: CompiledGraph, inputs: Sequence[Any]) -> list[str]:
     """How the compiled graph differs from the captured one on copies of these inputs: one line each."""
     numbers, before = _generators(), Copies(inputs)
     wanted, error = _run(graph.forward, Copies(before.values), numbers)
@@ -66,7 +66,7 @@ def _failed(error: Exception | None) -> list[str]:
     return [f"it raises {type(error).__name__}: {error}; eager does not"]
 
 
-def _run(function: Compiled, copies: Copies, numbers: list[Tensor]) -> tuple[After | None, Exception | None]:
+def _run(function: CompiledGraph, copies: Copies, numbers: list[Tensor]) -> tuple[After | None, Exception | None]:
     """Run on copies, backward included; torch's modes and random numbers are then as before."""
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     devices = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]

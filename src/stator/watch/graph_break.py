@@ -11,7 +11,7 @@ _UNTRUSTED = frozenset(
 )
 
 
-class Drop(Exception):
+class BreakGraph(Exception):
     """This segment cannot be recorded any further. The program goes on and does not notice.
 
     `reason` is an id of the catalogue in `stator.errors`; `transient` says that the next call may well be recordable.

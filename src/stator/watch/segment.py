@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import _native
-from ..recording import Way
-from .graph_break import Drop
+from ..recording import ResumePoint
+from .graph_break import BreakGraph
 from .objects.attributes import Attributes
 from .objects.classes import Classes
 from .objects.ledger import Ledger
@@ -36,12 +36,12 @@ class Course(NamedTuple):
     """How a segment acts on the run that it is a part of."""
 
     watcher: Callable[[Segment], _native.Watcher]  # makes the segment's
-    drop: Callable[[Drop], None]  # the recording is over; the run goes on
+    stop: Callable[[BreakGraph], None]  # the recording is over; the run goes on
     fail: Callable[[BaseException], None]  # the recording cannot go on while an instruction is at work
     enter: Callable[[Any], None]  # a function's frame starts
 
 
-class Settings(NamedTuple):
+class SegmentSettings(NamedTuple):
     """What the user has asked for, and what is known from earlier calls."""
 
     captures_scalars: bool
@@ -57,19 +57,19 @@ class Segment:
     def __init__(
         self,
         name: str,
-        way: Way | None,
+        point: ResumePoint | None,
         state: tuple[Any, ...],
         own: OwnObjects,
         course: Course,
-        settings: Settings,
+        settings: SegmentSettings,
         table: CallTable,
     ) -> None:
-        """`way`: what it goes on from, if not from the start of a function. `state`: torch's, as it begins."""
+        """`point`: what it goes on from, if not from the start of a function. `state`: torch's, as it begins."""
         self.name = name
-        self.way = way
+        self.point = point
         self.own = own
         self.table = table
-        self.drop, self.fail, self.enter = course.drop, course.fail, course.enter
+        self.stop, self.fail, self.enter = course.stop, course.fail, course.enter
         self.watcher = course.watcher(self)
         self.ledger = Ledger(self.watcher)
         self.context = RunContext(

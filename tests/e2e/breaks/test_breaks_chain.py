@@ -50,7 +50,7 @@ def test_counts():
         assert torch.equal(fast(rand(seed)), three_segments(rand(seed)))
     record = fast.stator
     assert (record.hits, record.recordings, record.plain) == (5, 1, 0)
-    assert [(entry.hits, entry.armed) for entry in record.entries] == [(5, True)] * 3
+    assert [(entry.hits, entry.published) for entry in record.entries] == [(5, True)] * 3
 
 
 def test_python_code_is_not_asked(monkeypatch):
@@ -232,7 +232,7 @@ def test_reset_in_the_middle():
     reset.clear()
     for seed in range(4):
         assert torch.equal(fast(rand(seed)), (rand(seed) + 1) * 2 - 3)
-    assert all(entry.armed for entry in fast.stator.entries)
+    assert all(entry.published for entry in fast.stator.entries)
 
 
 def test_a_listener_and_a_stance_that_come_in_the_middle():

@@ -16,7 +16,7 @@ from harness import PLAIN, World, check, rand
 
 import stator
 from stator import _native
-from stator.watch.graph_break import Drop
+from stator.watch.graph_break import BreakGraph
 from stator.watch.observe.recorder import Recorder
 from stator.watch.segment import Segment
 
@@ -37,7 +37,7 @@ class Forcing(Recorder):
         def handle(probe: Any, *operands: Any) -> Any:
             Forcing.seen += 1
             if Forcing.seen == Forcing.at:
-                raise Drop("user-graph-break", "forced")
+                raise BreakGraph("user-graph-break", "forced")
             return handler(probe, *operands)
 
         return handle

@@ -20,15 +20,15 @@ from types import CodeType
 from typing import NamedTuple
 
 from . import opcodes as o
-from .continuation import Builder, Layout, Slot, check_place, find_site
+from .continuation import ContinuationBuilder, Layout, Slot, check_place, find_site
 from .flow import Flow, NotResumable, PerCode, flow_of
 
-__all__ = ["Exit", "moves", "step"]
+__all__ = ["StepEnd", "moves", "step"]
 
 _MOST_STATES = 5_000
 
 
-class Exit(NamedTuple):
+class StepEnd(NamedTuple):
     """Where a step may end: what `resume`, or `raise_at`, is to be asked for."""
 
     offset: int
@@ -45,7 +45,7 @@ class State(NamedTuple):
     stack: Layout
 
 
-_exits: PerCode[list[Exit]] = PerCode()
+_exits: PerCode[list[StepEnd]] = PerCode()
 
 
 def step(
@@ -56,7 +56,7 @@ def step(
     stops: frozenset[int] | Callable[[int], bool] | None = None,
     handled: bool = False,
     held: Iterable[str] = (),
-) -> tuple[CodeType, list[Exit]]:
+) -> tuple[CodeType, list[StepEnd]]:
     """The step from an instruction. `stops` are offsets of the original code (of the CALL itself, for calls); by
     default the instructions that are given a probe. With `handled` the code takes one more argument, the last: the
     exception that a caller of the frame is handling (`handled_around` in suspend.py). What comes out at an exit are
@@ -81,7 +81,7 @@ def step(
 
 
 def moves(
-    code: CodeType, offset: int, bound: Iterable[str], stack: Layout, exits: list[Exit]
+    code: CodeType, offset: int, bound: Iterable[str], stack: Layout, exits: list[StepEnd]
 ) -> tuple[int, ...] | None:
     """Of a step that only calls a method without arguments and moves values about: which of the values that it takes
     come out of its first exit, and in which order. The place of the method stands for the result. None: it does more.
@@ -136,27 +136,27 @@ class _Step:
         self.held = {*held}  # slots of variables that are to live for as long as they are bound
         self.first = State(k, frozenset(parameters), stack)
         self.stops = stops
-        self.exits: list[Exit] = []
+        self.exits: list[StepEnd] = []
         self.base = int(handled)  # slots below the function's own
-        self.builder = Builder(code, k, parameters, stack, [".handled"] if handled else [])
+        self.builder = ContinuationBuilder(code, k, parameters, stack, [".handled"] if handled else [])
         self.asm = self.builder.asm
         self.handled = [f".s{i}" for i, slot in enumerate(stack) if slot is Slot.EXC]
         self.raising: list[tuple[int, State]] = []  # (label, state at the instruction that raised)
 
-    def build(self) -> tuple[CodeType, list[Exit]]:
+    def build(self) -> tuple[CodeType, list[StepEnd]]:
         builder = self.builder
         reachable = self._reachable()
         deepest = max(len(state.stack) for state in reachable)
         self._hold_what_is_set(reachable)
         builder.locals += [*(f".t{i}" for i in range(deepest)), ".error"]
-        builder.settle_slots()
+        builder.specialize_slots()
         builder.begin()
         if self.base:
             builder.take(".handled")
             self.asm.emit(o.PUSH_EXC_INFO)
             self.asm.emit(o.POP_TOP)
         builder.restore_stack(keep_handled=True)
-        self._emit_ways()
+        self._emit_states()
         for label, state in self.raising:
             self._emit_raised(label, state)
         return builder.finish(), self.exits
@@ -196,29 +196,29 @@ class _Step:
 
     # -- emitting
 
-    def _emit_ways(self) -> None:
+    def _emit_states(self) -> None:
         """Straight ahead as far as it goes; where a conditional jump leads is emitted later, so all of them go
         forward. What has been emitted already lies behind."""
         asm = self.asm
         emitted: dict[State, int] = {}
         work: deque[tuple[int, State]] = deque()
-        way: State | None = self.first
-        while way is not None or work:
-            if way is None:
-                label, way = work.popleft()
+        state: State | None = self.first
+        while state is not None or work:
+            if state is None:
+                label, state = work.popleft()
                 asm.place(label)
-            asm.position = self.flow.position(self.flow.lasts[way.k])
-            if way in emitted and self.flow.ops[way.k] != o.END_FOR:  # FOR_ITER counts on what lies at its target
-                asm.jump(o.JUMP_BACKWARD, emitted[way])
-                way = None
+            asm.position = self.flow.position(self.flow.lasts[state.k])
+            if state in emitted and self.flow.ops[state.k] != o.END_FOR:  # FOR_ITER counts on what lies at its target
+                asm.jump(o.JUMP_BACKWARD, emitted[state])
+                state = None
                 continue
-            emitted[way] = asm.label()
-            asm.place(emitted[way])
-            if way != self.first and self._stops_at(way):
-                self._emit_exit(way, raised=False)
-                way = None
+            emitted[state] = asm.label()
+            asm.place(emitted[state])
+            if state != self.first and self._stops_at(state):
+                self._emit_exit(state, raised=False)
+                state = None
                 continue
-            way = self._emit_instruction(way, work)
+            state = self._emit_instruction(state, work)
 
     def _emit_instruction(self, state: State, work: deque[tuple[int, State]]) -> State | None:
         flow, asm, k = self.flow, self.asm, state.k
@@ -331,7 +331,7 @@ class _Step:
         asm.emit(o.RETURN_VALUE)
         self.builder.depth = max(self.builder.depth, 2 + len(variables) + len(values))
         names = tuple(flow.names[i] for i in parameters)
-        self.exits.append(Exit(flow.offset(state.k), names, state.stack, raised))
+        self.exits.append(StepEnd(flow.offset(state.k), names, state.stack, raised))
 
 
 # ---- what an instruction does to a state ----

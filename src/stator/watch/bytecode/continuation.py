@@ -96,7 +96,7 @@ def _default_finish(flow: Flow, k: int) -> Finish:
 # ---- where continuations come from ----
 
 
-class Origin(NamedTuple):
+class CodeOrigin(NamedTuple):
     """Where a continuation's instructions come from."""
 
     code: CodeType  # the original
@@ -108,7 +108,7 @@ class Origin(NamedTuple):
     stack: Layout  # what lies under that call
 
 
-_origins: PerCode[Origin] = PerCode()
+_origins: PerCode[CodeOrigin] = PerCode()
 
 
 def original_of(code: CodeType) -> CodeType:
@@ -117,7 +117,7 @@ def original_of(code: CodeType) -> CodeType:
     return code if origin is None else origin.code
 
 
-class Site(NamedTuple):
+class CallSite(NamedTuple):
     """An instruction of original code. If it stands for the inner call of a continuation's prologue: how that goes on,
     and what lies under it on the stack."""
 
@@ -127,23 +127,23 @@ class Site(NamedTuple):
     stack: Layout
 
 
-def find_site(code: CodeType, offset: int) -> Site:
+def find_site(code: CodeType, offset: int) -> CallSite:
     origin = _origins.get(code)
     if origin is None:
-        return Site(code, flow_of(code).find(offset), None, ())
+        return CallSite(code, flow_of(code).find(offset), None, ())
     k = bisect_right(origin.starts, offset >> 1) - 1
     if k == origin.call:
-        return Site(origin.code, origin.site, origin.finish, origin.stack)
+        return CallSite(origin.code, origin.site, origin.finish, origin.stack)
     if k < origin.body:
         raise NotResumable("a continuation is just beginning")
     flow = flow_of(origin.code)
-    return Site(origin.code, flow.heads[flow.entry + k - origin.body], None, ())
+    return CallSite(origin.code, flow.heads[flow.entry + k - origin.body], None, ())
 
 
 # ---- building ----
 
 
-class Builder:
+class ContinuationBuilder:
     """A code object made from the original: a prologue that restores a state, and whatever follows it."""
 
     def __init__(self, code: CodeType, k: int, parameters: list[int], stack: Layout, more: list[str]) -> None:
@@ -163,7 +163,7 @@ class Builder:
         taken = {*names, *code.co_cellvars}
         self.locals = [*self.arguments, *(name for name in code.co_varnames if name not in taken)]
 
-    def settle_slots(self) -> None:
+    def specialize_slots(self) -> None:
         """All names are known: where does each slot of the original lie?"""
         cells = [name for name in self.code.co_cellvars if name not in self.locals]
         first_free = len(self.locals) + len(cells)
@@ -307,8 +307,8 @@ def _resume(
     code: CodeType, k: int, parameters: list[int], stack: Layout, inner: int | None, finish: Finish | None
 ) -> CodeType:
     more = [] if inner is None else [".call", *(f".a{i}" for i in range(inner))]
-    builder = Builder(code, k, parameters, stack, more)
-    builder.settle_slots()
+    builder = ContinuationBuilder(code, k, parameters, stack, more)
+    builder.specialize_slots()
     builder.begin()
     builder.restore_stack()
     call = -1
@@ -319,7 +319,7 @@ def _resume(
         call = _call_inner(builder, k, inner, finish)
     builder.emit_body()
     made = builder.finish()
-    _origins.put(made, Origin(code, builder.asm.starts, builder.first, call, k, finish, stack))
+    _origins.put(made, CodeOrigin(code, builder.asm.starts, builder.first, call, k, finish, stack))
     return made
 
 
@@ -337,8 +337,8 @@ def raise_at(code: CodeType, offset: int, bound: Iterable[str], stack: Layout) -
     key = ("raise", k, tuple(parameters), stack)
     made = flow.made.get(key)
     if made is None:
-        builder = Builder(site.code, k, parameters, stack, [".error"])
-        builder.settle_slots()
+        builder = ContinuationBuilder(site.code, k, parameters, stack, [".error"])
+        builder.specialize_slots()
         builder.begin()
         builder.restore_stack()
         builder.take(".error")
@@ -346,7 +346,7 @@ def raise_at(code: CodeType, offset: int, bound: Iterable[str], stack: Layout) -
         builder.guard_as(flow.lasts[k], start)
         builder.emit_body()
         made = flow.made[key] = builder.finish()
-        _origins.put(made, Origin(site.code, builder.asm.starts, builder.first, -1, k, None, ()))
+        _origins.put(made, CodeOrigin(site.code, builder.asm.starts, builder.first, -1, k, None, ()))
     return made
 
 
@@ -367,7 +367,7 @@ def _check_depth(flow: Flow, k: int, stack: Layout, finish: Finish) -> None:
         raise ValueError(f"the stack inside the instruction at {flow.offset(k)} has not {len(stack)} slots")
 
 
-def _call_inner(builder: Builder, k: int, inner: int, finish: Finish) -> int:
+def _call_inner(builder: ContinuationBuilder, k: int, inner: int, finish: Finish) -> int:
     """Call the inner function where instruction k would have, and do with its result what k does. Returns the
     number of the instruction that calls."""
     asm, flow = builder.asm, builder.flow
@@ -409,7 +409,7 @@ def _push_callable(asm: Assembler, push: Callable[[], object]) -> None:
         push()
 
 
-def _next_value(builder: Builder, k: int, start: int) -> None:
+def _next_value(builder: ContinuationBuilder, k: int, start: int) -> None:
     """Go on in the loop with the value, or after it if the call raised StopIteration."""
     asm, flow = builder.asm, builder.flow
     stopped, other = asm.label(), asm.label()

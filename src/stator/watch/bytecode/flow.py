@@ -47,7 +47,7 @@ class NotResumable(Exception):
     probe: Probe | None = None
 
 
-class Entry(NamedTuple):
+class ExceptionEntry(NamedTuple):
     """An entry of the exception table, in instructions."""
 
     target: int
@@ -62,7 +62,7 @@ class Body(NamedTuple):
     args: list[int]  # 0 for jumps
     jumps: list[tuple[int, int]]  # (number, the original's instruction that it jumps to)
     slots: list[tuple[int, int]]  # (number, slot of the fast locals)
-    guards: list[tuple[int, int, Entry]]  # (first, end, handler)
+    guards: list[tuple[int, int, ExceptionEntry]]  # (first, end, handler)
     positions: list[Position]
 
 
@@ -138,16 +138,16 @@ class Flow:
             self.heads[member], self.lasts[member] = first, last
 
     def _find_handlers(self, table: list[Handler]) -> None:
-        self.handlers: list[Entry | None] = [None] * len(self.ops)
+        self.handlers: list[ExceptionEntry | None] = [None] * len(self.ops)
         for h in table:
-            entry = Entry(self.units[h.target], h.depth, h.lasti)
+            entry = ExceptionEntry(self.units[h.target], h.depth, h.lasti)
             for k in range(self.units[h.start], self.units[h.end]):
                 self.handlers[k] = entry
 
     def _make_body(self) -> Body:
         """What continuations have in common: everything after the frame's own set-up."""
         first, count = self.entry, len(self.ops)
-        guards: list[tuple[int, int, Entry]] = []
+        guards: list[tuple[int, int, ExceptionEntry]] = []
         start = first
         for k in range(first, count + 1):
             handler = self.handlers[k] if k < count else None
@@ -178,7 +178,7 @@ class Flow:
     def position(self, k: int) -> Position:
         return self.positions[self.offsets[k] >> 1]
 
-    def rule(self, k: int) -> o.Rule | None:
+    def rule(self, k: int) -> o.ProbeRule | None:
         """The rule of the probe before instruction k (the first of its group), if it has one."""
         if self.ops[k] == o.KW_NAMES:
             k += 1

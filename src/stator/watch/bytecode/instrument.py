@@ -200,7 +200,7 @@ def _place_probes(code: CodeType, ins: Instructions, depths: list[int]) -> dict[
     return placed
 
 
-def _probe(rule: o.Rule, code: CodeType, ins: Instructions, k: int, depth: int) -> n.Probe | None:
+def _probe(rule: o.ProbeRule, code: CodeType, ins: Instructions, k: int, depth: int) -> n.Probe | None:
     arg = ins.args[k]
     shape = rule.shape(arg) if callable(rule.shape) else rule.shape
     if shape is None:

@@ -3,7 +3,7 @@
 Enters: nothing. Leaves: tables indexed by opcode. This is the only place in Python that knows of version
 differences; `instrument.py` reads the tables and asks for no version.
 
-A `Rule` says what the probe before an instruction is: its kind, where its operands lie on the value stack,
+A `ProbeRule` says what the probe before an instruction is: its kind, where its operands lie on the value stack,
 and what `Probe.arg` is. An operand shape is (count, span, step): `count` values, the lowest `span` slots
 under the top, `step` slots apart.
 """
@@ -19,42 +19,42 @@ from types import CodeType
 
 from stator import _native as n
 
-Shape = tuple[int, int, int]
+StackShape = tuple[int, int, int]
 VERSION = sys.version_info[:2]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ProbeRule:
     """The probe of one opcode. `shape` depends on the instruction's argument if it is callable, and None then
     means that this one gets no probe."""
 
     kind: int
-    shape: Shape | Callable[[int], Shape | None]
+    shape: StackShape | Callable[[int], StackShape | None]
     arg: Callable[[CodeType, int], object] | None = None
     cell: bool = False  # the instruction's argument is the localsplus index of a cell
 
 
-def _top(count: int) -> Shape:
+def _top(count: int) -> StackShape:
     return (count, count, 1)
 
 
-def _plain(kind: int, count: int, arg: Callable[[CodeType, int], object] | None = None) -> Rule:
-    return Rule(kind, _top(count), arg)
+def _plain(kind: int, count: int, arg: Callable[[CodeType, int], object] | None = None) -> ProbeRule:
+    return ProbeRule(kind, _top(count), arg)
 
 
 def _name(shift: int = 0) -> Callable[[CodeType, int], object]:
     return lambda code, arg: code.co_names[arg >> shift]
 
 
-def _cell(kind: int, count: int) -> Rule:
-    return Rule(kind, _top(count), _cell_name, cell=True)
+def _cell(kind: int, count: int) -> ProbeRule:
+    return ProbeRule(kind, _top(count), _cell_name, cell=True)
 
 
 def _cell_name(code: CodeType, arg: int) -> object:
     return code._varname_from_oparg(arg)  # type: ignore[attr-defined]  # as dis does; typeshed has no entry
 
 
-def _compare(shift: int) -> Rule:
+def _compare(shift: int) -> ProbeRule:
     return _plain(n.COMPARE, 2, lambda code, arg: dis.cmp_op[arg >> shift])
 
 
@@ -85,15 +85,15 @@ def _conversion(code: CodeType, arg: int) -> object:
     return _CONVERSIONS[arg & 3]
 
 
-def _into(kind: int, count: int) -> Rule:
+def _into(kind: int, count: int) -> ProbeRule:
     """Puts the `count` values on top into a container which lies `arg` below them: the container and the lowest."""
-    return Rule(kind, lambda arg: (2, arg + count, arg))
+    return ProbeRule(kind, lambda arg: (2, arg + count, arg))
 
 
 _TRUTH = _plain(n.TRUTH, 1)
 _IS_NONE = _plain(n.IS, 1)  # the probe adds the None
 
-_COMMON: dict[str, Rule] = {
+_COMMON: dict[str, ProbeRule] = {
     "LOAD_DEREF": _cell(n.DEREF, 0),
     "STORE_DEREF": _cell(n.STORE_DEREF, 1),
     "DELETE_DEREF": _cell(n.DELETE_DEREF, 0),
@@ -105,7 +105,7 @@ _COMMON: dict[str, Rule] = {
     "BINARY_SUBSCR": _plain(n.SUBSCR, 2),
     "STORE_SUBSCR": _plain(n.STORE_SUBSCR, 3),
     "DELETE_SUBSCR": _plain(n.DELETE_SUBSCR, 2),
-    "CALL_FUNCTION_EX": Rule(n.CALL_EX, lambda arg: (0, 3 + (arg & 1), 1)),
+    "CALL_FUNCTION_EX": ProbeRule(n.CALL_EX, lambda arg: (0, 3 + (arg & 1), 1)),
     "BINARY_OP": _plain(n.BINARY, 2, _operator),
     "CONTAINS_OP": _plain(n.CONTAINS, 2, _inverted),
     "IS_OP": _plain(n.IS, 2, _inverted),
@@ -114,7 +114,7 @@ _COMMON: dict[str, Rule] = {
     "GET_ITER": _plain(n.ITER, 1),
     "GET_YIELD_FROM_ITER": _plain(n.ITER, 1),
     "FOR_ITER": _plain(n.NEXT, 1),
-    "SEND": Rule(n.NEXT, (1, 2, 1)),
+    "SEND": ProbeRule(n.NEXT, (1, 2, 1)),
     "GET_ANEXT": _plain(n.NEXT, 1),
     "GET_AWAITABLE": _plain(n.AWAIT, 1),
     "GET_AITER": _plain(n.AWAIT, 1),
@@ -127,16 +127,16 @@ _COMMON: dict[str, Rule] = {
     "LIST_APPEND": _into(n.INSERT, 1),
     "SET_ADD": _into(n.INSERT, 1),
     "MAP_ADD": _into(n.INSERT, 2),
-    "BUILD_TUPLE": Rule(n.PACK, lambda arg: _top(arg) if arg else None),
-    "BUILD_LIST": Rule(n.PACK, lambda arg: _top(arg) if arg else None),
-    "BUILD_CONST_KEY_MAP": Rule(n.PACK, lambda arg: _top(arg + 1)),
-    "BUILD_SLICE": Rule(n.PACK, lambda arg: _top(arg)),
-    "BUILD_STRING": Rule(n.PACK, lambda arg: _top(arg) if arg else None),
-    "BUILD_SET": Rule(n.HASH, lambda arg: _top(arg) if arg else None),
-    "BUILD_MAP": Rule(n.HASH, lambda arg: (arg, 2 * arg, 2) if arg else None),
+    "BUILD_TUPLE": ProbeRule(n.PACK, lambda arg: _top(arg) if arg else None),
+    "BUILD_LIST": ProbeRule(n.PACK, lambda arg: _top(arg) if arg else None),
+    "BUILD_CONST_KEY_MAP": ProbeRule(n.PACK, lambda arg: _top(arg + 1)),
+    "BUILD_SLICE": ProbeRule(n.PACK, lambda arg: _top(arg)),
+    "BUILD_STRING": ProbeRule(n.PACK, lambda arg: _top(arg) if arg else None),
+    "BUILD_SET": ProbeRule(n.HASH, lambda arg: _top(arg) if arg else None),
+    "BUILD_MAP": ProbeRule(n.HASH, lambda arg: (arg, 2 * arg, 2) if arg else None),
     "BEFORE_WITH": _plain(n.WITH, 1),
     "BEFORE_ASYNC_WITH": _plain(n.WITH, 1),
-    "WITH_EXCEPT_START": Rule(n.WITH_EXIT, (1, 4, 1)),
+    "WITH_EXCEPT_START": ProbeRule(n.WITH_EXIT, (1, 4, 1)),
     "MATCH_MAPPING": _plain(n.MATCH, 1),
     "MATCH_SEQUENCE": _plain(n.MATCH, 1),
     "GET_LEN": _plain(n.MATCH, 1),
@@ -144,7 +144,7 @@ _COMMON: dict[str, Rule] = {
     "MATCH_KEYS": _plain(n.MATCH_KEYS, 2),
     "RETURN_VALUE": _plain(n.ESCAPE, 1, _always("return")),
     "YIELD_VALUE": _plain(n.ESCAPE, 1),
-    "RAISE_VARARGS": Rule(n.RAISE, lambda arg: _top(arg) if arg else None),
+    "RAISE_VARARGS": ProbeRule(n.RAISE, lambda arg: _top(arg) if arg else None),
     "CHECK_EXC_MATCH": _plain(n.EXC_MATCH, 2),
     "CHECK_EG_MATCH": _plain(n.EXC_MATCH, 2),
     "IMPORT_NAME": _plain(n.IMPORT_NAME, 2, _name()),
@@ -153,13 +153,13 @@ _COMMON: dict[str, Rule] = {
 }
 
 _LIST_TO_TUPLE = _plain(n.ITER, 1)  # the list is an outside one if a break lies behind its making
-_FORMAT_VALUE = Rule(n.FORMAT, lambda arg: _top(2 if arg & 4 else 1), _conversion)
+_FORMAT_VALUE = ProbeRule(n.FORMAT, lambda arg: _top(2 if arg & 4 else 1), _conversion)
 
-_ONLY_311: dict[str, Rule] = {
+_ONLY_311: dict[str, ProbeRule] = {
     "LOAD_ATTR": _plain(n.ATTR, 1, _name()),
     "LOAD_METHOD": _plain(n.ATTR, 1, _name()),
     # PRECALL and CALL must not be parted, and KW_NAMES belongs to them
-    "PRECALL": Rule(n.CALL, lambda arg: (arg, arg + 2, 1)),
+    "PRECALL": ProbeRule(n.CALL, lambda arg: (arg, arg + 2, 1)),
     "COMPARE_OP": _compare(0),
     "UNARY_POSITIVE": _plain(n.UNARY, 1, _always("+")),
     "UNARY_NOT": _plain(n.TRUTH, 1, _always("not")),
@@ -177,12 +177,12 @@ _ONLY_311: dict[str, Rule] = {
     "POP_JUMP_BACKWARD_IF_NOT_NONE": _IS_NONE,
 }
 
-_FROM_312: dict[str, Rule] = {
+_FROM_312: dict[str, ProbeRule] = {
     "LOAD_ATTR": _plain(n.ATTR, 1, _name(1)),
     "LOAD_SUPER_ATTR": _plain(n.SUPER_ATTR, 3, _name(2)),
     "BINARY_SLICE": _plain(n.SLICE, 3),
     "STORE_SLICE": _plain(n.STORE_SLICE, 4),
-    "CALL": Rule(n.CALL, lambda arg: (arg, arg + 2, 1)),
+    "CALL": ProbeRule(n.CALL, lambda arg: (arg, arg + 2, 1)),
     "POP_JUMP_IF_NONE": _IS_NONE,
     "POP_JUMP_IF_NOT_NONE": _IS_NONE,
     "RETURN_CONST": _plain(n.RETURN, 0, lambda code, arg: code.co_consts[arg]),
@@ -190,7 +190,7 @@ _FROM_312: dict[str, Rule] = {
 
 _UNARY_POSITIVE = 5  # of CALL_INTRINSIC_1; 6 makes a tuple of a list, what follows makes type parameters
 
-_ONLY_312: dict[str, Rule] = {
+_ONLY_312: dict[str, ProbeRule] = {
     "COMPARE_OP": _compare(4),
     "UNARY_NOT": _plain(n.TRUTH, 1, _always("not")),
     "FORMAT_VALUE": _FORMAT_VALUE,
@@ -198,24 +198,24 @@ _ONLY_312: dict[str, Rule] = {
     "POP_JUMP_IF_FALSE": _TRUTH,
 }
 
-_ONLY_313: dict[str, Rule] = {
+_ONLY_313: dict[str, ProbeRule] = {
     "COMPARE_OP": _compare(5),
     "TO_BOOL": _TRUTH,  # conditional jumps and UNARY_NOT take exact bools now
-    "CALL_KW": Rule(n.CALL, lambda arg: (arg, arg + 3, 1)),
+    "CALL_KW": ProbeRule(n.CALL, lambda arg: (arg, arg + 3, 1)),
     "CONVERT_VALUE": _plain(n.FORMAT, 1, _conversion),
     "FORMAT_SIMPLE": _plain(n.FORMAT, 1),
     "FORMAT_WITH_SPEC": _plain(n.FORMAT, 2),
 }
 
-_TABLES: dict[tuple[int, int], list[dict[str, Rule]]] = {
+_TABLES: dict[tuple[int, int], list[dict[str, ProbeRule]]] = {
     (3, 11): [_COMMON, _ONLY_311],
     (3, 12): [_COMMON, _FROM_312, _ONLY_312],
     (3, 13): [_COMMON, _FROM_312, _ONLY_313],
 }
 
 
-def _by_opcode() -> list[Rule | None]:
-    rules: list[Rule | None] = [None] * 256
+def _by_opcode() -> list[ProbeRule | None]:
+    rules: list[ProbeRule | None] = [None] * 256
     for table in _TABLES[VERSION]:
         for name, rule in table.items():
             rules[dis.opmap[name]] = rule
@@ -233,7 +233,7 @@ def _opcodes(*names: str) -> frozenset[int]:
     return frozenset(dis.opmap[name] for name in names if name in dis.opmap)
 
 
-RULES: list[Rule | None] = _by_opcode()
+RULES: list[ProbeRule | None] = _by_opcode()
 CACHES: list[int] = _caches()  # inline cache entries that follow each opcode
 HAS_ARG: list[bool] = [op in dis.hasarg if hasattr(dis, "hasarg") else op >= dis.HAVE_ARGUMENT for op in range(256)]
 # +1 forward, -1 backward, 0 no jump; all jumps are relative to the end of the instruction and its caches
@@ -304,7 +304,7 @@ if INTRINSIC_1 >= 0:
     _INTRINSIC = _plain(n.INTRINSIC, 1, _number)
 
 
-def intrinsic_rule(arg: int) -> Rule | None:
+def intrinsic_rule(arg: int) -> ProbeRule | None:
     """The rule of CALL_INTRINSIC_1, which is many instructions in one."""
     if arg == _UNARY_POSITIVE:
         return _UNARY_PLUS

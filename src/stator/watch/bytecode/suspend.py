@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from stator import _native as n
 
 from . import opcodes as o
-from .continuation import Finish, Layout, NotResumable, Site, Slot, default_finish, find_site, original_of, resume
+from .continuation import CallSite, Finish, Layout, NotResumable, Slot, default_finish, find_site, original_of, resume
 from .flow import EXC, LASTI, VALUE, Flow, PerCode, flow_of
 from .instrument import SUBSTITUTES, places
 
@@ -61,7 +61,7 @@ class _Frame:
         else:
             raise NotResumable(f"{original.co_qualname} runs unwatched")
         self.made_from = original  # the original, or a continuation of it
-        self.site: Site = find_site(original, offset)
+        self.site: CallSite = find_site(original, offset)
         self.flow: Flow = flow_of(self.site.code)
         if self.flow.refusal is not None:
             raise NotResumable(f"{original.co_qualname}: {self.flow.refusal}")

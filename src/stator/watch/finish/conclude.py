@@ -15,19 +15,19 @@ import torch
 
 from ...errors import BreakReason
 from ...recording import (
-    Blueprint,
+    Construct,
     Effect,
     Exit,
     Fresh,
     Read,
-    Recipe,
     Recording,
+    ValueRef,
 )
 from ...support.guard_readers import (
     share_foreign_memory,
     shared_storages,
 )
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..objects.fingerprints import is_tensor
 from ..segment import Segment
 from .rebuild import NOTHING, Rebuilder, has_finalizer
@@ -39,7 +39,7 @@ def at_return(segment: Segment, result: Any) -> Recording:
     """The recording of a run that returned `result`."""
     rebuild = Rebuilder(segment)
     segment.graph.close()
-    return _recording(segment, rebuild, rebuild.recipe(result))
+    return _recording(segment, rebuild, rebuild.ref(result))
 
 
 def at_break(
@@ -55,15 +55,15 @@ def at_break(
     passed_on = {id(value) for state in here.states for value in state.values()}
     for value in held:
         if has_finalizer(type(value)):
-            raise Drop("rebuild", f"{type(value).__qualname__} has a finalizer")
+            raise BreakGraph("rebuild", f"{type(value).__qualname__} has a finalizer")
         if id(value) not in passed_on and _is_looked_for(value):
-            raise Drop("rebuild", f"{type(value).__qualname__} has weak references, and nothing else reads it")
+            raise BreakGraph("rebuild", f"{type(value).__qualname__} has weak references, and nothing else reads it")
     owners = [known(frame.function) for frame in here.frames]
-    functions = [rebuild.recipe(function) if function.__closure__ else NOTHING for function in owners]
-    states = [{name: rebuild.recipe(value) for name, value in state.items()} for state in here.states]
+    functions = [rebuild.ref(function) if function.__closure__ else NOTHING for function in owners]
+    states = [{name: rebuild.ref(value) for name, value in state.items()} for state in here.states]
     grad_mode = segment.graph.balance()
     recording = _recording(segment, rebuild, NOTHING)
-    recording.exit = Exit(functions, states, here.step, here.ways, _read(here))
+    recording.exit = Exit(functions, states, here.step, here.resume_points, _read(here))
     recording.grad_mode = grad_mode
     return recording
 
@@ -101,17 +101,17 @@ def symbolic_part(segment: Segment) -> dict[str, Any]:
     }
 
 
-def _recording(segment: Segment, rebuild: Rebuilder, result: Recipe) -> Recording:
+def _recording(segment: Segment, rebuild: Rebuilder, result: ValueRef) -> Recording:
     tracer = segment.graph
     effects: list[Effect] = []
     for change in segment.ledger.changes.values():
         effects += EFFECTS[change.kind](change, rebuild)
-    _check_late(rebuild.blueprints, effects)
+    _check_late(rebuild.constructs, effects)
     outputs = len(tracer.outputs)
     early = tracer.early_inputs()
     graph = tracer.module(segment.name)
     if tracer.mutates and share_foreign_memory(tensor for _, tensor, _ in tracer.inputs):
-        raise Drop("unguardable", "a write to one of two tensors that share memory without torch's knowledge")
+        raise BreakGraph("unguardable", "a write to one of two tensors that share memory without torch's knowledge")
     return Recording(
         name=segment.name,
         origins=segment.ledger.origins,
@@ -120,7 +120,7 @@ def _recording(segment: Segment, rebuild: Rebuilder, result: Recipe) -> Recordin
         inputs=[origin.index for origin in (*(origin for origin, _, _ in tracer.inputs), *tracer.numbers())],
         example_inputs=tracer.example_inputs(),
         outputs=outputs,
-        blueprints=rebuild.blueprints,
+        constructs=rebuild.constructs,
         effects=effects,
         result=result,
         distinct=_distinct(segment),
@@ -133,24 +133,24 @@ def _recording(segment: Segment, rebuild: Rebuilder, result: Recipe) -> Recordin
         keeps_lock=segment.locks.held,
         checks=tracer.checking.conclude(),
         operations=tracer.operations,
-        prints=[(rebuild.recipes(arguments), keywords) for arguments, keywords in segment.prints],
+        prints=[(rebuild.refs(arguments), keywords) for arguments, keywords in segment.prints],
         probes=segment.watcher.events,
         **symbolic_part(segment),
     )
 
 
-def _check_late(blueprints: list[Blueprint], effects: list[Effect]) -> None:
+def _check_late(constructs: list[Construct], effects: list[Effect]) -> None:
     """What is made when all else is done cannot be a part of something else."""
     pending: list[Any] = [effect.value for effect in effects]
-    for b in blueprints:
+    for b in constructs:
         if not b.late:
             pending += [b.parts, [r for _, r in b.attributes], [r for _, r in b.slots]]
     while pending:
-        recipe = pending.pop()
-        if isinstance(recipe, Fresh) and blueprints[recipe.index].late:
-            raise Drop("rebuild", "an object that keeps an iterator of a dict or a set")
-        if type(recipe) in (list, tuple):
-            pending.extend(recipe)
+        ref = pending.pop()
+        if isinstance(ref, Fresh) and constructs[ref.index].late:
+            raise BreakGraph("rebuild", "an object that keeps an iterator of a dict or a set")
+        if type(ref) in (list, tuple):
+            pending.extend(ref)
 
 
 def _distinct(segment: Segment) -> list[tuple[int, ...]]:
@@ -177,7 +177,7 @@ def plain(segment: Segment, reason: BreakReason | None, *, bare: bool) -> Record
         inputs=[],
         example_inputs=[],
         outputs=0,
-        blueprints=[],
+        constructs=[],
         effects=[],
         result=NOTHING,
         distinct=[],

@@ -1,7 +1,7 @@
 """How values that a segment has made are made again: constructs, as the objects are at its end.
 
-Enters: a value of the segment's end. Leaves: a recipe: a source, a result of the graph, a constant, or a blueprint that
-the replay follows. What it cannot make raises `Drop`.
+Enters: a value of the segment's end. Leaves: a value ref: an origin, a result of the graph, a constant, or a construct
+that the replay follows. What it cannot make raises `BreakGraph`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 from ..._native import mro_lookup
 from ...recording import (
-    Blueprint,
     Constant,
+    Construct,
     Fact,
     Fresh,
     Origin,
     Output,
     Outside,
-    Recipe,
+    ValueRef,
 )
 from ...support.guard_readers import (
     class_dict,
@@ -32,7 +32,7 @@ from ...support.guard_readers import (
     is_open,
     keys_of,
 )
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..objects.attributes import fresh_namespace
 from ..objects.constants import DEEPEST, constant_fact, is_constant
 from ..objects.fingerprints import is_tensor
@@ -57,20 +57,20 @@ def is_made(value: Any) -> bool:
 
 
 class Rebuilder:
-    """Recipes for values as they are at the segment's end; every fresh object gets one blueprint."""
+    """Refs to values as they are at the segment's end; every fresh object gets one construct."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
         self.ledger = segment.ledger
         self._symbols = segment.symbols
-        self.blueprints: list[Blueprint] = []
+        self.constructs: list[Construct] = []
         self._made: dict[int, Fresh] = {}
         self._owners: dict[int, Fresh] = {}  # of instance dicts
         self._alive: list[Any] = []
         self._depth = 0
         self._tuples: dict[int, Origin] | None = None  # by identity, where they lie; made when first asked for
 
-    def recipe(self, value: Any) -> Recipe:
+    def ref(self, value: Any) -> ValueRef:
         symbol = self._symbols.find(value) if self._symbols is not None else None
         if symbol is not None:
             assert self._symbols is not None
@@ -82,7 +82,7 @@ class Rebuilder:
             output = self._segment.graph.scalar_output(value)
             if output is not None:
                 return Output(output)
-            place = self.ledger.find_loose(value) or self._place_of_tuple(value)
+            place = self.ledger.find_unguarded(value) or self._place_of_tuple(value)
             if place is not None:
                 return Outside(place.index)
             if not is_made(value):
@@ -98,34 +98,34 @@ class Rebuilder:
             return Outside(origin.index)
         made = self._made.get(id(value))
         if made is None:
-            made = self._made[id(value)] = Fresh(len(self.blueprints))
+            made = self._made[id(value)] = Fresh(len(self.constructs))
             self._alive.append(value)
-            blueprint = Blueprint("", type(value), [])
-            self.blueprints.append(blueprint)
+            construct = Construct("", type(value), [])
+            self.constructs.append(construct)
             if id(value) in self._owners:
-                blueprint.kind, blueprint.parts = "instance dict", [self._owners[id(value)]]
+                construct.kind, construct.parts = "instance dict", [self._owners[id(value)]]
             else:
-                self._nested(value, blueprint)
+                self._nested(value, construct)
         return made
 
-    def _nested(self, value: Any, blueprint: Blueprint) -> None:
+    def _nested(self, value: Any, construct: Construct) -> None:
         """Objects are described, and made again, one inside the other."""
         if self._depth == DEEPEST:
-            raise Drop("rebuild", f"objects that hold each other more than {DEEPEST} deep")
+            raise BreakGraph("rebuild", f"objects that hold each other more than {DEEPEST} deep")
         self._depth += 1
-        self._describe(value, blueprint)
+        self._describe(value, construct)
         self._depth -= 1
 
     def _is_made_anew(self, value: Any) -> bool:
         """Is this tuple, or the like, made of objects, or of numbers and texts that may be others in the next call?"""
-        return self.ledger.is_made_of_objects(value) or (type(value) in (tuple, slice) and self._is_loose(value))
+        return self.ledger.is_made_of_objects(value) or (type(value) in (tuple, slice) and self._is_unguarded(value))
 
-    def _is_loose(self, value: Any) -> bool:
+    def _is_unguarded(self, value: Any) -> bool:
         if type(value) is tuple:
-            return any(map(self._is_loose, value))
+            return any(map(self._is_unguarded, value))
         if type(value) is slice:
-            return any(map(self._is_loose, (value.start, value.stop, value.step)))
-        return self.ledger.find_loose(value) is not None or self._segment.graph.is_scalar(value)
+            return any(map(self._is_unguarded, (value.start, value.stop, value.step)))
+        return self.ledger.find_unguarded(value) is not None or self._segment.graph.is_scalar(value)
 
     def _place_of_tuple(self, value: Any) -> Origin | None:
         """Where a tuple lies that comes from outside and is no constant of code; it is checked by what is in it."""
@@ -139,26 +139,26 @@ class Rebuilder:
                         self._tuples.setdefault(id(check.expected), origin)
         return self._tuples.get(id(value))
 
-    def recipes(self, values: Any) -> list[Recipe]:
-        return [self.recipe(value) for value in values]
+    def refs(self, values: Any) -> list[ValueRef]:
+        return [self.ref(value) for value in values]
 
-    def _describe(self, value: Any, blueprint: Blueprint) -> None:
+    def _describe(self, value: Any, construct: Construct) -> None:
         cls = type(value)
         if cls is Identity:
-            raise Drop("identity", "id")
+            raise BreakGraph("identity", "id")
         describe = _DESCRIBE.get(cls) or _DESCRIBE_BASES.get(container_kind(cls) or "")
         if describe is None:
             describe = Rebuilder._exception if issubclass(cls, BaseException) else Rebuilder._object
         if has_finalizer(cls):
-            raise Drop("rebuild", f"{cls.__qualname__} has a finalizer")
-        describe(self, value, blueprint)
+            raise BreakGraph("rebuild", f"{cls.__qualname__} has a finalizer")
+        describe(self, value, construct)
         if is_open(cls) or cls in _WITH_ATTRIBUTES or issubclass(cls, BaseException):
-            self._attributes(value, blueprint)
+            self._attributes(value, construct)
 
-    def _attributes(self, value: Any, blueprint: Blueprint) -> None:
+    def _attributes(self, value: Any, construct: Construct) -> None:
         namespace = fresh_namespace(value)
         self._own(value, namespace)
-        blueprint.attributes = [(name, self.recipe(item)) for name, item in namespace.items()]
+        construct.attributes = [(name, self.ref(item)) for name, item in namespace.items()]
         for base in type(value).__mro__:
             if is_open(base):
                 for entry in class_dict(base).values():
@@ -167,152 +167,154 @@ class Rebuilder:
                             item = entry.__get__(value)
                         except AttributeError:
                             continue
-                        blueprint.slots.append((entry, self.recipe(item)))
+                        construct.slots.append((entry, self.ref(item)))
 
     def _own(self, value: Any, namespace: dict[str, Any]) -> None:
         """An instance dict is made with its object, whichever of the two is met first."""
         if type(namespace) is not dict or self.ledger.find(namespace) is not None or id(namespace) in self._owners:
-            raise Drop("rebuild", f"{type(value).__qualname__} with the dict of another object")
+            raise BreakGraph("rebuild", f"{type(value).__qualname__} with the dict of another object")
         owner = self._owners[id(namespace)] = self._made[id(value)]
         self._alive.append(namespace)
         former = self._made.get(id(namespace))
         if former is not None:
-            blueprint = self.blueprints[former.index]
-            blueprint.kind, blueprint.parts = "instance dict", [owner]
+            construct = self.constructs[former.index]
+            construct.kind, construct.parts = "instance dict", [owner]
 
     # one describer per kind of object
 
-    def _list(self, value: Any, blueprint: Blueprint) -> None:
-        blueprint.kind, blueprint.parts = "list", self.recipes(list.__iter__(value))
+    def _list(self, value: Any, construct: Construct) -> None:
+        construct.kind, construct.parts = "list", self.refs(list.__iter__(value))
 
-    def _tuple(self, value: Any, blueprint: Blueprint) -> None:
-        blueprint.kind = "structseq" if hasattr(type(value), "n_sequence_fields") else "tuple"
-        blueprint.parts = self.recipes(tuple.__iter__(value))
+    def _tuple(self, value: Any, construct: Construct) -> None:
+        construct.kind = "structseq" if hasattr(type(value), "n_sequence_fields") else "tuple"
+        construct.parts = self.refs(tuple.__iter__(value))
 
-    def _dict(self, value: Any, blueprint: Blueprint) -> None:
-        blueprint.kind = "dict"
+    def _dict(self, value: Any, construct: Construct) -> None:
+        construct.kind = "dict"
         if issubclass(type(value), collections.OrderedDict):
-            blueprint.kind = "ordered"
+            construct.kind = "ordered"
         elif issubclass(type(value), collections.defaultdict):
-            blueprint.kind = "default"
+            construct.kind = "default"
         elif issubclass(type(value), collections.Counter):
-            blueprint.kind = "dict"
-        pairs = [(self.recipe(key), self.recipe(dict.__getitem__(value, key))) for key in keys_of(value)]
+            construct.kind = "dict"
+        pairs = [(self.ref(key), self.ref(dict.__getitem__(value, key))) for key in keys_of(value)]
         if id(value) in self._owners:  # an entry led to the object whose instance dict this is
             return
-        blueprint.parts = [self.recipe(value.default_factory), pairs] if blueprint.kind == "default" else [pairs]
+        construct.parts = [self.ref(value.default_factory), pairs] if construct.kind == "default" else [pairs]
 
-    def _set(self, value: Any, blueprint: Blueprint) -> None:
-        blueprint.kind = "frozenset" if issubclass(type(value), frozenset) else "set"
-        blueprint.parts = [Constant(part) if is_made(part) else self.recipe(part) for part in value]
-        if any(isinstance(part, Fresh) for part in blueprint.parts):
-            raise Drop("rebuild", "a set of objects made inside")  # their hashes may need what they are filled with
+    def _set(self, value: Any, construct: Construct) -> None:
+        construct.kind = "frozenset" if issubclass(type(value), frozenset) else "set"
+        construct.parts = [Constant(part) if is_made(part) else self.ref(part) for part in value]
+        if any(isinstance(part, Fresh) for part in construct.parts):
+            raise BreakGraph(
+                "rebuild", "a set of objects made inside"
+            )  # their hashes may need what they are filled with
 
-    def _deque(self, value: Any, blueprint: Blueprint) -> None:
-        blueprint.kind = "deque"
-        blueprint.parts = [Constant(value.maxlen), *self.recipes(collections.deque.__iter__(value))]
+    def _deque(self, value: Any, construct: Construct) -> None:
+        construct.kind = "deque"
+        construct.parts = [Constant(value.maxlen), *self.refs(collections.deque.__iter__(value))]
 
-    def _bytearray(self, value: Any, blueprint: Blueprint) -> None:
-        blueprint.kind, blueprint.parts = "bytearray", [Constant(bytes(value))]
+    def _bytearray(self, value: Any, construct: Construct) -> None:
+        construct.kind, construct.parts = "bytearray", [Constant(bytes(value))]
 
-    def _slice(self, value: Any, blueprint: Blueprint) -> None:
-        blueprint.kind, blueprint.parts = "slice", self.recipes((value.start, value.stop, value.step))
+    def _slice(self, value: Any, construct: Construct) -> None:
+        construct.kind, construct.parts = "slice", self.refs((value.start, value.stop, value.step))
 
-    def _method(self, value: Any, blueprint: Blueprint) -> None:
-        blueprint.kind, blueprint.parts = "method", self.recipes((value.__func__, value.__self__))
+    def _method(self, value: Any, construct: Construct) -> None:
+        construct.kind, construct.parts = "method", self.refs((value.__func__, value.__self__))
 
-    def _partial(self, value: Any, blueprint: Blueprint) -> None:
+    def _partial(self, value: Any, construct: Construct) -> None:
         if value.__dict__:
-            raise Drop("rebuild", "functools.partial with attributes")
-        pairs = [(name, self.recipe(item)) for name, item in value.keywords.items()]
-        blueprint.kind, blueprint.parts = (
+            raise BreakGraph("rebuild", "functools.partial with attributes")
+        pairs = [(name, self.ref(item)) for name, item in value.keywords.items()]
+        construct.kind, construct.parts = (
             "partial",
-            [self.recipe(value.func), self.recipes(value.args), pairs],
+            [self.ref(value.func), self.refs(value.args), pairs],
         )
 
-    def _cell(self, value: Any, blueprint: Blueprint) -> None:
+    def _cell(self, value: Any, construct: Construct) -> None:
         try:
-            blueprint.parts = [self.recipe(value.cell_contents)]
+            construct.parts = [self.ref(value.cell_contents)]
         except ValueError:
-            blueprint.parts = []
-        blueprint.kind = "cell"
+            construct.parts = []
+        construct.kind = "cell"
 
-    def _function(self, value: types.FunctionType, blueprint: Blueprint) -> None:
+    def _function(self, value: types.FunctionType, construct: Construct) -> None:
         if not self._segment.watcher.fresh(value):
-            raise Drop("rebuild", f"function {value.__qualname__}")
-        blueprint.kind = "function"
-        blueprint.parts = [
+            raise BreakGraph("rebuild", f"function {value.__qualname__}")
+        construct.kind = "function"
+        construct.parts = [
             Constant(value.__code__),
             Outside(self.ledger.constant(value.__globals__).index),
             Constant((value.__name__, value.__qualname__, value.__doc__)),
-            self.recipe(value.__defaults__),
-            self.recipe(value.__kwdefaults__),
-            self.recipe(value.__closure__),
-            self.recipe(value.__annotations__),
+            self.ref(value.__defaults__),
+            self.ref(value.__kwdefaults__),
+            self.ref(value.__closure__),
+            self.ref(value.__annotations__),
         ]
         self._own(value, value.__dict__)
-        blueprint.attributes = [(name, self.recipe(item)) for name, item in value.__dict__.items()]
+        construct.attributes = [(name, self.ref(item)) for name, item in value.__dict__.items()]
 
-    def _exception(self, value: BaseException, blueprint: Blueprint) -> None:
+    def _exception(self, value: BaseException, construct: Construct) -> None:
         builtin = next(base for base in type(value).__mro__ if not is_open(base))
         members = _EXCEPTION_MEMBERS.get(builtin, ())
         if builtin.__basicsize__ != BaseException.__basicsize__ and not members:
-            raise Drop("rebuild", f"{builtin.__name__} keeps more than its arguments")
+            raise BreakGraph("rebuild", f"{builtin.__name__} keeps more than its arguments")
         lines = [
             (frame.f_code.co_filename, frame.f_code.co_qualname, line)
             for frame, line in traceback.walk_tb(value.__traceback__)
         ]
-        blueprint.kind = "exception"
-        blueprint.parts = [
-            self.recipes(value.args),
+        construct.kind = "exception"
+        construct.parts = [
+            self.refs(value.args),
             Constant(tuple(lines)),
-            [(name, self.recipe(getattr(value, name))) for name in (*_EXCEPTION_LINKS, *members)],
+            [(name, self.ref(getattr(value, name))) for name in (*_EXCEPTION_LINKS, *members)],
         ]
 
-    def _namespace(self, value: Any, blueprint: Blueprint) -> None:
-        blueprint.kind = "namespace"
+    def _namespace(self, value: Any, construct: Construct) -> None:
+        construct.kind = "namespace"
 
-    def _reduced(self, value: Any, blueprint: Blueprint) -> None:
+    def _reduced(self, value: Any, construct: Construct) -> None:
         """What says itself how to make it again: iterators of the builtin types, bound C methods."""
         make, args, *state = value.__reduce__()
-        blueprint.kind = "reduced"
-        blueprint.parts = [Constant(make), self.recipes(args), self.recipes(s for s in state if s is not None)]
-        blueprint.late = any(isinstance(r, Fresh) and self.blueprints[r.index].late for r in blueprint.parts[1])
+        construct.kind = "reduced"
+        construct.parts = [Constant(make), self.refs(args), self.refs(s for s in state if s is not None)]
+        construct.late = any(isinstance(r, Fresh) and self.constructs[r.index].late for r in construct.parts[1])
 
-    def _alias(self, value: Any, blueprint: Blueprint) -> None:
+    def _alias(self, value: Any, construct: Construct) -> None:
         if value.__unpacked__:
-            raise Drop("rebuild", "an unpacked generic alias")
-        self._reduced(value, blueprint)
+            raise BreakGraph("rebuild", "an unpacked generic alias")
+        self._reduced(value, construct)
 
-    def _walker(self, value: Any, blueprint: Blueprint) -> None:
+    def _walker(self, value: Any, construct: Construct) -> None:
         """An iterator of a dict or a set: made anew when that is as it was, and moved on as far."""
         walked = next((o for o in gc.get_referents(value) if issubclass(type(o), (dict, set, frozenset))), None)
         if walked is None:  # it is at its end
-            blueprint.kind, blueprint.parts = "reduced", [Constant(iter), self.recipes(((),)), []]
+            construct.kind, construct.parts = "reduced", [Constant(iter), self.refs(((),)), []]
             return
         begin = _WALKERS[type(value)]
         try:
             rest = list(value.__reduce__()[1][0])
             again = list(begin(walked))
         except RuntimeError:
-            raise Drop("rebuild", "an iterator of what has changed since") from None
+            raise BreakGraph("rebuild", "an iterator of what has changed since") from None
         if issubclass(type(walked), (set, frozenset)):
             again = list(type(walked)(again)) if type(walked) in (set, frozenset) else []
         passed = len(again) - len(rest)
         if passed < 0 or not all(map(_is_entry, again[passed:], rest)) or value.__length_hint__() != len(rest):
-            raise Drop("rebuild", "an iterator of what has changed since")
-        blueprint.kind, blueprint.parts = "walker", [Constant(begin), self.recipe(walked), Constant(passed)]
-        blueprint.late = True
+            raise BreakGraph("rebuild", "an iterator of what has changed since")
+        construct.kind, construct.parts = "walker", [Constant(begin), self.ref(walked), Constant(passed)]
+        construct.late = True
 
-    def _object(self, value: Any, blueprint: Blueprint) -> None:
+    def _object(self, value: Any, construct: Construct) -> None:
         cls = type(value)
         try:
             object.__new__(cls)
         except TypeError:
-            raise Drop("rebuild", f"{cls.__module__}.{cls.__qualname__}") from None
+            raise BreakGraph("rebuild", f"{cls.__module__}.{cls.__qualname__}") from None
         if not is_open(cls) and cls is not object:
-            raise Drop("rebuild", f"{cls.__module__}.{cls.__qualname__}")
-        blueprint.kind = "object"
+            raise BreakGraph("rebuild", f"{cls.__module__}.{cls.__qualname__}")
+        construct.kind = "object"
 
 
 def _is_entry(one: Any, other: Any) -> bool:
@@ -342,7 +344,7 @@ _REDUCED = (
     *map(type, (zip(), map(abs, ()), filter(None, ()), [].append)),
 )
 _WITH_ATTRIBUTES = (types.SimpleNamespace, collections.OrderedDict)  # builtin types whose instances have a dict
-_DESCRIBE: dict[type, Callable[[Rebuilder, Any, Blueprint], None]] = {
+_DESCRIBE: dict[type, Callable[[Rebuilder, Any, Construct], None]] = {
     **dict.fromkeys(_REDUCED, Rebuilder._reduced),
     **dict.fromkeys(_WALKERS, Rebuilder._walker),
     slice: Rebuilder._slice,
@@ -354,7 +356,7 @@ _DESCRIBE: dict[type, Callable[[Rebuilder, Any, Blueprint], None]] = {
     types.FunctionType: Rebuilder._function,
     types.SimpleNamespace: Rebuilder._namespace,
 }
-_DESCRIBE_BASES: dict[str, Callable[[Rebuilder, Any, Blueprint], None]] = {
+_DESCRIBE_BASES: dict[str, Callable[[Rebuilder, Any, Construct], None]] = {
     "list": Rebuilder._list,
     "tuple": Rebuilder._tuple,
     "dict": Rebuilder._dict,

@@ -1,8 +1,8 @@
 """Where a segment ends at a break, and where the program can go on from there.
 
 Enters: the frames of a watched run, just before the instruction at which it breaks. Leaves: a `Break`: what the frames
-live on with, the native step over the instruction, and the ways that lead on from it. When the live run has made that
-step by itself, `arrive` says which of the ways it took, and with what.
+live on with, the native step over the instruction, and the points it can resume at. When the live run has made that
+step by itself, `arrive` says which of them it reached, and with what.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from types import (
 from typing import Any, NamedTuple
 
 from ... import _native
-from ...recording import Continuation, Way
-from ..bytecode.break_step import Exit, moves, step
+from ...recording import Continuation, ResumePoint
+from ..bytecode.break_step import StepEnd, moves, step
 from ..bytecode.continuation import Layout, raise_at, resume
 from ..bytecode.flow import NotResumable
 from ..bytecode.suspend import Choose, Suspended, handled_around, made_function, suspended
@@ -28,13 +28,13 @@ from ..objects.finalizers import is_noticed, may_be_noticed
 
 
 class Break(NamedTuple):
-    """The state of all frames before a break, and the ways on from it."""
+    """The state of all frames before a break, and the points it can resume at."""
 
     frames: list[Suspended]  # outermost first
     states: list[dict[str, Any]]  # of each frame, by the names under which continuations take it
     step: Continuation
-    ways: list[Way]
-    exits: list[Exit]  # of the step
+    resume_points: list[ResumePoint]
+    exits: list[StepEnd]  # of the step
     moves: tuple[int, ...] | None  # of a step that only calls a method, which lies before its object at the end
 
     def emptied(self, keeps: Callable[[Any], bool]) -> Break:
@@ -43,10 +43,10 @@ class Break(NamedTuple):
         return self._replace(frames=[frame._replace(values=()) for frame in self.frames], states=states)
 
 
-class Arrival(NamedTuple):
+class ReachedPoint(NamedTuple):
     """Where the run went on, and the call that would go on there."""
 
-    way: Way
+    point: ResumePoint
     functions: list[FunctionType]  # the continuations of all frames, outermost first
     originals: list[FunctionType]  # the functions that the frames belong to
     slots: tuple[Any, ...]  # what the outermost takes
@@ -66,9 +66,9 @@ def break_here(watcher: _native.Watcher, *, inside: bool) -> Break:
     values = last.values if handled is None else (*last.values, handled)
     state = dict(zip(code.co_varnames, values, strict=False))
     outer = [dict(zip(_argument_names(frame), frame.values, strict=False)) for frame in frames[:-1]]
-    ways = [_way(frames, exit) for exit in exits]
+    resume_points = [_resume_point(frames, exit) for exit in exits]
     moved = None if handled is not None else moves(last.code, last.offset, last.bound, last.stack, exits)
-    return Break(frames, [*outer, state], Continuation(code, last.function.__globals__), ways, exits, moved)
+    return Break(frames, [*outer, state], Continuation(code, last.function.__globals__), resume_points, exits, moved)
 
 
 # C code which is given one of these may have moved or changed it before it came to what breaks the graph.
@@ -107,16 +107,16 @@ def _argument_names(frame: Suspended) -> tuple[str, ...]:
     return resume(frame.code, frame.offset, frame.bound, frame.stack, 0, frame.finish).co_varnames
 
 
-def _way(frames: list[Suspended], exit: Exit | Suspended) -> Way:
+def _resume_point(frames: list[Suspended], exit: StepEnd | Suspended) -> ResumePoint:
     """The continuations of all frames, when the innermost stands at `exit`."""
-    raises = isinstance(exit, Exit) and exit.raises
+    raises = isinstance(exit, StepEnd) and exit.raises
     go_on = raise_at if raises else resume
     code = go_on(frames[-1].code, exit.offset, exit.bound, exit.stack)
     found = [Continuation(code, frames[-1].function.__globals__)]
     for frame in reversed(frames[:-1]):
         code = resume(frame.code, frame.offset, frame.bound, frame.stack, code.co_argcount, frame.finish)
         found.append(Continuation(code, frame.function.__globals__))
-    return Way(tuple(reversed(found)), raises)
+    return ResumePoint(tuple(reversed(found)), raises)
 
 
 def _holds(value: Any, times: int) -> bool:
@@ -139,13 +139,13 @@ def _chosen_by(broken: Break | None) -> Choose:
     return choose
 
 
-def arrive(watcher: _native.Watcher, broken: Break | None) -> Arrival | None:
-    """Where the live run stands now that the step is made; None if that is none of the ways that lead on from it."""
+def arrive(watcher: _native.Watcher, broken: Break | None) -> ReachedPoint | None:
+    """Where the live run stands now that the step is made; None if that is none of the points it can resume at."""
     frames = suspended(watcher, _holds, _chosen_by(broken))
-    way = _way(frames, frames[-1])
-    if broken is not None and way.key not in {known.key for known in broken.ways}:
+    point = _resume_point(frames, frames[-1])
+    if broken is not None and point.key not in {known.key for known in broken.resume_points}:
         return None
-    functions = [made_function(c.code, frame.function) for frame, c in zip(frames, way.frames, strict=True)]
+    functions = [made_function(c.code, frame.function) for frame, c in zip(frames, point.frames, strict=True)]
     slots: list[Any] = []
     places: list[tuple[int, int]] = []
     names: list[str] = []
@@ -157,7 +157,7 @@ def arrive(watcher: _native.Watcher, broken: Break | None) -> Arrival | None:
         slots += frame.values
         places += [(calls, place) for place in frame.places]
         names += frame.labels
-    return Arrival(way, functions, [frame.function for frame in frames], tuple(slots), places, names)
+    return ReachedPoint(point, functions, [frame.function for frame in frames], tuple(slots), places, names)
 
 
-__all__ = ["Arrival", "Break", "NotResumable", "arrive", "break_here"]
+__all__ = ["Break", "NotResumable", "ReachedPoint", "arrive", "break_here"]

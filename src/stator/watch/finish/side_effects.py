@@ -1,6 +1,6 @@
 """What a segment changed outside, as effects: differences between what was there and what is there at its end.
 
-Enters: the changes that the ledger noted. Leaves: effects that set again what was written, with recipes for the values.
+Enters: the changes that the ledger noted. Leaves: effects that set again what was written, with refs to the values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _dict_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     named = all(is_constant(key) or has_own_hash(key) for key in written)
     if len(order) < len(kept) or not all(map(_is_key, order, kept)) or not named:
         expose(rebuild.ledger, change.origin, now)  # all of it is going to be written: it must be what it was
-        pairs = [(rebuild.recipe(key), rebuild.recipe(dict.__getitem__(now, key))) for key in order]
+        pairs = [(rebuild.ref(key), rebuild.ref(dict.__getitem__(now, key))) for key in order]
         return [Effect("refill dict", target, None, pairs)]
     # What was deleted and set again has moved to the end: it is deleted here too, before it is set. What was written
     # without a look at it may be there or not: then it is deleted, or set, in either case.
@@ -46,16 +46,16 @@ def _dict_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     effects = [
         Effect("delete item", target, key, None)
         if is_constant(key)
-        else Effect("delete keyed", target, None, rebuild.recipe(key))
+        else Effect("delete keyed", target, None, rebuild.ref(key))
         for key in gone
         if key in initial or key in change.removed
     ]
     for key in _in_order(change, order, written, rebuild.ledger):
-        value = rebuild.recipe(dict.__getitem__(now, key))
+        value = rebuild.ref(dict.__getitem__(now, key))
         if is_constant(key) and not is_made(key):
             effects.append(Effect("set item", target, key, value))
         else:
-            effects.append(Effect("set keyed", target, None, [rebuild.recipe(key), value]))
+            effects.append(Effect("set keyed", target, None, [rebuild.ref(key), value]))
     return effects
 
 
@@ -81,19 +81,19 @@ def _list_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     size = len(initial)
     # Even if things were put at its end and nothing else was done, its items may be other ones: symbols of numbers.
     if not change.whole or (len(now) >= size and all(a is b for a, b in zip(initial, now, strict=False))):
-        added = rebuild.recipes(now[size:])
+        added = rebuild.refs(now[size:])
         return [Effect("extend", change.origin.index, None, added)] if added else []
-    return [Effect("refill list", change.origin.index, None, rebuild.recipes(now))]
+    return [Effect("refill list", change.origin.index, None, rebuild.refs(now))]
 
 
 def _set_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     if len(change.target) == len(change.initial) and all(map(operator.is_, change.target, change.initial)):
         return []
-    return [Effect("refill set", change.origin.index, None, rebuild.recipes(change.target))]
+    return [Effect("refill set", change.origin.index, None, rebuild.refs(change.target))]
 
 
 def _deque_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
-    return [Effect("refill deque", change.origin.index, None, rebuild.recipes(change.target))]
+    return [Effect("refill deque", change.origin.index, None, rebuild.refs(change.target))]
 
 
 def _cell_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
@@ -101,24 +101,24 @@ def _cell_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
         value = change.target.cell_contents
     except ValueError:
         return [Effect("clear cell", change.origin.index, None, NOTHING)]
-    return [Effect("set cell", change.origin.index, None, rebuild.recipe(value))]
+    return [Effect("set cell", change.origin.index, None, rebuild.ref(value))]
 
 
 def _grad_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     with torch._C.DisableTorchFunction():
-        return [Effect("set grad", change.origin.index, None, rebuild.recipe(change.target.grad))]
+        return [Effect("set grad", change.origin.index, None, rebuild.ref(change.target.grad))]
 
 
 def _slot_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     target = change.origin.index
-    return [Effect("set slot", target, slot, rebuild.recipe(slot.__get__(change.target))) for slot in change.written]
+    return [Effect("set slot", target, slot, rebuild.ref(slot.__get__(change.target))) for slot in change.written]
 
 
 def _class_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
     namespace = class_dict(change.target)
     target = change.origin.index
     return [
-        Effect("set attribute", target, name, rebuild.recipe(namespace[name]))
+        Effect("set attribute", target, name, rebuild.ref(namespace[name]))
         if name in namespace
         else Effect("delete attribute", target, name, None)
         for name in change.written

@@ -103,7 +103,7 @@ _NAMES_OF_TOTAL = """
 TOTAL = frozenset(_NAMES_OF_TOTAL.split())
 
 
-class Facts(NamedTuple):
+class OverloadFacts(NamedTuple):
     """About an overload, whatever its arguments."""
 
     sized: bool  # do the sizes of its results follow from shapes and numbers alone?
@@ -123,9 +123,9 @@ def _full_name(op: Overload) -> str:
 
 
 @functools.cache
-def facts_of(op: Overload) -> Facts:
+def facts_of(op: Overload) -> OverloadFacts:
     base = base_name(op)
-    return Facts(
+    return OverloadFacts(
         sized=_is_sized(op, base),
         random=torch.Tag.nondeterministic_seeded in op.tags,
         total=_is_total(op, base),

@@ -27,7 +27,7 @@ import torch
 
 from ... import _native
 from ...support.guard_readers import class_dict, is_open
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..objects import locks
 from ..segment import Segment
 from ..tensors.operators import SCRIPTED
@@ -266,7 +266,7 @@ def call_class(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> N
     if rule is None:
         _construct(s, cls, args[1:], kwnames)
     elif rule(s, cls, args[1:], kwnames) is not None:
-        raise Drop("unknown-callable", f"type.__call__ of {cls.__qualname__}")
+        raise BreakGraph("unknown-callable", f"type.__call__ of {cls.__qualname__}")
 
 
 def _construct(s: Segment, cls: type, args: Args, kwnames: tuple[str, ...]) -> None:
@@ -277,12 +277,12 @@ def _construct(s: Segment, cls: type, args: Args, kwnames: tuple[str, ...]) -> N
     if issubclass(type(new), types.BuiltinFunctionType):
         base = new.__self__
         if not (base in _SAFE_NEW or (isinstance(base, type) and issubclass(base, BaseException))):
-            raise Drop(break_for(cls), name_of(cls))
+            raise BreakGraph(break_for(cls), name_of(cls))
         if base is not object:
             pure(s, cls, args, kwnames)
     s.classes.note(cls)
     if s.classes.entry(cls, "__del__") is not _native.MISSING:  # when it runs depends on who else holds the object
-        raise Drop("finalizer", f"{cls.__qualname__}.__del__")
+        raise BreakGraph("finalizer", f"{cls.__qualname__}.__del__")
     for name in ("__new__", "__init__"):
         function = s.classes.entry(cls, name)
         function = function.__func__ if issubclass(type(function), staticmethod) else function

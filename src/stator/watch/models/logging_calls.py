@@ -11,7 +11,7 @@ import types
 from typing import Any
 
 from ...recording import Edge, Fact
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..objects.constants import is_constant
 from ..segment import Segment
 from .rules import Args, Rule, cached, cached_result, is_cached
@@ -81,7 +81,7 @@ def _ask(s: Segment, question: types.FunctionType, logger: Any, level: Any) -> b
     """The answer of a question about a logger from outside, which the guards ask again."""
     origin = s.ledger.find(logger)
     if origin is None or not _is_plain(logger) or type(level) is not int:
-        raise Drop("call-logging", "logging")
+        raise BreakGraph("call-logging", "logging")
     s.ledger.require(origin, Fact.IS, logger)
     answer = bool(s.watcher.paused(question, logger, level))
     s.ledger.read(s.ledger.constant(question), Edge.CALL, (logger, level), answer)
@@ -91,7 +91,7 @@ def _ask(s: Segment, question: types.FunctionType, logger: Any, level: Any) -> b
 def _message(s: Segment, func: Any, kwnames: tuple[str, ...], level: Any, logger: Any) -> Any:
     if _ask(s, emits, logger, level):  # type: ignore[arg-type]
         looks_around = {"stacklevel", "stack_info"} & set(kwnames)
-        raise Drop("frames" if looks_around else "call-logging", f"logging.{func.__qualname__}")
+        raise BreakGraph("frames" if looks_around else "call-logging", f"logging.{func.__qualname__}")
     return _no_message
 
 
@@ -111,7 +111,7 @@ def log_at_level(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) ->
 
 def log_to_root(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`logging.debug(…)` and its kin, which set up the root logger if it has no handler."""
-    raise Drop("call-logging", f"logging.{func.__qualname__}")
+    raise BreakGraph("call-logging", f"logging.{func.__qualname__}")
 
 
 def is_enabled(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
@@ -134,7 +134,7 @@ def get_logger(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> A
     name = args[0] if args else None
     known = logging.Logger.manager.loggerDict.get(name) if type(name) is str else None
     if kwnames or len(args) > 1 or not isinstance(known, logging.Logger):
-        raise Drop("call-logging", "logging.getLogger")
+        raise BreakGraph("call-logging", "logging.getLogger")
     s.ledger.read(s.ledger.constant(existing_logger), Edge.CALL, (name,), known)
     return existing_logger
 

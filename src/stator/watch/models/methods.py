@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...support.guard_readers import container_kind, is_open
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..objects.constants import is_constant
 from ..objects.containers import append, change_all, change_key, items_at, read_key
 from ..objects.iterator_types import ITERATOR_TYPES
@@ -144,7 +144,7 @@ def _remove(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None
 @takes(1)
 def _pop_of_set(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     if s.ledger.find(args[0]) is not None:
-        raise Drop("unguardable", "set.pop goes by where the last one stopped")
+        raise BreakGraph("unguardable", "set.pop goes by where the last one stopped")
 
 
 @takes(1)
@@ -203,10 +203,10 @@ def object_method(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -
     elif name == "__reduce_ex__":
         _reduce(s, args)
     elif name in ("__reduce__", "__getstate__", "__sizeof__", "__dir__"):
-        raise Drop("unknown-callable", f"object.{name}")
+        raise BreakGraph("unknown-callable", f"object.{name}")
     elif name in _EXCEPTION_CHANGES and args and s.ledger.find(args[0]) is not None:
         if issubclass(type(args[0]), BaseException):
-            raise Drop("unguardable", f"{name} of an outside exception")
+            raise BreakGraph("unguardable", f"{name} of an outside exception")
     else:
         pure_of_class(s, args)
 
@@ -225,9 +225,9 @@ def _reduce(s: Segment, args: Args) -> None:
         return
     reduce = s.classes.entry(type(value), "__reduce__")
     if not is_open(type(value)) or reduce is not object.__reduce__ or args[1:] != (4,):
-        raise Drop("unknown-callable", f"{type(value).__qualname__}.__reduce_ex__")
+        raise BreakGraph("unknown-callable", f"{type(value).__qualname__}.__reduce_ex__")
     if copyreg._slotnames(type(value)):  # type: ignore[attr-defined]
-        raise Drop("unknown-callable", f"{type(value).__qualname__}.__reduce_ex__ with slots")
+        raise BreakGraph("unknown-callable", f"{type(value).__qualname__}.__reduce_ex__ with slots")
     s.classes.note(type(value))
     origin = s.ledger.find(value)
     if origin is not None:
@@ -243,7 +243,7 @@ def _pass_descriptor(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]
 
 def unseen_by_the_mode(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """A method of tensors that the tensor mode is not told of."""
-    raise Drop("tensor-data-ptr", func.__name__)
+    raise BreakGraph("tensor-data-ptr", func.__name__)
 
 
 def reaches_the_mode(name: str) -> bool:

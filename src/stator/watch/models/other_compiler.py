@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..segment import Segment
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -41,11 +41,11 @@ def is_mark(code: types.CodeType) -> bool:
     )
 
 
-def break_at(function: types.FunctionType, caller: types.CodeType) -> Drop | None:
+def break_at(function: types.FunctionType, caller: types.CodeType) -> BreakGraph | None:
     """The break that a call of such a function means; None: torch marks its own functions, too, for what its compiler
     cannot do, and that says nothing of ours."""
     if "fn" not in function.__code__.co_freevars:
-        return None if caller.co_filename.startswith(_TORCH) else Drop("user-graph-break")
+        return None if caller.co_filename.startswith(_TORCH) else BreakGraph("user-graph-break")
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     disabled = cells["fn"].cell_contents
     code = getattr(disabled, "__code__", None)
@@ -53,7 +53,7 @@ def break_at(function: types.FunctionType, caller: types.CodeType) -> Drop | Non
         return None
     name = getattr(disabled, "__name__", type(disabled).__name__)
     reason = vars(function).get("_torchdynamo_disable_msg")
-    return Drop("disabled-function", f"{name}: {reason}" if reason else name)
+    return BreakGraph("disabled-function", f"{name}: {reason}" if reason else name)
 
 
 # -- its stance

@@ -1,6 +1,6 @@
 """Values that an instruction or C code is going to read: noted just before it does.
 
-Enters: a value, and how much of it is going to be looked at. Leaves: checks in the ledger, or a `Drop`. Whether a
+Enters: a value, and how much of it is going to be looked at. Leaves: checks in the ledger, or a `BreakGraph`. Whether a
 callable reads nothing but its arguments, the table of calls says, which is handed in with the segment.
 """
 
@@ -16,7 +16,7 @@ import torch
 from ... import _native
 from ...recording import Edge, Origin
 from ...support.guard_readers import VALUE_TYPES, class_dict, container_kind, is_open
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..objects.constants import is_constant
 from ..objects.containers import change_key, contains, expose, expose_deep, read_index, read_key
 from ..objects.fingerprints import is_tensor
@@ -84,9 +84,11 @@ def consult(s: Segment, value: Any) -> None:
     """C code may read this value and, if it is a container, its children."""
     cls = type(value)
     if cls is Identity:
-        raise Drop("identity", "id")
+        raise BreakGraph("identity", "id")
     if cls is types.CellType:
-        raise Drop("unguardable", "C code looks into a cell")  # also into one made inside, which may hold anything
+        raise BreakGraph(
+            "unguardable", "C code looks into a cell"
+        )  # also into one made inside, which may hold anything
     origin = s.ledger.find(value)
     if origin is not None:
         expose(s.ledger, origin, value)
@@ -98,18 +100,18 @@ def consult(s: Segment, value: Any) -> None:
             s.ledger.use_identity(getattr(value, part))
         if not is_open(cls) and container_kind(cls) is None and not _is_inert(value):
             known = "outside-iterator" if hasattr(cls, "__next__") else "unguardable"
-            raise Drop(break_for_type(cls, known), cls.__qualname__)
+            raise BreakGraph(break_for_type(cls, known), cls.__qualname__)
     if is_open(cls):
         s.classes.note(cls)
         if origin is not None and not _is_plain_class(cls):
-            raise Drop("unguardable", f"{cls.__qualname__} keeps something in C")
+            raise BreakGraph("unguardable", f"{cls.__qualname__} keeps something in C")
 
 
 def _consult_proxied(s: Segment, origin: Any, proxy: Any) -> None:
     """C code reads a mapping through a proxy from outside."""
     mapping = _native.proxied.__get__(proxy)
     if container_kind(type(mapping)) is None:
-        raise Drop("unguardable", "a mappingproxy of something else than a dict")
+        raise BreakGraph("unguardable", "a mappingproxy of something else than a dict")
     s.ledger.read(origin, Edge.SLOT, _native.proxied, mapping)
     consult_deep(s, mapping)
 
@@ -134,7 +136,7 @@ def consult_callable(s: Segment, value: Any) -> None:
     if issubclass(type(_native.mro_lookup(type(value), "__call__")), (types.FunctionType, _native.Compiled)):
         touch(s, value)
     elif not s.table.reads_arguments_only(value):
-        raise Drop("unknown-callable", f"{name_of(value)}, called by C code")
+        raise BreakGraph("unknown-callable", f"{name_of(value)}, called by C code")
 
 
 def _consult_bound(s: Segment, method: Any, owner: Any) -> None:
@@ -142,7 +144,7 @@ def _consult_bound(s: Segment, method: Any, owner: Any) -> None:
     if (s.ledger.find(owner) is not None and not s.table.reads_arguments_only(method)) or s.table.rule_for(
         method
     ) is None:
-        raise Drop("unknown-callable", f"{name_of(method)}, called by C code")
+        raise BreakGraph("unknown-callable", f"{name_of(method)}, called by C code")
     consult_deep(s, owner)
 
 
@@ -156,7 +158,7 @@ def note_text(s: Segment, value: Any, method: str) -> None:
     """C code makes a text of this value, by one of its methods."""
     consult_deep(s, value)
     if shows_address(value, method):
-        raise Drop("identity", "repr")
+        raise BreakGraph("identity", "repr")
 
 
 def note_texts_in(s: Segment, template: Any, values: Any) -> None:
@@ -198,7 +200,7 @@ def move_on(s: Segment, iterator: Any) -> None:
     mover = _native.mro_lookup(type(iterator), "__next__")
     if s.ledger.find(iterator) is not None and not issubclass(type(mover), types.FunctionType):
         generator = issubclass(type(iterator), (types.GeneratorType, types.CoroutineType))
-        raise Drop("outside-generator" if generator else "outside-iterator", type(iterator).__name__)
+        raise BreakGraph("outside-generator" if generator else "outside-iterator", type(iterator).__name__)
     touch(s, iterator)
 
 
@@ -236,7 +238,7 @@ def look_up(s: Segment, origin: Origin, mapping: Any, key: Any) -> None:
         factory = mapping.default_factory
         s.ledger.read(origin, Edge.ATTR, "default_factory", factory)
         if not issubclass(type(factory), (type, types.FunctionType, type(None))):
-            raise Drop("unknown-callable", f"{name_of(factory)}, called by C code")
+            raise BreakGraph("unknown-callable", f"{name_of(factory)}, called by C code")
         consult_callable(s, factory)
         read_key(s.ledger, origin, mapping, key)
         change_key(s.ledger, origin, mapping, key)  # defaultdict makes an entry
@@ -267,7 +269,7 @@ def note_arguments(s: Segment, function: types.FunctionType, given: int, names: 
 
 def may_be_given_up(s: Segment, value: Any) -> bool:
     """Is it one that the segment was given by the frames, and that no variable of theirs has any more?"""
-    origin = s.ledger.find(value) if s.way is not None else None
+    origin = s.ledger.find(value) if s.point is not None else None
     if origin is None or origin.edge is not Edge.LOCAL:
         return False
     return not any(value is kept for entry in s.watcher.frames()[0] for kept in entry[5])

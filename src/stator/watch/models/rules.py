@@ -25,7 +25,7 @@ import torch.overrides
 from ... import _native
 from ...recording import Edge, Fact
 from ...support.guard_readers import autocast_part, container_kind
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..objects.constants import is_constant
 from ..objects.containers import expose, measure
 from ..objects.identity import Identity
@@ -126,11 +126,11 @@ def convert_text(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) ->
         if key is None or (type(key) is str and key.lower() in _BUILT_IN):
             continue
         if type(key) is not str:
-            raise Drop("unguardable", f"{name} of a text that is no text")
+            raise BreakGraph("unguardable", f"{name} of a text that is no text")
         try:
             found = s.watcher.paused(look_up, key)
         except LookupError:
-            raise Drop("unknown-callable", f"{name}={key!r}") from None
+            raise BreakGraph("unknown-callable", f"{name}={key!r}") from None
         origin = s.ledger.read(s.ledger.constant(look_up), Edge.CALL, (key,), found)
         s.ledger.require(origin, Fact.IS, found)
 
@@ -161,7 +161,7 @@ def show_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) ->
     """`object.__repr__` and its kin, of containers and exceptions too: what the class says is passed by."""
     value = args[0]
     if func is object.__repr__ and not is_constant(value):
-        raise Drop("identity", "object.__repr__")
+        raise BreakGraph("identity", "object.__repr__")
     parts = value.args if issubclass(type(value), BaseException) else () if func.__objclass__ is object else value
     for part in (*parts, *(dict.values(value) if issubclass(type(value), dict) else ())):
         note_text(s, part, "__repr__")
@@ -177,7 +177,7 @@ def format_text(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
     method = "__repr__" if asks_for_repr(args[0]) else "__format__"
     if not issubclass(type(args[0]), str) or func.__name__ == "format_map":
         if any(c in str(args[0]) for c in ".["):
-            raise Drop("unknown-callable", "str.format_map with attributes or items")
+            raise BreakGraph("unknown-callable", "str.format_map with attributes or items")
         for value in dict.values(args[1]) if len(args) > 1 and issubclass(type(args[1]), dict) else ():
             note_text(s, value, method)
         return
@@ -202,12 +202,12 @@ def _walk_field(s: Segment, value: Any, path: Iterable[tuple[bool, Any]]) -> Any
     for is_attribute, key in path:
         if not is_attribute:
             if container_kind(type(value)) is None:
-                raise Drop("unknown-callable", "str.format with items of an object")
+                raise BreakGraph("unknown-callable", "str.format with items of an object")
             value = value[key]  # exposed already
             continue
         s.attributes.read(value, key)
         if _native.mro_lookup(type(value), key) is not _native.MISSING or not hasattr(value, "__dict__"):
-            raise Drop("unknown-callable", "str.format with attributes of a class")
+            raise BreakGraph("unknown-callable", "str.format with attributes of a class")
         value = value.__dict__.get(key)
         consult_deep(s, value)
     return value
@@ -241,7 +241,7 @@ def pure_of_class(s: Segment, args: Iterable[Any]) -> None:
 
 def type_call(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     if len(args) != 1:
-        raise Drop("build-class")
+        raise BreakGraph("build-class")
     touch(s, args[0])
 
 
@@ -250,7 +250,7 @@ def _plain_name(name: Any) -> Any:
     if type(name) is not str and issubclass(type(name), str):
         kept = [_native.mro_lookup(type(name), special) for special in ("__hash__", "__eq__")]
         if any(issubclass(type(method), types.FunctionType) for method in kept):
-            raise Drop("unguardable", "an attribute whose name is compared by code of its own")
+            raise BreakGraph("unguardable", "an attribute whose name is compared by code of its own")
     return name
 
 
@@ -307,7 +307,7 @@ def state(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
 def read_again(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """A reader of state that the guards call again: same arguments, same answer."""
     if kwnames or not all(map(is_constant, args)):
-        raise Drop("unguardable", f"{name_of(func)} with arguments that are not constants")
+        raise BreakGraph("unguardable", f"{name_of(func)} with arguments that are not constants")
     value = s.watcher.paused(func, *args)
     s.ledger.read(s.ledger.find(func) or s.ledger.constant(func), Edge.CALL, args, value)
 
@@ -322,15 +322,15 @@ def cached(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """A function behind `functools.lru_cache`: on a hit no frame runs, so the guards ask the cache again. They ask for
     what it holds, and do not make it call the program's function: that might be too early, or once too often."""
     if kwnames or not all(map(is_constant, args)):
-        raise Drop("cached-function", name_of(func))
+        raise BreakGraph("cached-function", name_of(func))
     trusted = is_trusted_behind_cache(func)
     if not trusted and has_written(s) and not is_cached(func, args):
-        raise Drop("cached-function", name_of(func))
+        raise BreakGraph("cached-function", name_of(func))
     was, s.tracer.active = s.tracer.active, False  # what is computed now is computed once, and no part of the graph
     try:
         value = s.watcher.paused(func, *args)
     except Exception as error:  # which no cache holds: called again, the function would do again what it did
-        s.fail(Drop("cached-function", name_of(func)))
+        s.fail(BreakGraph("cached-function", name_of(func)))
         assert error.__traceback__ is not None
         return _native.raising(error.with_traceback(error.__traceback__.tb_next))
     finally:
@@ -340,7 +340,7 @@ def cached(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     elif is_cached(func, args):
         s.ledger.read(s.ledger.constant(cached_result), Edge.CALL, (func, *args), value)
     else:
-        s.fail(Drop("cached-function", name_of(func)))
+        s.fail(BreakGraph("cached-function", name_of(func)))
         return lambda *given: value
     return None
 
@@ -360,10 +360,10 @@ def compile_pattern(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...])
     text, flags = args[0], args[1] if len(args) > 1 else 0
     plain = type(text) is str or (type(text) is bytes and b"L" not in text)
     if kwnames or not plain or type(flags) not in (int, re.RegexFlag) or flags & (re.DEBUG | re.LOCALE):
-        raise Drop("unknown-callable", "re.compile")
+        raise BreakGraph("unknown-callable", "re.compile")
     letters = text if type(text) is str else text.decode("ascii", "replace")
     if _MAY_WARN.search(letters) is not None or (type(text) is bytes and not text.isascii()):
-        raise Drop("call-warn", "re.compile")
+        raise BreakGraph("call-warn", "re.compile")
 
 
 _NOT_CACHED = object()
@@ -388,7 +388,7 @@ def follow_weak_reference(s: Segment, func: Any, args: Args, kwnames: tuple[str,
     origin = s.ledger.find(func)
     target = s.watcher.paused(func)
     if target is not None and may_be_given_up(s, target):
-        raise Drop("let-go", type(target).__qualname__)
+        raise BreakGraph("let-go", type(target).__qualname__)
     if origin is not None:
         s.ledger.touch(origin, func)
         s.ledger.read(origin, Edge.CALL, (), target)
@@ -432,7 +432,7 @@ def call_compiled(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -
 def call_methodcaller(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     kind, parts = func.__reduce__()
     if kind is not operator.methodcaller:
-        raise Drop("unknown-callable", "operator.methodcaller with keywords")
+        raise BreakGraph("unknown-callable", "operator.methodcaller with keywords")
     s.attributes.read(args[0], parts[0])
     method = _native.mro_lookup(type(args[0]), parts[0])
     if issubclass(type(method), C_DESCRIPTORS):
@@ -443,7 +443,7 @@ def call_methodcaller(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...
 def call_attrgetter(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     for path in func.__reduce__()[1]:
         if "." in path:
-            raise Drop("unknown-callable", "operator.attrgetter with a dotted name")
+            raise BreakGraph("unknown-callable", "operator.attrgetter with a dotted name")
         s.attributes.read(args[0], path)
 
 
@@ -487,7 +487,7 @@ def _count_other_modes() -> int:
 
 def hand_out_mode(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`_get_function_stack_at`: the modes are objects that no origin leads to."""
-    raise Drop("unguardable", "a mode of torch")
+    raise BreakGraph("unguardable", "a mode of torch")
 
 
 def autocast_setting(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
@@ -503,22 +503,22 @@ def identity_of(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
     if len(args) != 1 or kwnames:
         return None
     if not in_library(s):  # a program may show it, or hand it out
-        raise Drop("identity", "id")
+        raise BreakGraph("identity", "id")
     use_as_key(s, args[0])
-    return functools.partial(Identity, drop=s.drop)
+    return functools.partial(Identity, stop=s.stop)
 
 
 @takes(1)
 def hash_of(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     if _native.mro_lookup(type(args[0]), "__hash__") in (object.__hash__, torch.Tensor.__hash__):
-        raise Drop("identity", "hash")
+        raise BreakGraph("identity", "hash")
     pure(s, func, args, kwnames)
 
 
 def exception_info(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`sys.exc_info()`: an exception handled inside is fresh; that none was being handled outside is guarded."""
     if s.handled_outside:
-        raise Drop("unguardable", "the exception that the caller handles")
+        raise BreakGraph("unguardable", "the exception that the caller handles")
     s.ledger.read(s.ledger.constant(func), Edge.CALL, (), (None, None, None))
 
 
@@ -526,14 +526,14 @@ def numpy_of_numbers(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]
     """`np.sqrt(8)`: a function of numpy's that is given numbers computes a number. Arrays are no business of ours."""
     numpy = sys.modules["numpy"]
     if kwnames or not all(issubclass(type(arg), (int, float, numpy.generic)) for arg in args):
-        raise Drop("numpy", f"numpy.{func.__name__}")
+        raise BreakGraph("numpy", f"numpy.{func.__name__}")
 
     def compute(*args: Any) -> Any:
         try:
             with numpy.errstate(all="raise"):
                 return func(*args)
         except FloatingPointError:  # a warning, or whatever the program has asked numpy to do
-            s.fail(Drop("numpy", f"numpy.{func.__name__}"))
+            s.fail(BreakGraph("numpy", f"numpy.{func.__name__}"))
             return func(*args)
 
     pure(s, func, args, kwnames)
@@ -554,12 +554,12 @@ def _shown_to_the_mode(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 def ask_for_break(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`stator.graph_break(reason)`."""
-    raise Drop("user-graph-break", str(args[0]) if args else "")
+    raise BreakGraph("user-graph-break", str(args[0]) if args else "")
 
 
 def random_state(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`torch.manual_seed` and its kin: the generator's state is no tensor's."""
-    raise Drop("rng-state", f"torch.{func.__name__}")
+    raise BreakGraph("rng-state", f"torch.{func.__name__}")
 
 
 def leave_lock(s: Segment, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> None:

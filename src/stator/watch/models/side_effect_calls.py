@@ -15,7 +15,7 @@ import types
 from typing import Any, NamedTuple
 
 
-class Row(NamedTuple):
+class SideEffectRow(NamedTuple):
     id: str
     module: str  # ends in a dot: the package with all its modules
     names: str  # "*": all of them; a name that ends in a dot: all methods of that class
@@ -34,62 +34,72 @@ _PATH_METHODS = (
 )
 
 # What comes first counts.
-TABLE: tuple[Row, ...] = (
-    Row("call-print", "builtins", "print", "writes to standard output, where others write too: the order is seen"),
-    Row("call-input", "builtins", "input", "waits for what the user types"),
-    Row("call-input", "getpass", "*", "waits for what the user types"),
-    Row("call-debugger", "builtins", "breakpoint", "hands over to a person"),
-    Row("call-debugger", "sys", "breakpointhook settrace setprofile", "lets somebody look on"),
-    Row("frames", "sys", "_getframe _current_frames _getframemodulename", "the frames of a watched run are others"),
-    Row("call-debugger", "pdb", "*", "hands over to a person"),
-    Row("call-debugger", "bdb", "*", "hands over to a person"),
-    Row("exec-eval", "builtins", "exec eval compile", "runs code that is not there to be watched"),
-    Row("build-class", "builtins", "__build_class__", "its body is no function"),
-    Row("import", "builtins", "__import__", "runs a module's code, once"),
-    Row("import", "importlib", "import_module reload", "runs a module's code, once"),
-    Row("identity", "builtins", "id", "a new number in every process and for every object"),
+TABLE: tuple[SideEffectRow, ...] = (
+    SideEffectRow(
+        "call-print", "builtins", "print", "writes to standard output, where others write too: the order is seen"
+    ),
+    SideEffectRow("call-input", "builtins", "input", "waits for what the user types"),
+    SideEffectRow("call-input", "getpass", "*", "waits for what the user types"),
+    SideEffectRow("call-debugger", "builtins", "breakpoint", "hands over to a person"),
+    SideEffectRow("call-debugger", "sys", "breakpointhook settrace setprofile", "lets somebody look on"),
+    SideEffectRow(
+        "frames", "sys", "_getframe _current_frames _getframemodulename", "the frames of a watched run are others"
+    ),
+    SideEffectRow("call-debugger", "pdb", "*", "hands over to a person"),
+    SideEffectRow("call-debugger", "bdb", "*", "hands over to a person"),
+    SideEffectRow("exec-eval", "builtins", "exec eval compile", "runs code that is not there to be watched"),
+    SideEffectRow("build-class", "builtins", "__build_class__", "its body is no function"),
+    SideEffectRow("import", "builtins", "__import__", "runs a module's code, once"),
+    SideEffectRow("import", "importlib", "import_module reload", "runs a module's code, once"),
+    SideEffectRow("identity", "builtins", "id", "a new number in every process and for every object"),
     # files, processes, the network, the operating system
-    Row("call-open", "builtins", "open", "the file's contents are not ours to guard"),
-    Row("call-open", "io", "open open_code", "the file's contents are not ours to guard"),
-    Row("call-open", "_io", "*", "reads, writes or moves in a file"),
-    Row("call-open", "_pickle", "dump load", "reads or writes a file"),
-    Row("random", "posix", "urandom getrandom", "another answer in every call"),
-    Row("time", "posix", "times", "another answer in every call"),
-    Row("call-open", "posix", _FILES, "the file system changes behind our back"),
-    Row("call-process", "posix", _PROCESSES, "acts on processes"),
-    Row("call-os", "posix", "*", "answers differ between processes and over time"),
-    Row("call-open", "os", "makedirs removedirs renames walk _walk fwalk _fwalk fdopen", "works on files"),
-    Row("call-process", "os", "popen spawnv spawnve spawnvp _spawnvef execl execle execlp execvp", "acts on processes"),
-    Row(
+    SideEffectRow("call-open", "builtins", "open", "the file's contents are not ours to guard"),
+    SideEffectRow("call-open", "io", "open open_code", "the file's contents are not ours to guard"),
+    SideEffectRow("call-open", "_io", "*", "reads, writes or moves in a file"),
+    SideEffectRow("call-open", "_pickle", "dump load", "reads or writes a file"),
+    SideEffectRow("random", "posix", "urandom getrandom", "another answer in every call"),
+    SideEffectRow("time", "posix", "times", "another answer in every call"),
+    SideEffectRow("call-open", "posix", _FILES, "the file system changes behind our back"),
+    SideEffectRow("call-process", "posix", _PROCESSES, "acts on processes"),
+    SideEffectRow("call-os", "posix", "*", "answers differ between processes and over time"),
+    SideEffectRow("call-open", "os", "makedirs removedirs renames walk _walk fwalk _fwalk fdopen", "works on files"),
+    SideEffectRow(
+        "call-process", "os", "popen spawnv spawnve spawnvp _spawnvef execl execle execlp execvp", "acts on processes"
+    ),
+    SideEffectRow(
         "call-open",
         "genericpath",
         "exists isfile isdir islink lexists getsize getmtime getatime getctime samefile",
         "asks for a file",
     ),
-    Row("call-open", "posixpath", "realpath islink lexists ismount", "asks for a file"),
-    Row("call-open", "pathlib", " ".join(f"Path.{name}" for name in _PATH_METHODS.split()), "works on files"),
-    Row("call-open", "pathlib._local", " ".join(f"Path.{name}" for name in _PATH_METHODS.split()), "works on files"),
-    Row("call-open", "shutil", "*", "works on files"),
-    Row("call-open", "tempfile", "*", "works on files"),
-    Row("call-open", "glob", "*", "looks for files"),
-    Row("call-process", "subprocess", "*", "acts on processes"),
-    Row("call-process", "_posixsubprocess", "*", "acts on processes"),
-    Row("call-process", "signal", "*", "acts on processes"),
-    Row("call-process", "_signal", "*", "acts on processes"),
-    Row("call-process", "multiprocessing.", "*", "acts on processes"),
-    Row("call-socket", "socket", "*", "talks to others"),
-    Row("call-socket", "_socket", "*", "talks to others"),
-    Row("call-socket", "select", "*", "waits for others"),
-    Row("call-socket", "selectors", "*", "waits for others"),
-    Row("call-socket", "ssl", "*", "talks to others"),
-    Row("call-socket", "_ssl", "*", "talks to others"),
-    Row("call-socket", "http.client", "*", "talks to others"),
-    Row("call-socket", "urllib.request", "*", "talks to others"),
-    Row("call-save", "torch.serialization", "save load", "reads or writes a file of tensors"),
-    Row("line-search", "torch.optim.lbfgs", "LBFGS.step", "goes by values of tensors at every turn"),
+    SideEffectRow("call-open", "posixpath", "realpath islink lexists ismount", "asks for a file"),
+    SideEffectRow("call-open", "pathlib", " ".join(f"Path.{name}" for name in _PATH_METHODS.split()), "works on files"),
+    SideEffectRow(
+        "call-open", "pathlib._local", " ".join(f"Path.{name}" for name in _PATH_METHODS.split()), "works on files"
+    ),
+    SideEffectRow("call-open", "shutil", "*", "works on files"),
+    SideEffectRow("call-open", "tempfile", "*", "works on files"),
+    SideEffectRow("call-open", "glob", "*", "looks for files"),
+    SideEffectRow("call-process", "subprocess", "*", "acts on processes"),
+    SideEffectRow("call-process", "_posixsubprocess", "*", "acts on processes"),
+    SideEffectRow("call-process", "signal", "*", "acts on processes"),
+    SideEffectRow("call-process", "_signal", "*", "acts on processes"),
+    SideEffectRow("call-process", "multiprocessing.", "*", "acts on processes"),
+    SideEffectRow("call-socket", "socket", "*", "talks to others"),
+    SideEffectRow("call-socket", "_socket", "*", "talks to others"),
+    SideEffectRow("call-socket", "select", "*", "waits for others"),
+    SideEffectRow("call-socket", "selectors", "*", "waits for others"),
+    SideEffectRow("call-socket", "ssl", "*", "talks to others"),
+    SideEffectRow("call-socket", "_ssl", "*", "talks to others"),
+    SideEffectRow("call-socket", "http.client", "*", "talks to others"),
+    SideEffectRow("call-socket", "urllib.request", "*", "talks to others"),
+    SideEffectRow("call-save", "torch.serialization", "save load", "reads or writes a file of tensors"),
+    SideEffectRow("line-search", "torch.optim.lbfgs", "LBFGS.step", "goes by values of tensors at every turn"),
     # messages
-    Row("call-warn", "_warnings", "*", "a warning is shown once, or raised, by filters and registers of its own"),
-    Row(
+    SideEffectRow(
+        "call-warn", "_warnings", "*", "a warning is shown once, or raised, by filters and registers of its own"
+    ),
+    SideEffectRow(
         "call-warn",
         "warnings",
         "warn warn_explicit showwarning simplefilter filterwarnings resetwarnings "
@@ -97,65 +107,65 @@ TABLE: tuple[Row, ...] = (
         "a warning is shown once, or raised, by filters and registers of its own",
     ),
     # what differs in every call
-    Row("time", "time", "*", "another answer in every call"),
-    Row("time", "datetime", "now utcnow today", "another answer in every call"),
-    Row("random", "_random", "*", "draws from a generator that others draw from"),
-    Row("random", "random", "*", "draws from a generator that others draw from"),
-    Row("random", "secrets", "*", "another answer in every call"),
-    Row("random", "uuid", "uuid1 uuid4 getnode", "another answer in every call"),
-    Row("random", "_uuid", "*", "another answer in every call"),
-    Row(
+    SideEffectRow("time", "time", "*", "another answer in every call"),
+    SideEffectRow("time", "datetime", "now utcnow today", "another answer in every call"),
+    SideEffectRow("random", "_random", "*", "draws from a generator that others draw from"),
+    SideEffectRow("random", "random", "*", "draws from a generator that others draw from"),
+    SideEffectRow("random", "secrets", "*", "another answer in every call"),
+    SideEffectRow("random", "uuid", "uuid1 uuid4 getnode", "another answer in every call"),
+    SideEffectRow("random", "_uuid", "*", "another answer in every call"),
+    SideEffectRow(
         "rng-state",
         "torch.random",
         "manual_seed seed initial_seed get_rng_state set_rng_state fork_rng",
         "torch's generator",
     ),
-    Row("rng-state", "torch.cuda.random", "*", "torch's generator"),
-    Row("rng-state", "torch", "Generator Generator.", "a generator has a state that no tensor shows"),
-    Row("rng-state", "torch._C", "Generator Generator.", "a generator has a state that no tensor shows"),
-    Row("thread-local", "_thread", "get_ident get_native_id _local", "another answer in every thread"),
-    Row("threads", "_thread", "*", "other threads may come in between"),
-    Row(
+    SideEffectRow("rng-state", "torch.cuda.random", "*", "torch's generator"),
+    SideEffectRow("rng-state", "torch", "Generator Generator.", "a generator has a state that no tensor shows"),
+    SideEffectRow("rng-state", "torch._C", "Generator Generator.", "a generator has a state that no tensor shows"),
+    SideEffectRow("thread-local", "_thread", "get_ident get_native_id _local", "another answer in every thread"),
+    SideEffectRow("threads", "_thread", "*", "other threads may come in between"),
+    SideEffectRow(
         "threads",
         "threading",
         "Thread. Event. Condition. Semaphore. Barrier. Timer.",
         "other threads may come in between",
     ),
-    Row("threads", "_queue", "*", "other threads may come in between"),
-    Row("threads", "concurrent.futures.", "*", "other threads may come in between"),
+    SideEffectRow("threads", "_queue", "*", "other threads may come in between"),
+    SideEffectRow("threads", "concurrent.futures.", "*", "other threads may come in between"),
     # libraries whose arrays and tables are not tensors
-    Row("numpy", "numpy.", "*", "arrays are no tensors: their contents are not ours to guard"),
-    Row("pandas", "pandas.", "*", "tables are no tensors: their contents are not ours to guard"),
-    Row("scipy", "scipy.", "*", "works on numpy's arrays"),
-    Row(
+    SideEffectRow("numpy", "numpy.", "*", "arrays are no tensors: their contents are not ours to guard"),
+    SideEffectRow("pandas", "pandas.", "*", "tables are no tensors: their contents are not ours to guard"),
+    SideEffectRow("scipy", "scipy.", "*", "works on numpy's arrays"),
+    SideEffectRow(
         "other-compiler",
         "torch._dynamo.eval_frame",
         "_TorchDynamoContext. OptimizedModule.",
         "torch.compile replaces frames, too, and must see the function's own",
     ),
-    Row(
+    SideEffectRow(
         "other-compiler",
         "torch.nn.attention.flex_attention",
         "flex_attention",
         "compiles itself with torch.compile, also where the program runs as plain Python",
     ),
-    Row(
+    SideEffectRow(
         "functorch",
         "torch.nn.attention.flex_attention",
         "create_block_mask create_mask create_nested_block_mask",
         "maps the program's function over indices, under a mode of its own",
     ),
     # the backward pass
-    Row("backward", "torch.autograd", "backward grad", "runs the graph of autograd, and writes `.grad`"),
+    SideEffectRow("backward", "torch.autograd", "backward grad", "runs the graph of autograd, and writes `.grad`"),
 )
 
-_BY_MODULE: dict[str, list[Row]] = {}
+_BY_MODULE: dict[str, list[SideEffectRow]] = {}
 for _row in TABLE:
     _BY_MODULE.setdefault(_row.module, []).append(_row)
 _PACKAGES = tuple(name.rstrip(".") for name in _BY_MODULE if name.endswith("."))
 
 
-def _matches(row: Row, qualname: str) -> bool:
+def _matches(row: SideEffectRow, qualname: str) -> bool:
     return row.names == "*" or any(_is_named(name, qualname) for name in row.names.split())
 
 
@@ -165,7 +175,7 @@ def _is_named(name: str, qualname: str) -> bool:
     return qualname == name or qualname.endswith(f".{name}")
 
 
-def _rows_of_module(module: str) -> list[Row]:
+def _rows_of_module(module: str) -> list[SideEffectRow]:
     rows = _BY_MODULE.get(module)
     if rows is not None:
         return rows
@@ -236,7 +246,7 @@ def break_for_type(cls: type, otherwise: str) -> str:
 # -- Python functions
 
 # By file, the rows of the modules that are loaded. A file of a package has that package's row by its folder.
-_rows_by_file: dict[str, list[Row]] = {}
+_rows_by_file: dict[str, list[SideEffectRow]] = {}
 _folders: dict[str, str] = {}
 _not_loaded = set(_BY_MODULE)
 

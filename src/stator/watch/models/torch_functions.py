@@ -87,7 +87,7 @@ def _is_linear_algebra(name: str) -> bool:
     return bool(found) and all(not aten.reads_by_tag(overload) for overload in found)
 
 
-class Known(NamedTuple):
+class KnownByName(NamedTuple):
     """What the operators of a C function's name say, whatever the arguments are."""
 
     simple: bool  # sizes by shape, no random numbers: nobody has to look on
@@ -100,7 +100,7 @@ class Known(NamedTuple):
         return self.fails and not (self.divides and not aten.divides_integers(args, kwargs))
 
 
-_UNKNOWN = Known(simple=False, fails=True)
+_UNKNOWN = KnownByName(simple=False, fails=True)
 ITEMS = ("__getitem__", "__setitem__")
 
 
@@ -112,14 +112,14 @@ def _mentions_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def known_by_name(func: Any, name: str) -> Known:
+def known_by_name(func: Any, name: str) -> KnownByName:
     """Of a C function that is one operator. What is given by `out=` is left to who looks on."""
     if _is_linear_algebra(name):
-        return Known(simple=True, fails=True)
+        return KnownByName(simple=True, fails=True)
     if is_python(func) or isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return _UNKNOWN
     if name in ITEMS:
-        return Known(simple=True, fails=True)  # `needs_data` knows about masks
+        return KnownByName(simple=True, fails=True)  # `needs_data` knows about masks
     name = _OPERATORS.get(name, name)
     overloads = [o for o in aten.overloads_of(name) if not any(a.is_out for a in o._schema.arguments)]
     if not overloads:
@@ -128,10 +128,10 @@ def known_by_name(func: Any, name: str) -> Known:
     simple = all(f.sized and not f.random for f in facts)
     if any(f.composite for f in facts):
         simple = name in _SIMPLE_COMPOSITES
-        return Known(simple, fails=not simple)
+        return KnownByName(simple, fails=not simple)
     total = all(f.total for f in facts)
     divides = any(f.divides for f in facts)
-    return Known(simple, fails=not total or divides, divides=total and divides)
+    return KnownByName(simple, fails=not total or divides, divides=total and divides)
 
 
 _OPERATORS = {
@@ -180,7 +180,7 @@ class Observation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.random = self.random or aten.facts_of(op).random
 
 
-class Unknown(NamedTuple):
+class UnmodelledCall(NamedTuple):
     """A call of a function of which there is no model yet: `run` is called in its place."""
 
     func: Any
@@ -202,20 +202,22 @@ class Unknown(NamedTuple):
         return model
 
 
-def model_of(func: Any, name: str, known: Known, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Model | Unknown:
+def model_of(
+    func: Any, name: str, known: KnownByName, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Model | UnmodelledCall:
     """What is known of a call."""
     if known.simple and kwargs.get("out") is None:
         return FAILING if known.may_fail(name, args, kwargs) else SIMPLE
     key = key_of(func, args, kwargs)
     model = None if key is None else _MODELS.get(key)
-    return Unknown(func, name, args, kwargs, key, Observation()) if model is None else model
+    return UnmodelledCall(func, name, args, kwargs, key, Observation()) if model is None else model
 
 
 def without_own_frames(found: types.TracebackType | None) -> types.TracebackType | None:
     """The traceback of an exception, as it is if nobody looks on."""
     frames: list[types.TracebackType] = []
     while found is not None and found.tb_frame.f_code is not Observation.__torch_dispatch__.__code__:
-        if found.tb_frame.f_code is not Unknown.run.__code__:
+        if found.tb_frame.f_code is not UnmodelledCall.run.__code__:
             frames.append(found)
         found = found.tb_next
     made: types.TracebackType | None = None

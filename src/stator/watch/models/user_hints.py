@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from . import side_effect_calls
 from .transforms import BREAKING
 
@@ -43,17 +43,17 @@ def breaks_at(code: types.CodeType) -> bool:
     return code is graph_break.__code__ or code.co_filename == _DISABLED_FILE or code in BREAKING
 
 
-def break_of(code: types.CodeType) -> Drop | None:
+def break_of(code: types.CodeType) -> BreakGraph | None:
     """The break that a frame of this code means: the program asked for one, or it reaches the world outside."""
     if code is graph_break.__code__:
-        return Drop("user-graph-break")
+        return BreakGraph("user-graph-break")
     if code.co_filename == _DISABLED_FILE:
         reason = _reasons.get(code)
-        return Drop("disabled-function", f"{code.co_name}: {reason}" if reason else code.co_name)
+        return BreakGraph("disabled-function", f"{code.co_name}: {reason}" if reason else code.co_name)
     if code in BREAKING:
-        return Drop("functorch", BREAKING[code])
+        return BreakGraph("functorch", BREAKING[code])
     found = side_effect_calls.break_in(code)
-    return Drop(*found) if found is not None else None
+    return BreakGraph(*found) if found is not None else None
 
 
 # -- sizes

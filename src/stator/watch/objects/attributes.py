@@ -17,7 +17,7 @@ import torch
 
 from ... import _native
 from ...recording import Edge, Fact, Origin
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from .classes import Classes
 from .constants import is_constant
 from .containers import change_key, let_go, read_index, read_key
@@ -83,7 +83,7 @@ def namespace_of(owner: Any) -> dict[str, Any] | None:
     if found is _native.MISSING:
         return None
     if not issubclass(type(found), (types.GetSetDescriptorType, types.MemberDescriptorType)):
-        raise Drop("unguardable", f"{type(owner).__qualname__}.__dict__ is not the instance dict")
+        raise BreakGraph("unguardable", f"{type(owner).__qualname__}.__dict__ is not the instance dict")
     try:
         namespace: dict[str, Any] = found.__get__(owner)
     except AttributeError:
@@ -171,7 +171,7 @@ class Attributes:
         if namespace is None:
             return None
         if type(namespace) is not dict:
-            raise Drop("unguardable", f"{type(owner).__name__}.__dict__ is not a dict")
+            raise BreakGraph("unguardable", f"{type(owner).__name__}.__dict__ is not a dict")
         space = self._ledger.read(origin, Edge.ATTR, "__dict__", namespace), namespace
         self._ledger.touch(*space)
         self._spaces[origin.index] = space
@@ -185,7 +185,7 @@ class Attributes:
                 self._classes.note(cls)
                 return
             if self._ledger.find(owner) is not None:
-                raise Drop("unguardable", f"attributes of {cls.__name__} are looked up by C code")
+                raise BreakGraph("unguardable", f"attributes of {cls.__name__} are looked up by C code")
         self._read_generic(owner, name)
         found = self._classes.entry(cls, name)
         if found is MISSING:
@@ -203,7 +203,7 @@ class Attributes:
         if cls is types.FunctionType and name == "__globals__":
             self._ledger.constant(owner.__globals__)
         if cls in _FRAMES_AND_OWNERS and name.startswith(("f_", "gi_", "cr_", "ag_")):
-            raise Drop("unguardable", f"{cls.__name__}.{name}")
+            raise BreakGraph("unguardable", f"{cls.__name__}.{name}")
         if origin is not None:
             self._ledger.touch(origin, owner)
             if name in _PARTS.get(cls, ()):
@@ -265,7 +265,7 @@ class Attributes:
         if place is not None and getter is not None:
             self._ledger.read(place, Edge.ATTR, "fget", getter)
         if getter is not None and not issubclass(type(getter), types.FunctionType):
-            raise Drop("unknown-callable", f"the getter of {name}")
+            raise BreakGraph("unknown-callable", f"the getter of {name}")
 
     def _read_wrapper(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
         self._pass_wrapper(found, self._classes.value(cls, name, found), f"{cls.__qualname__}.{name}")
@@ -282,7 +282,7 @@ class Attributes:
         elif self._classes.is_open(type(function)):
             self._classes.note(type(function))
         elif has_method(type(function), "__get__"):
-            raise Drop("unknown-callable", f"the class method {name}")
+            raise BreakGraph("unknown-callable", f"the class method {name}")
 
     def pass_descriptor(self, found: Any, owner: Any) -> None:
         """`found.__get__(owner, …)` is about to be called, of a property, a static method or a class method."""
@@ -322,11 +322,11 @@ class Attributes:
         elif cls in _NEVER_CHANGE:
             return  # a constant, and so is all that it keeps
         elif issubclass(cls, BaseException) and name in ("__traceback__", "__context__", "__cause__", "args"):
-            raise Drop("unguardable", f"{name} of an outside exception")
+            raise BreakGraph("unguardable", f"{name} of an outside exception")
         elif name in ("__name__", "__qualname__", "__doc__", "__module__"):
             self._ledger.read(origin, Edge.SLOT, found, found.__get__(owner))
         else:
-            raise Drop("unguardable", f"{cls.__name__}.{name} is kept by C code")
+            raise BreakGraph("unguardable", f"{cls.__name__}.{name} is kept by C code")
 
     def _read_method(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
         self._classes.value(cls, name, found)
@@ -337,7 +337,7 @@ class Attributes:
             return
         self._classes.note(cls)
         if not issubclass(type(fallback), types.FunctionType) and origin is not None:
-            raise Drop("unguardable", f"{cls.__qualname__}.__getattr__ is C code")
+            raise BreakGraph("unguardable", f"{cls.__qualname__}.__getattr__ is C code")
 
     def read_registered(self, owner: Any, name: str) -> None:
         """`nn.Module.__getattr__` is entered: it finds a parameter, buffer or submodule. (Its frame is not watched.)"""
@@ -404,11 +404,11 @@ class Attributes:
         if not self._classes.is_open(owner) or name == "__class__":
             return
         if name == "__dict__":
-            raise Drop("unguardable", f"{owner.__qualname__}.__dict__")
+            raise BreakGraph("unguardable", f"{owner.__qualname__}.__dict__")
         try:
             value = getattr(owner, name)
         except AttributeError:
-            raise Drop("unguardable", f"{owner.__qualname__}.{name} is not there") from None
+            raise BreakGraph("unguardable", f"{owner.__qualname__}.{name} is not there") from None
         self._ledger.read(self._ledger.constant(owner), Edge.ATTR, name, value)
 
     def _read_of_module(self, owner: types.ModuleType, name: str) -> None:
@@ -421,7 +421,7 @@ class Attributes:
         if name not in namespace:
             read_key(self._ledger, origin, namespace, "__getattr__")
             if not issubclass(type(namespace.get("__getattr__")), (types.FunctionType, type(None))):
-                raise Drop("unguardable", f"{owner.__name__}.__getattr__ is C code")
+                raise BreakGraph("unguardable", f"{owner.__name__}.__getattr__ is C code")
 
     def _read_of_super(self, owner: Any, name: str) -> None:
         start, cls = _start_of_super(owner), _class_of_super(owner)
@@ -454,7 +454,7 @@ class Attributes:
             self._classes.note(cls)
             return
         if not _writes_plainly(setter) and self._ledger.find(owner) is not None:
-            raise Drop("unguardable", f"attributes of {cls.__name__} are set by C code")
+            raise BreakGraph("unguardable", f"attributes of {cls.__name__} are set by C code")
         if issubclass(type(owner), type):
             self._write_class(owner, name)
             return
@@ -490,11 +490,11 @@ class Attributes:
             if place is not None and function is not None:
                 self._ledger.read(place, Edge.ATTR, part, function)
             if function is not None and not issubclass(type(function), types.FunctionType):
-                raise Drop("unknown-callable", f"the setter of {cls.__qualname__}.{name}")
+                raise BreakGraph("unknown-callable", f"the setter of {cls.__qualname__}.{name}")
         elif type(found) is types.MemberDescriptorType and self._classes.is_open(found.__objclass__):
             if origin is not None:
                 if delete:
-                    raise Drop("unguardable", f"slot {name} is deleted")
+                    raise BreakGraph("unguardable", f"slot {name} is deleted")
                 let_go(getattr(owner, name, None))
                 change = self._ledger.change("slot", origin, owner)
                 change.written[found] = None
@@ -503,20 +503,20 @@ class Attributes:
             self._classes.value(cls, name, found)
         elif issubclass(cls, _TensorBase):
             if name in _SET_UNSEEN:
-                raise Drop("attribute-set-on-tensor", name)
+                raise BreakGraph("attribute-set-on-tensor", name)
             return  # the tensor mode sees it
         elif origin is not None or name in ("__class__", "__dict__"):
-            raise Drop("unguardable", f"{cls.__name__}.{name} is set through C code")
+            raise BreakGraph("unguardable", f"{cls.__name__}.{name} is set through C code")
 
     def _write_class(self, owner: type, name: str) -> None:
         if not self._classes.is_open(owner):
             return  # raises TypeError by itself
         if name.startswith("__") and name.endswith("__"):
-            raise Drop("unguardable", f"special method {owner.__name__}.{name} is changed")
+            raise BreakGraph("unguardable", f"special method {owner.__name__}.{name} is changed")
         origin = self._ledger.constant(owner)
         found = _native.mro_lookup(owner, name)
         if callable(found) or has_method(type(found), "__get__"):
-            raise Drop("unguardable", f"{owner.__name__}.{name} is changed")
+            raise BreakGraph("unguardable", f"{owner.__name__}.{name} is changed")
         change = self._ledger.change("class", origin, owner)
         change.written[name] = None
         self._classes.forget(owner, name)

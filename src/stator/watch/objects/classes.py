@@ -13,7 +13,7 @@ import torch
 from ... import _native
 from ...recording import Edge, Fact, Origin
 from ...support.guard_readers import class_dict, is_open, special_methods
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from .constants import constant_fact
 from .ledger import Ledger
 
@@ -137,7 +137,7 @@ class Classes:
         self._ledger.require(place, Fact.SPECIALS, (_native.type_version(cls), specials))
         for name, value in (*specials.items(), ("__init__", _native.mro_lookup(cls, "__init__"))):
             if not _can_be_watched(name, value):
-                raise Drop("unguardable", f"{cls.__qualname__}.{name} is C code")
+                raise BreakGraph("unguardable", f"{cls.__qualname__}.{name} is C code")
             function = value.__func__ if issubclass(type(value), (staticmethod, classmethod)) else value
             function = function.fallback if type(function) is _native.Compiled else function
             if issubclass(type(function), types.FunctionType):

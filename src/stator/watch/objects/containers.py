@@ -17,7 +17,7 @@ import torch
 from ... import _native
 from ...recording import Edge, Fact, Origin
 from ...support.guard_readers import container_kind, has_own_hash, keys_of
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from .constants import is_constant
 from .ledger import COMPOSED, Change, Ledger
 
@@ -48,7 +48,7 @@ def expose(ledger: Ledger, origin: Origin, container: Any) -> None:
     initial = container if change is None else change.initial
     size = _size(initial)
     if len(ledger.origins) + size > _MOST_ORIGINS:
-        raise Drop("too-many-guards", f"a {type(container).__qualname__} of {size:,} items")
+        raise BreakGraph("too-many-guards", f"a {type(container).__qualname__} of {size:,} items")
     _EXPOSE[kind](ledger, origin, initial)
 
 
@@ -63,9 +63,9 @@ def _expose_dict(ledger: Ledger, origin: Origin, initial: dict[Any, Any]) -> Non
     try:
         keys = tuple(keys_of(initial))
     except KeyError:  # the hash of a key is another one than it was
-        raise Drop("object-keys", "a dict from outside does not find its own keys") from None
+        raise BreakGraph("object-keys", "a dict from outside does not find its own keys") from None
     if not all(map(is_constant, keys)):
-        raise Drop("object-keys", "a dict from outside has objects as keys")
+        raise BreakGraph("object-keys", "a dict from outside has objects as keys")
     ledger.require(origin, Fact.KEYS, keys)
     for key in keys:
         ledger.read(origin, Edge.ITEM, key, dict.__getitem__(initial, key))
@@ -74,7 +74,7 @@ def _expose_dict(ledger: Ledger, origin: Origin, initial: dict[Any, Any]) -> Non
 def _expose_set(ledger: Ledger, origin: Origin, initial: Any) -> None:
     items = tuple(_plain_items(initial, "set"))
     if not all(map(is_constant, items)):
-        raise Drop("object-keys", "a set from outside holds objects")
+        raise BreakGraph("object-keys", "a set from outside holds objects")
     ledger.require(origin, Fact.KEYS, items)
 
 
@@ -250,7 +250,7 @@ def let_go(value: Any) -> None:
     if is_constant(value) or issubclass(type(value), torch.Tensor):
         return
     if weakref.getweakrefcount(value) or _native.mro_lookup(type(value), "__del__") is not _native.MISSING:
-        raise Drop("let-go", type(value).__qualname__)
+        raise BreakGraph("let-go", type(value).__qualname__)
 
 
 def _copy(container: Any, kind: str) -> Any:
@@ -284,7 +284,7 @@ def change_all(ledger: Ledger, origin: Origin, container: Any, gone: Iterable[An
     """Anything about a container may be about to change. `gone`: the items that it lets go of; None: any of them."""
     kind = container_kind(type(container))
     if kind is None or kind == "tuple":
-        raise Drop("unknown-callable", f"changes an outside {type(container).__name__}")
+        raise BreakGraph("unknown-callable", f"changes an outside {type(container).__name__}")
     expose(ledger, origin, container)
     if gone is None:
         gone = dict.values(container) if kind == "dict" else _plain_items(container, kind)

@@ -1,7 +1,8 @@
 """The fingerprints of outside tensors, taken when the program first reaches them.
 
 C code that the tensor mode does not see may change a tensor before its first operation, or one that is no operand at
-all. Enters: every tensor that the ledger gets to know. Leaves: `Drop`, if one is not as it was and no node changed it.
+all. Enters: every tensor that the ledger gets to know. Leaves: `BreakGraph`, if one is not as it was
+and no node changed it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 import torch
 
 from ... import _native
-from ..._native import Family
-from ..graph_break import Drop
+from ..._native import AliasSet
+from ..graph_break import BreakGraph
 
 Fingerprint = tuple[int | None, int, Any, tuple[int, ...], bool]
 
@@ -43,24 +44,25 @@ class Fingerprints:
                 if not tensor.is_nested:  # has no shape, and takes no part either
                     self._noted[id(tensor)] = (tensor, fingerprint(tensor))
 
-    def compare(self, tensor: Any, found: Fingerprint, families: Iterable[tuple[Any, Family]]) -> Family | None:
-        """An outside tensor has its first operation. Has it changed since it was reached? The family that it turns out
-        to belong to, if nodes have written to its memory in between. `families`: the inputs so far, with theirs."""
+    def compare(self, tensor: Any, found: Fingerprint, alias_sets: Iterable[tuple[Any, AliasSet]]) -> AliasSet | None:
+        """An outside tensor has its first operation. Has it changed since it was reached? The alias set that it turns
+        out to belong to, if nodes have written to its memory in between. `alias_sets`: the inputs so far, with theirs.
+        """
         _, noted = self._noted.get(id(tensor), (tensor, found))
         if found[1:] != noted[1:]:
-            raise Drop("tensor-changed", "metadata")
+            raise BreakGraph("tensor-changed", "metadata")
         if found[0] == noted[0]:
             return None
-        for other, family in families:
-            if family.epoch and family.version == found[0] and _share_memory(other, tensor):
-                return family
-        raise Drop("tensor-changed", "version")
+        for other, alias_set in alias_sets:
+            if alias_set.epoch and alias_set.version == found[0] and _share_memory(other, tensor):
+                return alias_set
+        raise BreakGraph("tensor-changed", "version")
 
-    def verify(self, known: Container[int], families: Iterable[tuple[Any, Family]]) -> None:
+    def verify(self, known: Container[int], alias_sets: Iterable[tuple[Any, AliasSet]]) -> None:
         """The segment ends. Those that had no operation must be as they were."""
         for key, (tensor, _) in self._noted.items():
             if key not in known:
-                self.compare(tensor, fingerprint(tensor), families)
+                self.compare(tensor, fingerprint(tensor), alias_sets)
 
     def forget(self) -> None:
         self._noted.clear()

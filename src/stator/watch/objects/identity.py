@@ -10,7 +10,7 @@ import builtins
 from collections.abc import Callable
 from typing import Any
 
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 
 _USES = (
     "add radd sub rsub mul rmul floordiv rfloordiv truediv rtruediv mod rmod divmod rdivmod pow rpow lshift rlshift "
@@ -21,11 +21,11 @@ _USES = (
 class Identity(int):
     """The identity of an object, as an int."""
 
-    _drop: Callable[[Drop], None]
+    _stop: Callable[[BreakGraph], None]
 
-    def __new__(cls, value: Any, *, drop: Callable[[Drop], None]) -> Identity:
+    def __new__(cls, value: Any, *, stop: Callable[[BreakGraph], None]) -> Identity:
         self = super().__new__(cls, builtins.id(value))
-        self._drop = drop
+        self._stop = stop
         return self
 
 
@@ -33,7 +33,7 @@ def _used(name: str) -> Callable[..., Any]:
     plain = getattr(int, name)
 
     def use(self: Identity, *args: Any) -> Any:
-        self._drop(Drop("identity", "id"))
+        self._stop(BreakGraph("identity", "id"))
         return plain(self, *args)
 
     use.__name__ = name

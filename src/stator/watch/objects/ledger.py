@@ -21,7 +21,7 @@ from typing import Any
 from ... import _native
 from ...recording import Check, Edge, Fact, Origin
 from ...support.guard_readers import VALUE_TYPES, plain_value
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from .constants import DEEPEST, KINDS, constant_fact, is_constant
 from .fingerprints import Fingerprints
 
@@ -80,29 +80,29 @@ class Ledger(_native.Ledger):
         self.note_tensor = self.fingerprints.note
         self.changes: dict[tuple[int, bool], Change] = {}  # by identity; slots apart from contents
         self.identity_used: dict[int, Origin] = {}
-        self._loose: dict[int, Origin] = {}  # numbers whose value nothing has depended on yet, by identity
+        self._unguarded: dict[int, Origin] = {}  # numbers whose value nothing has depended on yet, by identity
         self._noted: set[tuple[int, Fact, Any]] = set()
         self.changed_at = -1  # number of the probe that noted the last change
         self.sealed = ""  # who is at work that may neither change anything nor read what was changed; "": nobody
 
     # -- numbers behind a break
 
-    def loose(self, index: int, name: str, number: Any) -> None:
+    def unguarded(self, index: int, name: str, number: Any) -> None:
         """An argument slot holds a number which is guarded only once something depends on it. It must be an object
         that is nowhere else, so that its identity tells where it came from.
         """
         origin = self.local(index, name, None)
         origin.checks.clear()
-        self._loose[id(number)] = origin
+        self._unguarded[id(number)] = origin
         self.alive.append(number)
-        self._watcher.loosen(number)
+        self._watcher.leave_unguarded(number)
 
-    def settle(self, number: Any) -> None:
-        """Something depends on a loose number: its value is guarded from here on."""
-        self.check(self._loose.pop(id(number)), Fact.EQUAL, number)
+    def specialize(self, number: Any) -> None:
+        """Something depends on an unguarded number: its value is guarded from here on."""
+        self.check(self._unguarded.pop(id(number)), Fact.EQUAL, number)
 
-    def find_loose(self, value: Any) -> Origin | None:
-        return self._loose.get(id(value)) if self._loose else None
+    def find_unguarded(self, value: Any) -> Origin | None:
+        return self._unguarded.get(id(value)) if self._unguarded else None
 
     # -- checks
 
@@ -121,11 +121,11 @@ class Ledger(_native.Ledger):
             self.identity_used[origin.index] = origin
         elif type(value) in _HELD:
             if depth == DEEPEST:
-                raise Drop("unguardable", "a key or a set's member that is nested too deep")
+                raise BreakGraph("unguardable", "a key or a set's member that is nested too deep")
             for part in _HELD[type(value)](value):
                 self.use_identity(part, depth + 1)
         elif type(value) in _ALIASES and self.is_made_of_objects(value):
-            raise Drop("unguardable", "a generic alias made of an object")
+            raise BreakGraph("unguardable", "a generic alias made of an object")
 
     def is_made_of_objects(self, value: Any, depth: int = 0) -> bool:
         """`list[x]` is a constant by its identity, unless the run has made it of an object that may be another one."""
@@ -141,7 +141,7 @@ class Ledger(_native.Ledger):
 
     def change(self, kind: str, origin: Origin, target: Any) -> Change:
         if self.sealed:
-            raise Drop("autograd-function", f"{self.sealed}, which changes objects from outside")
+            raise BreakGraph("autograd-function", f"{self.sealed}, which changes objects from outside")
         self.changed_at = self._watcher.events
         change = self.changes.get((id(target), kind == "slot"))
         if change is None:
@@ -152,7 +152,7 @@ class Ledger(_native.Ledger):
     def changed(self, target: Any, *, slots: bool = False) -> Change | None:
         found = self.changes.get((id(target), slots)) if self.changes else None
         if found is not None and self.sealed:
-            raise Drop("autograd-function", f"{self.sealed}, which looks at objects that were changed before")
+            raise BreakGraph("autograd-function", f"{self.sealed}, which looks at objects that were changed before")
         return found
 
     @contextlib.contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from .ledger import Ledger
 
 LOCK = type(threading.Lock())
@@ -31,11 +31,11 @@ class Locks:
         """`with lock:`"""
         origin = ledger.find(lock)
         if origin is None or self.origin is not None:
-            raise Drop("threads", "with lock")
+            raise BreakGraph("threads", "with lock")
         ledger.touch(origin, lock)
         self.origin, self._held = origin.index, lock
 
     def leave(self, lock: Any) -> None:
         if lock is not self._held:
-            raise Drop("threads", "threading.lock.__exit__")
+            raise BreakGraph("threads", "threading.lock.__exit__")
         self._held = None

@@ -10,11 +10,11 @@ from typing import Any
 
 from ... import _native
 
-LOOSE_TYPES = (int, float, str)
+UNGUARDED_TYPES = (int, float, str)
 _LONGEST = 100_000  # characters of a text that is copied to be told from others
 
 
-def is_loose(value: Any) -> bool:
+def is_unguarded(value: Any) -> bool:
     """Can it be made an object of its own, and told by that wherever it goes?"""
     if type(value) is float:
         return value == value  # a NaN is told by its identity already
@@ -28,7 +28,7 @@ class OwnObjects:
         self.originals: dict[int, tuple[Any, Any]] = {}  # by identity: (the object of its own, what it stands for)
 
     def make(self, value: Any) -> Any:
-        if not is_loose(value):
+        if not is_unguarded(value):
             return value
         own = _native.distinct(value)
         self.originals[id(own)] = (own, self.original(value))

@@ -9,18 +9,18 @@ from traceback import FrameSummary
 
 from ... import _native, source_lines
 from ...errors import REASONS, BreakReason, break_reason
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from . import policy
 
 
-def reason_of(drop: Drop, probe: _native.Probe | None) -> BreakReason:
+def reason_of(stop: BreakGraph, probe: _native.Probe | None) -> BreakReason:
     """The break at the instruction of `probe`, or, inside a library, at the line that called it."""
     stack = _user_stack()
     reason = break_reason(
-        drop.reason,
+        stop.reason,
         probe.code if probe is not None else None,
         probe.offset if probe is not None else None,
-        what=drop.detail,
+        what=stop.detail,
         user_stack=stack[:-1],
     )
     if stack and policy.is_trusted(reason.filename):  # inside a library: show who called it
@@ -37,9 +37,9 @@ def reason_of(drop: Drop, probe: _native.Probe | None) -> BreakReason:
     return reason
 
 
-def words(why: Drop | RecursionError) -> str:
+def words(why: BreakGraph | RecursionError) -> str:
     """Why the program cannot go on compiled behind a break."""
-    if isinstance(why, Drop):
+    if isinstance(why, BreakGraph):
         return REASONS[why.reason].reason.replace("{what}", why.detail)
     return "the values at hand are nested too deep"
 

@@ -14,13 +14,13 @@ import torch
 
 from ... import _native
 from ...recording import Edge
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..models.calls import constructor_rule, may_be_approved, reads_arguments_only, rule_for
 from ..models.reads import bound_parts, consult, note_arguments, touch
 from ..models.side_effect_calls import break_for, name_of
 from ..objects.iterator_types import ITERATOR_TYPES
 from ..segment import CallTable, Segment
-from .loose_values import replacement_for_numbers
+from .unguarded_values import replacement_for_numbers
 
 
 def spread(func: Any) -> types.FunctionType:
@@ -53,7 +53,7 @@ def on_call_ex(s: Segment, probe: Any, func: Any, args: Any, kwargs: Any) -> Any
             return None
         if s.ledger.find(args) is None and type(args) in ITERATOR_TYPES and type(kwargs) in (dict, type(None)):
             return spread(func)
-        raise Drop("unguardable", f"call with *{type(args).__name__}")
+        raise BreakGraph("unguardable", f"call with *{type(args).__name__}")
     names = tuple(kwargs) if kwargs else ()
     return s.table.call(s, probe, func, (*args, *(kwargs.values() if kwargs else ())), names)
 
@@ -103,7 +103,7 @@ def _note_call(s: Segment, probe: Any, func: Any, args: tuple[Any, ...], kwnames
     elif issubclass(type(_native.mro_lookup(type(func), "__call__")), (types.FunctionType, _native.Compiled)):
         touch(s, func)
         return None
-    raise Drop(break_for(func), name_of(func))
+    raise BreakGraph(break_for(func), name_of(func))
 
 
 def print_later(s: Segment, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> bool:
@@ -111,8 +111,8 @@ def print_later(s: Segment, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> 
     count = len(args) - len(kwnames)
     keywords = dict(zip(kwnames, args[count:], strict=True))
     plain = {*map(type, args)} <= {str, int, float, bool, type(None)} and keywords.keys() <= {"sep", "end"}
-    loose = any(s.ledger.find_loose(arg) is not None or s.tracer.is_scalar(arg) for arg in args)
-    if plain and not loose and s.reorders_prints:
+    unguarded = any(s.ledger.find_unguarded(arg) is not None or s.tracer.is_scalar(arg) for arg in args)
+    if plain and not unguarded and s.reorders_prints:
         s.prints.append((args[:count], keywords))
         return True
     return False

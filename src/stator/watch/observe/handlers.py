@@ -1,6 +1,6 @@
 """The handlers of the probes: what each instruction is going to read or change, noted just before it executes.
 
-Nothing here alters the course of the program; `Drop` says that the recording cannot go on.
+Nothing here alters the course of the program; `BreakGraph` says that the recording cannot go on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ... import _native
 from ...recording import Edge, Fact
 from ...support.guard_readers import container_kind, is_open
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..models.reads import (
     C_DESCRIPTORS,
     consult,
@@ -56,7 +56,7 @@ def on_super_attribute(s: Segment, probe: Any, super_type: Any, cls: type, self_
         try:
             bound = super(cls, self_)
         except TypeError:  # the instruction is about to raise it
-            raise Drop("operation-raised", "super: TypeError") from None
+            raise BreakGraph("operation-raised", "super: TypeError") from None
         s.attributes.read(bound, probe.arg)
 
 
@@ -186,7 +186,7 @@ def on_with(s: Segment, probe: Any, manager: Any) -> None:
         s.locks.enter(s.ledger, manager)
         return
     if not is_open(type(manager)):
-        raise Drop(break_for_type(type(manager), "unknown-callable"), f"with {type(manager).__qualname__}")
+        raise BreakGraph(break_for_type(type(manager), "unknown-callable"), f"with {type(manager).__qualname__}")
     touch(s, manager)
     enter = _native.mro_lookup(type(manager), "__enter__")
     if issubclass(type(enter), C_DESCRIPTORS):  # of the C class that it inherits from
@@ -222,7 +222,7 @@ def on_raise(s: Segment, probe: Any, *operands: Any) -> None:
     s.ledger.place = probe
     for value in operands:
         if issubclass(type(value), BaseException) and s.ledger.find(value) is not None:
-            raise Drop("unguardable", "an outside exception is raised again")
+            raise BreakGraph("unguardable", "an outside exception is raised again")
         if issubclass(type(value), type):
             s.classes.note_construction(value)
 
@@ -235,25 +235,25 @@ def on_escape(s: Segment, probe: Any, value: Any) -> None:
 
 
 def on_await(s: Segment, probe: Any, *operands: Any) -> None:
-    raise Drop("coroutine-root", "await")
+    raise BreakGraph("coroutine-root", "await")
 
 
 def on_class(s: Segment, probe: Any, *operands: Any) -> None:
     s.ledger.place = probe
-    raise Drop("build-class")
+    raise BreakGraph("build-class")
 
 
 def on_import(s: Segment, probe: Any, namespace: dict[str, Any], level: Any, fromlist: Any) -> None:
     s.ledger.place = probe
     if namespace.get("__builtins__") not in (builtins, vars(builtins)):
-        raise Drop("import", probe.arg)
+        raise BreakGraph("import", probe.arg)
     name = probe.arg
     if level:
         parts = (namespace.get("__package__") or "").split(".")
         name = ".".join([*parts[: len(parts) - level + 1], probe.arg]).rstrip(".")
     module = sys.modules.get(name)
     if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
-        raise Drop("import", name)
+        raise BreakGraph("import", name)
     origin = s.ledger.constant(sys.modules)
     read_key(s.ledger, origin, sys.modules, name)
     if not fromlist:
@@ -261,7 +261,7 @@ def on_import(s: Segment, probe: Any, namespace: dict[str, Any], level: Any, fro
     elif hasattr(module, "__path__"):
         for part in fromlist:
             if not hasattr(module, part):  # a module inside of it, to be loaded
-                raise Drop("import", f"{name}.{part}")
+                raise BreakGraph("import", f"{name}.{part}")
 
 
 def on_store_attribute(s: Segment, probe: Any, value: Any, owner: Any) -> None:
@@ -310,7 +310,7 @@ def _change_item(s: Segment, container: Any, key: Any, *, remove: bool = False) 
     elif kind is not None:
         change_all(s.ledger, origin, container, items_at(container, key))
     else:
-        raise Drop("unguardable", f"an item of {type(container).__qualname__} is set")
+        raise BreakGraph("unguardable", f"an item of {type(container).__qualname__} is set")
 
 
 def _has_python_method(value: Any, name: str) -> bool:
@@ -334,7 +334,7 @@ def on_store_cell(s: Segment, probe: Any, cell: types.CellType, *value: Any) -> 
         s.ledger.change("cell", origin, cell)
 
 
-# By kind of probe. What concerns loose values is the recorder's: it may end the segment there.
+# By kind of probe. What concerns unguarded values is the recorder's: it may end the segment there.
 HANDLERS: dict[int, Callable[..., Any]] = {
     _native.ATTR: on_attribute,
     _native.SUPER_ATTR: on_super_attribute,

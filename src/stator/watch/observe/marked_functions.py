@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from ..._native import Known
-from ..graph_break import Drop
+from ..._native import TrackedTensor
+from ..graph_break import BreakGraph
 from ..models.reads import consult_deep
 from ..objects.constants import is_constant
 from ..objects.fingerprints import is_tensor
@@ -112,7 +112,7 @@ class _Node:
         s.fix_sizes("a function that is allowed in the graph")
         for value in (*args, *kwargs.values()):
             consult_deep(s, value)
-        self._operands: list[tuple[Any, Known]] = []
+        self._operands: list[tuple[Any, TrackedTensor]] = []
         argument = self._tracer.argument
         self._args = tuple([argument(value, self._operands) for value in args])
         self._kwargs = {name: argument(value, self._operands) for name, value in kwargs.items()}
@@ -122,7 +122,7 @@ class _Node:
         tracer = self._tracer
         for part in result if type(result) in (tuple, list) else (result,):
             if not is_tensor(part) and not is_constant(part):
-                raise Drop(
+                raise BreakGraph(
                     "unsupported-argument", f"{self._function.__name__}, which gives a {type(part).__qualname__}"
                 )
         tracer.risky = tracer.risky or tracer.mutates

@@ -19,17 +19,17 @@ import torch
 from ... import _native
 from ...errors import BreakReason
 from ...options import View
-from ...recording import Recording, Way
+from ...recording import Recording, ResumePoint
 from ...support.guard_readers import MODE_COUNT, torch_state
 from ..finish import conclude
-from ..finish.resume_points import Arrival, Break, NotResumable, arrive, break_here
-from ..graph_break import Drop
+from ..finish.resume_points import Break, NotResumable, ReachedPoint, arrive, break_here
+from ..graph_break import BreakGraph
 from ..models import other_compiler, user_hints
 from ..models.calls import INTERCEPTED
 from ..objects.ledger import give_back_contents
 from ..objects.object_age import newborn
-from ..objects.own_objects import LOOSE_TYPES, OwnObjects, is_loose
-from ..segment import Course, Segment, Settings
+from ..objects.own_objects import UNGUARDED_TYPES, OwnObjects, is_unguarded
+from ..segment import Course, Segment, SegmentSettings
 from ..symbols.symbolic_numbers import Changing
 from ..tensors import leaf_interiors, leaves
 from ..tensors.tensor_mode import TensorMode
@@ -37,8 +37,8 @@ from . import marked_functions, module_calls, policy
 from .break_reasons import reason_of, words
 from .call_handlers import SPREAD, TABLE
 from .handlers import HANDLERS
-from .loose_values import give_back, use_scalar, use_symbol, works_on_tensors
 from .module_calls import GETATTR
+from .unguarded_values import give_back, use_scalar, use_symbol, works_on_tensors
 
 _MOST_REPEATS = 100
 _SET_TRACERS = frozenset({"sys.settrace", "sys.setprofile"})
@@ -46,16 +46,16 @@ _LOOK_AT_CALLERS = frozenset({"frames", "call-warn"})
 
 
 class RecordedSegment(NamedTuple):
-    """A stretch of the run, recorded: from the function's start, or from `way` on."""
+    """A stretch of the run, recorded: from the function's start, or from `point` on."""
 
-    way: Way | None
+    point: ResumePoint | None
     recording: Recording
     transient: bool = False  # it was given up, for a reason that may be gone in the next call
     again: bool = False  # or that will be gone
 
 
-class Experience(NamedTuple):
-    """What is known of the program from a way on."""
+class CacheHistory(NamedTuple):
+    """What is known of the program from a resume point on."""
 
     recorded: bool  # is there a recording that fits what it arrives with?
     changing: frozenset[int]  # slots whose numbers and texts have been seen to change
@@ -64,14 +64,14 @@ class Experience(NamedTuple):
     full: bool = False  # there are as many recordings as there may be, and none of them fits
 
 
-Ask = Callable[[list[RecordedSegment], Way, tuple[Any, ...], tuple[Any, ...]], Experience]
+Ask = Callable[[list[RecordedSegment], ResumePoint, tuple[Any, ...], tuple[Any, ...]], CacheHistory]
 
 
 class Recorder:
-    def __init__(self, name: str, program: object, settings: View, ask: Ask, known: Experience) -> None:
+    def __init__(self, name: str, program: object, settings: View, ask: Ask, known: CacheHistory) -> None:
         """`program`: who records; it learns from each recording where the next ones had better break.
-        `ask(segments, way, inputs, state)`: what is known of the program from a way on, the segments of this run
-        included, when it arrives there with these inputs?
+        `ask(segments, point, inputs, state)`: what is known of the program from a resume point on, the segments of this
+        run included, when it arrives there with these inputs?
         """
         self.name = name
         self._beginning: list[None] | None = []  # what is younger was made by the run; None: what is young at all
@@ -85,7 +85,7 @@ class Recorder:
         self._program = program
         self._settings = settings
         self._ask = ask
-        self._changing: set[int] = set()  # loose values, by identity, that are not worth a guard
+        self._changing: set[int] = set()  # unguarded values, by identity, that are not worth a guard
         self._hopeless: set[int] = set()  # those of them which have been seen to change
         self.own = OwnObjects()
         self._break: Break | None = None  # the last one, if the program was suspended there
@@ -99,13 +99,15 @@ class Recorder:
         self._mode = TensorMode(self)
         self._begin(None, torch_state(), known.symbols, known.expects)
 
-    def _begin(self, way: Way | None, state: tuple[Any, ...], changing: Changing | None, expects: bool) -> None:
+    def _begin(
+        self, point: ResumePoint | None, state: tuple[Any, ...], changing: Changing | None, expects: bool
+    ) -> None:
         """A segment starts: nothing is known, nothing recorded."""
         captures = self._settings.capture_scalar_outputs
         symbolic = changing is not None and (changing or user_hints.has_marks() or captures)
-        course = Course(self._take_over, self.drop, self.failed_inside, self.enter)
-        settings = Settings(captures, self._settings.reorder_print, expects, changing if symbolic else None)
-        self.segment = Segment(self.name, way, state, self.own, course, settings, TABLE)
+        course = Course(self._take_over, self.stop, self.failed_inside, self.enter)
+        settings = SegmentSettings(captures, self._settings.reorder_print, expects, changing if symbolic else None)
+        self.segment = Segment(self.name, point, state, self.own, course, settings, TABLE)
         self._mode.follow(self.segment)
         self._leaves = leaves.Leaves(self.segment)
         self._known_already = False
@@ -127,7 +129,7 @@ class Recorder:
     def handlers(self, segment: Segment) -> dict[int, Callable[..., Any]]:
         """What probes call."""
         bound = {kind: types.MethodType(handler, segment) for kind, handler in HANDLERS.items()}
-        return {**bound, _native.PACK: self.on_settle}
+        return {**bound, _native.PACK: self.on_specialize}
 
     def callbacks(self) -> dict[str, Callable[..., Any]]:
         """What the frame hook calls."""
@@ -151,20 +153,20 @@ class Recorder:
         function: types.FunctionType,
         names: tuple[str, ...],
         slots: Sequence[Any],
-        way: Way | None,
+        point: ResumePoint | None,
         changing: frozenset[int],
     ) -> None:
         """Note what the run is given: the arguments, and the function itself. A list of them is emptied when the run
         begins.
         """
         self.segment.root_code = function.__code__
-        self.segment.way = way
+        self.segment.point = point
         self._given = slots if isinstance(slots, list) else []
-        if way is not None:
+        if point is not None:
             self._beginning = None  # the call began before this
-        self.slots = tuple(slots if way is None else map(self.own.make, slots))
+        self.slots = tuple(slots if point is None else map(self.own.make, slots))
         self._changing = self._hopeless = {id(self.slots[index]) for index in changing}
-        self._callers = {id(value) for value in slots} if way is None else set()
+        self._callers = {id(value) for value in slots} if point is None else set()
         self.slots = self._note_slots(function, names, self.slots)
 
     def _note_slots(
@@ -185,8 +187,8 @@ class Recorder:
             symbol = self.segment.symbols.slot(index, name, value) if self.segment.symbols is not None and own else None
             if symbol is not None:
                 self.segment.context.slot_values[index] = symbol
-            elif self.segment.way is not None and own and is_loose(value):
-                self.segment.ledger.loose(index, name, value)
+            elif self.segment.point is not None and own and is_unguarded(value):
+                self.segment.ledger.unguarded(index, name, value)
             else:
                 self.segment.ledger.local(index, name, value)
         root = self.segment.ledger.local(len(slots), function.__name__, function)
@@ -195,7 +197,7 @@ class Recorder:
 
     def run(self) -> Any:
         """Call the function watched. An exception is the program's own if it is `raised`."""
-        if self.segment.way is None:
+        if self.segment.point is None:
             self._beginning = []  # now that the collector rests
         try:
             self._mode.put_on()
@@ -224,20 +226,20 @@ class Recorder:
         if not self._over and not self._waiting and not self._known_already:
             try:
                 self.segments.append(
-                    RecordedSegment(self.segment.way, self._lasting(conclude.at_return(self.segment, result)))
+                    RecordedSegment(self.segment.point, self._lasting(conclude.at_return(self.segment, result)))
                 )
                 give_back_contents(self.segment.ledger, self.own.originals)
-            except (Drop, RecursionError) as error:
-                drop = error if isinstance(error, Drop) else Drop("rebuild", "a result nested too deep")
-                self._give_up(drop, reason_of(drop, self.watcher.last_probe))
-                del drop  # its traceback has this frame: together they would keep what the program lets go
+            except (BreakGraph, RecursionError) as error:
+                stop = error if isinstance(error, BreakGraph) else BreakGraph("rebuild", "a result nested too deep")
+                self._give_up(stop, reason_of(stop, self.watcher.last_probe))
+                del stop  # its traceback has this frame: together they would keep what the program lets go
         return self.segments
 
     def _lasting(self, recording: Recording) -> Recording:
         """The recording, if its guards can hold in another call."""
         made = newborn(recording.origins, self._beginning)
         if made is not None:
-            raise Drop("unguardable", f"{made.__qualname__}, which the call itself has made", transient=True)
+            raise BreakGraph("unguardable", f"{made.__qualname__}, which the call itself has made", transient=True)
         return recording
 
     def plain_recording(self, reason: BreakReason | None = None, *, bare: bool = False) -> Recording:
@@ -258,10 +260,10 @@ class Recorder:
 
     # -- breaks
 
-    def drop(self, drop: Drop) -> None:
+    def stop(self, stop: BreakGraph) -> None:
         """The recording cannot go on here; the run does."""
         try:
-            self._end_here(drop)
+            self._end_here(stop)
         except Exception as fault:
             self.collapse(fault)
 
@@ -273,7 +275,11 @@ class Recorder:
             self.failure = self.failure or fault
         self._over, self._waiting = True, False
         self.segments = []
-        for step in (self._stop_tracing, self._make_plain, lambda: give_back(self.segment, loose=True, inside=True)):
+        for step in (
+            self._stop_tracing,
+            self._make_plain,
+            lambda: give_back(self.segment, unguarded=True, inside=True),
+        ):
             with contextlib.suppress(Exception):  # parts of it may be gone
                 step()
         if self._mode.take_off() or not self._wait_for_mode():
@@ -282,65 +288,65 @@ class Recorder:
     def _stop_tracing(self) -> None:
         self.segment.tracer.active = False
 
-    def _end_here(self, drop: Drop) -> None:
+    def _end_here(self, stop: BreakGraph) -> None:
         if self._over or self._waiting:
             return
-        reason = reason_of(drop, self.watcher.last_probe)
+        reason = reason_of(stop, self.watcher.last_probe)
         self.segment.tracer = self.segment.tracer.abandon()
         self.segment.tracer.active = False
-        if drop.untrusted:
-            self._give_up(drop, reason)
-            give_back(self.segment, loose=True, inside=drop.inside)
+        if stop.untrusted:
+            self._give_up(stop, reason)
+            give_back(self.segment, unguarded=True, inside=stop.inside)
             self._stop()
             return
         try:
-            if drop.detail in _SET_TRACERS or (drop.reason == "other-compiler" and drop.detail.endswith("__enter__")):
+            if stop.detail in _SET_TRACERS or (stop.reason == "other-compiler" and stop.detail.endswith("__enter__")):
                 raise NotResumable("a tracer, or another compiler, would see frames that are not the program's")
-            self._suspend(reason, inside=drop.inside)
+            self._suspend(reason, inside=stop.inside)
         except NotResumable as why:
-            drop.again = self._break_earlier(drop, why.probe)
-            self._give_up(drop, replace(reason, rest=str(why)))
-            give_back(self.segment, loose=True, inside=drop.inside)
-            if drop.again:
+            stop.again = self._break_earlier(stop, why.probe)
+            self._give_up(stop, replace(reason, rest=str(why)))
+            give_back(self.segment, unguarded=True, inside=stop.inside)
+            if stop.again:
                 self._wait(None, why.calls)
             else:
                 self._stop()
-        except (Drop, RecursionError) as why:
-            self._give_up(drop, replace(reason, rest=words(why)))
-            give_back(self.segment, loose=True, inside=drop.inside)
+        except (BreakGraph, RecursionError) as why:
+            self._give_up(stop, replace(reason, rest=words(why)))
+            give_back(self.segment, unguarded=True, inside=stop.inside)
             self._stop()
 
-    def _break_earlier(self, drop: Drop, probe: _native.Probe | None) -> bool:
+    def _break_earlier(self, stop: BreakGraph, probe: _native.Probe | None) -> bool:
         """A break inside of what C code has called: the next recording is to break before that call."""
         if probe is None:
             return False
         if probe.mark is None:
-            probe.mark = Drop(drop.reason, drop.detail)
+            probe.mark = BreakGraph(stop.reason, stop.detail)
             probe.mark.learned_by = weakref.WeakKeyDictionary()
         if self._program in probe.mark.learned_by:
             return False
-        probe.mark.learned_by[self._program] = (drop.reason, drop.detail)
+        probe.mark.learned_by[self._program] = (stop.reason, stop.detail)
         return True
 
-    def at_mark(self, drop: Drop) -> None:
+    def at_mark(self, stop: BreakGraph) -> None:
         """An instruction at which somebody has learned to break."""
-        assert drop.learned_by is not None
-        learned = drop.learned_by.get(self._program)
+        assert stop.learned_by is not None
+        learned = stop.learned_by.get(self._program)
         if learned is not None:
-            self.drop(Drop(*learned))
+            self.stop(BreakGraph(*learned))
 
-    def _give_up(self, drop: Drop, reason: BreakReason) -> None:
+    def _give_up(self, stop: BreakGraph, reason: BreakReason) -> None:
         """The segment runs as plain Python under the guards noted so far."""
         self._over = True
         if not self._known_already:
             made = newborn(self.segment.ledger.origins, self._beginning) is not None
             recording = self.plain_recording(reason, bare=made)
-            self.segments.append(RecordedSegment(self.segment.way, recording, drop.transient or made, drop.again))
+            self.segments.append(RecordedSegment(self.segment.point, recording, stop.transient or made, stop.again))
         self._make_plain()
 
     def _wait(self, broken: Break | None, calls: int = 0) -> None:
         """The next segment is to start in the frame so many calls away, behind the instruction where it stands."""
-        self._break = broken and broken.emptied(lambda value: is_loose(self.own.original(value)))
+        self._break = broken and broken.emptied(lambda value: is_unguarded(self.own.original(value)))
         self._waiting, self._over = True, False
         self.segment.tracer.active = False
         self._mode.take_off()
@@ -385,8 +391,8 @@ class Recorder:
                 recording = self._lasting(conclude.at_break(self.segment, here, self.held(), self.known_function))
                 if reason is not None and not self._goes_on_in_a_loop(reason):
                     recording.break_reason = reason
-                self.segments.append(RecordedSegment(self.segment.way, recording))
-            give_back(self.segment, loose=True, inside=inside)
+                self.segments.append(RecordedSegment(self.segment.point, recording))
+            give_back(self.segment, unguarded=True, inside=inside)
         self._make_plain()
         self._wait(here)
         if reason is not None and reason.id == "let-go":
@@ -401,7 +407,7 @@ class Recorder:
         """Is this the next round of a loop with a break in it? Its iterator is outside now; that is no new break."""
         probe = self.watcher.last_probe
         assert probe is not None
-        return self.segment.way is not None and reason.id == "outside-iterator" and probe.kind == _native.NEXT
+        return self.segment.point is not None and reason.id == "outside-iterator" and probe.kind == _native.NEXT
 
     def resume(self, probe: Any) -> bool:
         """The instruction has run natively and the program goes on: a new segment. True: not yet."""
@@ -422,9 +428,9 @@ class Recorder:
                 self._start_segment(there, state)
         return False
 
-    def _start_segment(self, there: Arrival, state: tuple[Any, ...]) -> None:
+    def _start_segment(self, there: ReachedPoint, state: tuple[Any, ...]) -> None:
         known, changing, symbols, expects, full = self._ask(
-            self.segments, there.way, (*there.slots, there.functions[0]), state
+            self.segments, there.point, (*there.slots, there.functions[0]), state
         )
         if full:
             self.lost(False)
@@ -437,7 +443,7 @@ class Recorder:
         self._changing = self._hopeless | made
         root_code = self.segment.root_code
         self.segment.release()
-        self._begin(there.way, state, None if known else symbols, expects)
+        self._begin(there.point, state, None if known else symbols, expects)
         self.segment.root_code = root_code
         self._known_already, self._waiting = known, False
         self._repeated = self._repeated + 1 if known else 0
@@ -455,22 +461,22 @@ class Recorder:
         self._mode.put_on()
         self.segment.tracer.begin()
 
-    def _make_distinct(self, there: Arrival) -> tuple[Any, ...]:
+    def _make_distinct(self, there: ReachedPoint) -> tuple[Any, ...]:
         """Numbers and texts in the frames become objects of their own."""
         slots = list(there.slots)
         for index, (calls, place) in enumerate(there.places):
-            if place >= 0 and is_loose(slots[index]):
+            if place >= 0 and is_unguarded(slots[index]):
                 slots[index] = self.own.make(slots[index])
                 self.watcher.put(calls, place, slots[index])
         return tuple(slots)
 
-    def on_settle(self, probe: Any, value: Any) -> None:
-        """A loose value is about to matter: its value is guarded; or, where that would not hold for long (it has just
-        come from Python, or was seen to change), Python makes one more step.
+    def on_specialize(self, probe: Any, value: Any) -> None:
+        """An unguarded value is about to matter: its value is guarded; or, where that would not hold for long (it has
+        just come from Python, or was seen to change), Python makes one more step.
         """
         self.segment.ledger.place = probe
         if self.segment.symbols is not None and (
-            type(value) not in LOOSE_TYPES or self.segment.symbols.was_symbol(value)
+            type(value) not in UNGUARDED_TYPES or self.segment.symbols.was_symbol(value)
         ):
             use_symbol(self.segment, probe, value)
             return
@@ -490,7 +496,7 @@ class Recorder:
                 pass
             else:
                 return
-        self.segment.ledger.settle(value)
+        self.segment.ledger.specialize(value)
         give_back(self.segment)
 
     def held(self) -> Iterator[Any]:
@@ -498,7 +504,7 @@ class Recorder:
         for entry in self.watcher.frames()[0]:
             for value in entry[5]:
                 if id(value) not in self._callers and (
-                    self.segment.way is not None or self.segment.ledger.find(value) is None
+                    self.segment.point is not None or self.segment.ledger.find(value) is None
                 ):
                     yield value
 
@@ -512,7 +518,7 @@ class Recorder:
         return self._continued.get(id(function), (function, function))[0]
 
     def lost(self, raised: bool) -> None:
-        """The program left the frame of the break by another way: by an exception, as a rule."""
+        """The program left the frame of the break otherwise: by an exception, as a rule."""
         self._over = True
         if self._stopping:
             self._mode.take_off()
@@ -542,7 +548,7 @@ class Recorder:
         if origin is not None:
             self.segment.attributes.note_function(origin, function)
         else:
-            self.failed_inside(Drop("unknown-function", function.__qualname__))
+            self.failed_inside(BreakGraph("unknown-function", function.__qualname__))
 
     def transparent(self, function: types.FunctionType, slots: tuple[Any, ...]) -> bool:
         """A frame of `nn.Module` whose reads are noted as one, or a mark for torch's own compiler that is one for us;
@@ -568,27 +574,27 @@ class Recorder:
         asked_for = user_hints.break_of(code)
         known = {"finalizer": "finalizer", "recursion": "recursion", "resumed": "outside-generator"}
         reason_id = known.get(reason or "", "unwatchable-code")
-        drop = Drop(reason_id, code.co_qualname, transient=reason_id in ("finalizer", "recursion"))
-        self.failed_inside(asked_for or drop)
+        stop = BreakGraph(reason_id, code.co_qualname, transient=reason_id in ("finalizer", "recursion"))
+        self.failed_inside(asked_for or stop)
 
     def foreign(self, code: types.CodeType) -> None:
         """A frame of the program's starts inside of an operation: nobody sees what it reads. The body of an operator
         of its own is run by every replay, and may read what it likes."""
         if self.segment.tracer.in_operator:
             return
-        self.failed_inside(Drop("foreign-frame", code.co_qualname))
+        self.failed_inside(BreakGraph("foreign-frame", code.co_qualname))
 
     def failed_inside(self, error: BaseException) -> None:
         """The recording cannot go on while an instruction is at work."""
         self.failed(error, inside=True)
 
     def failed(self, error: BaseException, *, inside: bool = False) -> None:
-        """A handler raised: on purpose (Drop), or because something in stator is wrong. `inside`: what lies on the
-        stack is in use."""
+        """A handler raised: on purpose (BreakGraph), or because something in stator is wrong. `inside`: what lies on
+        the stack is in use."""
         if isinstance(error, RecursionError):  # the program's, of which we had our share
-            error = Drop("recursion", "a handler", transient=True)
-        if isinstance(error, Drop):
+            error = BreakGraph("recursion", "a handler", transient=True)
+        if isinstance(error, BreakGraph):
             error.inside = error.inside or inside
-            self.drop(error)
+            self.stop(error)
         else:
             self.collapse(error)

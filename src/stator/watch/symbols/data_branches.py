@@ -159,8 +159,8 @@ class Truths:
             return None
         watcher = self._context.watcher
         other = operand(place, probe, watcher.frames()[0][-1][5], watcher.stack(0, probe.depth))
-        loose = self._context.ledger.find_loose(other) is not None or self._tracer.is_scalar(other)
-        return None if type(other) not in _NUMBERS or loose else Compared(place.comparison, other, place.swapped)
+        unguarded = self._context.ledger.find_unguarded(other) is not None or self._tracer.is_scalar(other)
+        return None if type(other) not in _NUMBERS or unguarded else Compared(place.comparison, other, place.swapped)
 
     def _check(self, tensor: Any, outcome: bool, compared: Compared | None, settings: set[Any] | None = None) -> bool:
         node = self._tracer.node_of(self._tracer.lookup(tensor))

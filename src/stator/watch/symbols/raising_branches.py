@@ -16,7 +16,7 @@ from ..bytecode.flow import Flow, flow_of
 _MOST_STEPS = 200  # instructions that make a message
 
 
-class Place(NamedTuple):
+class BranchPlace(NamedTuple):
     """Of a comparison: `number comparison other`, or with `swapped` `other comparison number`."""
 
     comparison: str
@@ -31,7 +31,7 @@ def raises_unless(probe: Probe, outcome: bool) -> bool:
     return _other_side_raises(flow, flow.find(probe.offset), outcome)
 
 
-def comparison_behind(probe: Probe) -> Place | None:
+def comparison_behind(probe: Probe) -> BranchPlace | None:
     """The instruction, a call, gives a number. The comparison that takes it and does nothing else with it."""
     flow = flow_of(probe.code)
     k = flow.lasts[flow.find(probe.offset)] + 1
@@ -43,7 +43,7 @@ def comparison_behind(probe: Probe) -> Place | None:
         return None
     rule = o.RULES[o.COMPARE_OP]
     assert rule is not None and rule.arg is not None
-    return Place(str(rule.arg(probe.code, flow.args[k])), other, constant, swapped)
+    return BranchPlace(str(rule.arg(probe.code, flow.args[k])), other, constant, swapped)
 
 
 def raises_behind(probe: Probe, swapped: bool | None, outcome: bool) -> bool:
@@ -97,7 +97,7 @@ def _only_raises(flow: Flow, k: int) -> bool:
     return False
 
 
-def operand(place: Place, probe: Probe, variables: Any, stack: list[Any]) -> Any:
+def operand(place: BranchPlace, probe: Probe, variables: Any, stack: list[Any]) -> Any:
     """The value that the number is going to be compared with."""
     if place.constant:
         return probe.code.co_consts[place.other]

@@ -10,7 +10,7 @@ from torch import fx
 
 from ... import _native
 from ...recording import Fact, Origin, Place, Specialised
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..objects.run_context import RunContext
 from ..tensors.nodes import Nodes
 
@@ -73,7 +73,7 @@ class SymbolTable:
         self._context.own.stands_for(number, value)
         if algebra is not None:
             self._by_expression.setdefault(algebra.node.expr, symbol)
-        self._context.watcher.loosen(number)
+        self._context.watcher.leave_unguarded(number)
         return symbol
 
     def node_of(self, symbol: Symbol) -> fx.Node:
@@ -118,7 +118,7 @@ class SymbolTable:
         if type(number) not in _TYPES:
             return
         if symbol.data:
-            raise Drop("tensor-item", "tensor.item()")
+            raise BreakGraph("tensor-item", "tensor.item()")
         value = plain_number(number)
         if symbol.algebra is not None:
             with self.shapes.noting():
@@ -153,7 +153,7 @@ class SymbolTable:
         if self.abandoned is not None:
             return
         if any(symbol.data for symbol in self._table.values()):
-            raise Drop("tensor-item", "tensor.item()")
+            raise BreakGraph("tensor-item", "tensor.item()")
         self.abandoned = why
         for symbol in list(self._table.values()):
             _native.turn_plain(symbol.number)

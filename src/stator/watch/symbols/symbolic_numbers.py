@@ -27,7 +27,7 @@ from ...recording import Edge, Fact, Origin, describe, path_of, render_place
 from ...support.graph_numbers import COMPARISONS
 from ...support.guard_readers import class_dict, has_own_hash, is_open
 from ...support.symbolic_exprs import MOST_BITS, Relation, terms_of
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..models.user_hints import marks_of, wishes_of
 from ..objects.run_context import RunContext
 from ..tensors.nodes import Nodes
@@ -35,7 +35,7 @@ from .computed_numbers import ComputedNumbers
 from .data_scalars import ARITHMETIC, DIVISIONS
 from .symbol_table import Symbol, plain_number
 
-Sizes = tuple[int | None, ...]
+SizesSeen = tuple[int | None, ...]
 NUMBER = None  # what of an origin's value changes: the number that it is, or
 Dim = int | None  # one of its sizes; a stride by the complement
 ANY_SIZE = (0, 2**62)
@@ -245,7 +245,7 @@ class Symbols(ComputedNumbers):
             dims.pop(dim, None)
         return {dim: bounds for dim, bounds in dims.items() if dim < 0 or tensor.shape[dim] > 1}
 
-    def enter_input(self, node: fx.Node, tensor: torch.Tensor, origin: Origin) -> tuple[Sizes, Sizes]:
+    def enter_input(self, node: fx.Node, tensor: torch.Tensor, origin: Origin) -> tuple[SizesSeen, SizesSeen]:
         """An input tensor of the graph: its sizes and strides, None where they are symbols."""
         if self.abandoned is not None:
             return tensor.shape, tensor.stride() if tensor.layout is torch.strided else ()
@@ -363,8 +363,8 @@ class Symbols(ComputedNumbers):
         """An operation on symbolic numbers is about to be made: its result, or NotImplemented if it is a plain one."""
         try:
             return self._operate(name, *operands)
-        except Drop as drop:
-            drop.inside = True  # the instruction has begun
+        except BreakGraph as stop:
+            stop.inside = True  # the instruction has begun
             raise
 
     def _operate(self, name: str, *operands: Any) -> Any:
@@ -441,7 +441,7 @@ class Symbols(ComputedNumbers):
         first, second = self.find(a), self.find(b)
         if any(symbol is not None and symbol.data for symbol in (first, second)):
             if not self.in_optimizer or not self._context.may_expect:
-                raise Drop("tensor-item", "tensor.item()")
+                raise BreakGraph("tensor-item", "tensor.item()")
             self.expect(name, a, b, value)
             return value
         plain = [plain_number(x) for x in (a, b)]
@@ -494,7 +494,7 @@ class Symbols(ComputedNumbers):
     def keep(self, value: Any) -> None:
         """The instruction at hand does nothing with it that we would not hear of."""
         if self.find(value) is not None:
-            self._context.watcher.loosen(value)
+            self._context.watcher.leave_unguarded(value)
 
     # -- the end
 

@@ -22,7 +22,7 @@ import torch
 
 from ... import _native
 from ...support.guard_readers import VALUE_TYPES, container_kind, is_open
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..models.calls import rule_for
 from ..models.reads import C_DESCRIPTORS, bound_parts
 from ..models.rules import (
@@ -281,7 +281,7 @@ def refuse_unheard_calls(func: Any, args: tuple[Any, ...]) -> None:
         return
     if id(func) in _LAZY_IDS or not all(_is_called(arg) or isinstance(arg, (*_PLAIN, *_SEARCHED)) for arg in args):
         unheard = next(arg for arg in args if _is_called(arg) and not _may_be_called(arg))
-        raise Drop("unknown-callable", f"{name_of(unheard)}, called by C code with numbers that may be others")
+        raise BreakGraph("unknown-callable", f"{name_of(unheard)}, called by C code with numbers that may be others")
 
 
 def replacement(func: Any, args: tuple[Any, ...]) -> Any:

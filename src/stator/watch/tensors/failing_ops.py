@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..._native import Known
+from ..._native import TrackedTensor
 from ..bytecode.flow import flow_of
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..objects.run_context import RunContext
 from ..symbols.runtime_asserts import Within
 from .segment_graph import SegmentGraph
@@ -32,27 +32,27 @@ _ALONG_DIMENSION = frozenset(
 
 
 def prepare(
-    tracer: SegmentGraph, name: str, args: tuple[Any, ...], tensors: list[tuple[Any, Known]], writes: bool
+    tracer: SegmentGraph, name: str, args: tuple[Any, ...], tensors: list[tuple[Any, TrackedTensor]], writes: bool
 ) -> None:
-    """An operation may fail, and may come behind a write, or write itself. Drop: the graph ends before it."""
+    """An operation may fail, and may come behind a write, or write itself. BreakGraph: the graph ends before it."""
     if _matters(tracer, tensors, writes) and not _hoist(tracer, name, args):
         prepare_late(tracer, name, tensors, writes)
 
 
-def _matters(tracer: SegmentGraph, tensors: list[tuple[Any, Known]], writes: bool) -> bool:
+def _matters(tracer: SegmentGraph, tensors: list[tuple[Any, TrackedTensor]], writes: bool) -> bool:
     return tracer.acted or (not tracer.risky and (tracer.mutates or bool(_written_outside(tensors, writes))))
 
 
-def _written_outside(tensors: list[tuple[Any, Known]], writes: bool) -> list[Any]:
-    return [tensor for tensor, known in tensors if known.family.outside] if writes else []
+def _written_outside(tensors: list[tuple[Any, TrackedTensor]], writes: bool) -> list[Any]:
+    return [tensor for tensor, known in tensors if known.alias_set.outside] if writes else []
 
 
-def prepare_late(tracer: SegmentGraph, name: str, tensors: list[tuple[Any, Known]], writes: bool) -> None:
+def prepare_late(tracer: SegmentGraph, name: str, tensors: list[tuple[Any, TrackedTensor]], writes: bool) -> None:
     """The same for an operation that has run already: nobody knew of it before."""
     if not _matters(tracer, tensors, writes):
         return
     if tracer.acted or _bytes_written(tracer, _written_outside(tensors, writes)) > _MOST_BYTES:
-        raise Drop("may-fail", name)
+        raise BreakGraph("may-fail", name)
     tracer.risky = True
 
 
@@ -60,7 +60,7 @@ def prepare_body(context: RunContext, name: str) -> None:
     """An operator with a body in Python: what that does happens once, so a replay behind it is not repeated. What it
     raises is raised on by the replay, unless somebody would handle that, or something was changed before."""
     if context.ledger.changes or _is_handled(context):
-        raise Drop("may-fail", name)
+        raise BreakGraph("may-fail", name)
 
 
 def _is_handled(context: RunContext) -> bool:

@@ -15,10 +15,10 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..._native import Family, Known
+from ..._native import AliasSet, TrackedTensor
 from ...recording import Edge, Fact
 from ...support.graph_leaves import TENSOR, Applied, CustomFunction, Structure, Transform
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..models.reads import consult_deep
 from ..models.treatments import Treatment, name_of
 from ..objects.constants import is_constant
@@ -27,7 +27,7 @@ from ..objects.run_context import RunContext
 from ..segment import Segment
 from ..symbols.symbolic_numbers import Symbols
 from .nodes import Nodes
-from .tensor_mode import Step, Tracer
+from .tensor_mode import PreparedCall, Tracer
 
 
 class _Body(Nodes):
@@ -50,25 +50,25 @@ class Inner(Tracer):
         """A tensor that the program's function is given."""
         self._enter(tensor, f"given_{len(self._alive)}", outside=False)
 
-    def _enter(self, tensor: Any, name: Any, *, outside: bool) -> Known:
+    def _enter(self, tensor: Any, name: Any, *, outside: bool) -> TrackedTensor:
         found = fingerprint(tensor)
-        known = Known(self._nodes.input(name), (), Family(found[0], outside=outside), found)
+        known = TrackedTensor(self._nodes.input(name), (), AliasSet(found[0], outside=outside), found)
         self.known[id(tensor)] = known
         self._alive.append(tensor)
         return known
 
-    def _input(self, tensor: Any) -> Known:
+    def _input(self, tensor: Any) -> TrackedTensor:
         self.captured.append(self.outer.node_of(self.outer.lookup(tensor)))
         return self._enter(tensor, f"captured_{len(self.captured)}", outside=True)
 
-    def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+    def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedCall:
         name = name_of(func)
         if name == "_backward_hooks" and args[1:] == (None,) and args[0]._backward_hooks is None:
             # Torch itself, of a tensor that a function has written to.
-            return Step(Treatment.FACT, name, [], False, ("call_function", func, args, kwargs, name))
+            return PreparedCall(Treatment.FACT, name, [], False, ("call_function", func, args, kwargs, name))
         return super()._before(func, args, kwargs)
 
-    def _uncommon(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
+    def _uncommon(self, value: Any, tensors: list[tuple[Any, TrackedTensor]]) -> Any:
         symbols = self.symbols
         if symbols is not None:
             symbols.specialise_in(value)  # its graph takes no numbers
@@ -79,7 +79,7 @@ class Inner(Tracer):
         return self.outer.symbols
 
     def numbers_of_data(self) -> Symbols:
-        raise Drop("tensor-item", "tensor.item()")
+        raise BreakGraph("tensor-item", "tensor.item()")
 
     def abandon(self) -> Tracer:
         self.active = False
@@ -96,9 +96,9 @@ class Inner(Tracer):
             elif is_constant(leaf):
                 leaves.append(leaf)
             else:
-                raise Drop("functorch", f"a function that gives a {type(leaf).__qualname__}")
+                raise BreakGraph("functorch", f"a function that gives a {type(leaf).__qualname__}")
         if self.mutates:
-            raise Drop("functorch", "a function that writes to a tensor which it was not given")
+            raise BreakGraph("functorch", "a function that writes to a tensor which it was not given")
         graph = self.module("Body")
         assert graph is not None
         return graph, Structure(spec, tuple(leaves))
@@ -143,7 +143,9 @@ class Interiors:
             self._attempt(self._record, applied, ready, call, result)
         return result
 
-    def _take(self, function: types.FunctionType, given: tuple[Any, ...]) -> tuple[Structure, list[tuple[Any, Known]]]:
+    def _take(
+        self, function: types.FunctionType, given: tuple[Any, ...]
+    ) -> tuple[Structure, list[tuple[Any, TrackedTensor]]]:
         """What a transform is given: constants, and tensors, in containers."""
         s = self._segment
         s.enter(function)
@@ -152,7 +154,7 @@ class Interiors:
         for value in given:
             consult_deep(s, value)
         flat, spec = pytree.tree_flatten(given)
-        operands: list[tuple[Any, Known]] = []
+        operands: list[tuple[Any, TrackedTensor]] = []
         leaves: list[Any] = []
         for leaf in flat:
             if is_tensor(leaf):
@@ -161,7 +163,7 @@ class Interiors:
             elif is_constant(leaf):
                 leaves.append(leaf)
             else:
-                raise Drop("functorch", f"a transform, given a {type(leaf).__qualname__}")
+                raise BreakGraph("functorch", f"a transform, given a {type(leaf).__qualname__}")
         return Structure(spec, tuple(leaves)), operands
 
     def _read_closure(self, function: types.FunctionType) -> None:
@@ -171,14 +173,14 @@ class Interiors:
             if origin is not None:
                 ledger.read(origin, Edge.ATTR, "cell_contents", cell.cell_contents)
             if name != "func" and not is_constant(cell.cell_contents):
-                raise Drop("functorch", f"a transform with a {type(cell.cell_contents).__qualname__} as {name}")
+                raise BreakGraph("functorch", f"a transform with a {type(cell.cell_contents).__qualname__} as {name}")
 
     def _record(self, applied: Applied, ready: tuple[Structure, list[Any]], call: _Call, result: Any) -> None:
         outer: Tracer = self._segment.tracer
         given, operands = ready
         flat = pytree.tree_leaves(result)
         if not all(is_tensor(leaf) or is_constant(leaf) for leaf in flat):
-            raise Drop("functorch", "a transform that gives more than tensors")
+            raise BreakGraph("functorch", "a transform that gives more than tensors")
         assert call.body is not None
         module = Transform(applied, given, *call.body)
         inputs = (*(outer.node_of(known) for _, known in operands), *call.captured)
@@ -214,10 +216,10 @@ class Interiors:
 
     def _take_call(
         self, function: types.FunctionType, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any], list[tuple[Any, Known]]]:
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[tuple[Any, TrackedTensor]]]:
         s = self._segment
         if torch._C._are_functorch_transforms_active():
-            raise Drop("autograd-function", f"{cls.__qualname__}, inside of a function transform")
+            raise BreakGraph("autograd-function", f"{cls.__qualname__}, inside of a function transform")
         self._prepare_for_changes(cls)
         for name in ("forward", "setup_context"):
             s.attributes.read(cls, name)
@@ -225,7 +227,7 @@ class Interiors:
         s.fix_sizes("an autograd function")
         for value in (*args, *kwargs.values()):
             consult_deep(s, value)
-        operands: list[tuple[Any, Known]] = []
+        operands: list[tuple[Any, TrackedTensor]] = []
         argument = s.tracer.argument
         for value in kwargs.values():
             self._refuse_copies(cls, value)
@@ -250,27 +252,27 @@ class Interiors:
                 self._refuse_copies(cls, item)
         elif is_tensor(value):
             if vars(value) and self._segment.ledger.find(value) is None:
-                raise Drop("autograd-function", f"{cls.__qualname__}, given a tensor with attributes of its own")
+                raise BreakGraph("autograd-function", f"{cls.__qualname__}, given a tensor with attributes of its own")
         elif not is_constant(value):
-            raise Drop("autograd-function", f"{cls.__qualname__}, given a {type(value).__qualname__}")
+            raise BreakGraph("autograd-function", f"{cls.__qualname__}, given a {type(value).__qualname__}")
 
     def _prepare_for_changes(self, cls: Any) -> None:
         """Its forward runs in every call, before the effects: what the segment has changed so far is as it was then, so
         whoever looks at that must be noticed, and what was noted before is noted once more."""
         changes = self._segment.ledger.changes.values()
         if any(change.kind == "class" for change in changes):
-            raise Drop("autograd-function", f"{cls.__qualname__}, behind changes of classes")
+            raise BreakGraph("autograd-function", f"{cls.__qualname__}, behind changes of classes")
         if changes:
             self._segment.look_anew()
 
     def _record_call(
-        self, cls: Any, given: Any, ready: tuple[Any, dict[str, Any], list[tuple[Any, Known]]], result: Any
+        self, cls: Any, given: Any, ready: tuple[Any, dict[str, Any], list[tuple[Any, TrackedTensor]]], result: Any
     ) -> None:
         outer: Tracer = self._segment.tracer
         args, kwargs, operands = ready
         for part in result if type(result) is tuple else (result,):
             if not is_tensor(part) and not is_constant(part):
-                raise Drop("autograd-function", f"{cls.__qualname__}, which gives a {type(part).__qualname__}")
+                raise BreakGraph("autograd-function", f"{cls.__qualname__}, which gives a {type(part).__qualname__}")
         outer.refresh(operands, False)
         function = CustomFunction(
             cls,
@@ -299,7 +301,7 @@ class _Call:
             inner = Inner(s.context, self._quiet.outer)
             self._calls += 1
             if self._calls > 1:
-                raise Drop("functorch", "a transform that calls its function more than once")
+                raise BreakGraph("functorch", "a transform that calls its function more than once")
             with torch._C.DisableTorchFunction():
                 for leaf in pytree.tree_leaves((args, kwargs)):
                     if is_tensor(leaf):

@@ -15,7 +15,7 @@ import torch.autograd.grad_mode
 from torch import fx
 
 from ...recording import Fact
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..segment import Segment
 
 
@@ -47,7 +47,7 @@ class Leaves:
 
     def _known_manager(self, manager: Any) -> None:
         if self._segment.ledger.find(manager) is not None:
-            raise Drop("unguardable", "a context manager made outside is entered")
+            raise BreakGraph("unguardable", "a context manager made outside is entered")
 
     def enter_inference_mode(self, manager: Any) -> None:
         self._known_manager(manager)
@@ -80,5 +80,5 @@ class Leaves:
     def _leave(self, manager: Any, target: Any, name: str) -> None:
         entered = self._entered.get(id(manager))
         if not entered:
-            raise Drop("state-changed", f"{name} without its entry")
+            raise BreakGraph("state-changed", f"{name} without its entry")
         self._segment.tracer.leaf(target, (entered.pop(),), name)

@@ -1,4 +1,4 @@
-"""The graph of a recording: loose nodes while the run goes on, a `torch.fx.Graph` at its end.
+"""The graph of a recording: single nodes while the run goes on, a `torch.fx.Graph` at its end.
 
 Enters: operations and inputs, as the tensor mode sees them. Leaves: a graph like any other, inputs first. In between,
 nodes know their arguments but have no unique name and stand in no list: what `Graph.create_node` does for each of them

@@ -1,7 +1,7 @@
 """How a torch function that reached the tensor mode is written as a graph node.
 
 The mode receives descriptors, wrappers and Python functions; a graph wants `operator.sub`, a method name or a function
-that prints. `Way` is all that is known of a function whatever its arguments are; it is found once per function.
+that prints. `OpInfo` is all that is known of a function whatever its arguments are; it is found once per function.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _ITEMS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
 _SPELLED_OTHERWISE = frozenset({*_ITEMS, *_COMPARE, *_UNARY, *(name for _, name in _BINARY)})
 
 
-class Way(NamedTuple):
+class OpInfo(NamedTuple):
     """All about a torch function that does not depend on its arguments; found once per function. C code reads it, by
     position: `_native/tracer.c`."""
 
@@ -73,16 +73,16 @@ class Way(NamedTuple):
     sizes: bool  # does it tell sizes?
     reason: str
     opaque: bool  # does it run code that is not torch's?
-    known: torch_functions.Known  # what the operators of its name say
+    known: torch_functions.KnownByName  # what the operators of its name say
 
 
-def way_of(func: Any) -> Way:
+def op_info_of(func: Any) -> OpInfo:
     name, opaque = name_of(func), is_opaque(func)
     kind, reason = treatment_of(func) if not opaque else (Treatment.OPERATION, "")
     known = torch_functions.known_by_name(func, name)
     writes = writes_by_schema(func) if opaque else writes_in_place(name, {})
     usual = known.simple and not (writes and known.fails and name != "__setitem__")
-    return Way(
+    return OpInfo(
         kind=kind,
         name=name,
         label=name.strip("_"),

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from .operator_bodies import can_run_again
 
 _OWN = frozenset({"aten", "prim", "prims", "quantized", "inductor"})
@@ -101,7 +101,7 @@ def _text_asks_for_sizes_alone(func: Any) -> bool:
 
 
 def require_sizes(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Drop, unless the sizes of the results can be told without any data."""
+    """BreakGraph, unless the sizes of the results can be told without any data."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
 
     def without_data(value: Any) -> Any:
@@ -114,11 +114,11 @@ def require_sizes(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
             given, named = pytree.tree_map(without_data, (args, kwargs))
             results = pytree.tree_leaves(func(*given, **named))
     except Exception as error:
-        raise Drop("unknown-callable", f"{name}, which does not say what sizes its results have") from error
+        raise BreakGraph("unknown-callable", f"{name}, which does not say what sizes its results have") from error
     for result in results:
         if result is None:
             continue
         if not isinstance(result, torch.Tensor):
-            raise Drop("tensor-scalar", f"result of type {type(result).__name__}")
+            raise BreakGraph("tensor-scalar", f"result of type {type(result).__name__}")
         if not all(type(size) is int for size in result.shape):
-            raise Drop("dynamic-shape-op", name)
+            raise BreakGraph("dynamic-shape-op", name)

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ... import _native
-from ..._native import Family, Known
+from ..._native import AliasSet, TrackedTensor
 from ...recording import Fact, Origin, TensorFacts
 from ...support.guard_readers import (
     FORWARD_LEVEL,
@@ -29,7 +29,7 @@ from ...support.guard_readers import (
     torch_state,
 )
 from ...support.literals import one_line
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..objects.fingerprints import PLAIN_TENSORS, fingerprint
 from ..objects.run_context import RunContext
 from ..symbols.hoist_asserts import move_early
@@ -66,7 +66,7 @@ class SegmentGraph(_native.Tracer):
         self._context = context
         self._ledger = context.ledger
         self.regions = self._nodes.regions
-        self._outside_families: dict[int, Family] = {}  # by identity of the base
+        self._outside_alias_sets: dict[int, AliasSet] = {}  # by identity of the base
         self.inputs: list[tuple[Origin, Any, TensorFacts]] = []
         self.outputs: list[fx.Node] = []
         self._output_index: dict[fx.Node, int] = {}
@@ -87,7 +87,7 @@ class SegmentGraph(_native.Tracer):
         self.active = True
         self.expect_state()
 
-    def node_of(self, known: Known) -> fx.Node:
+    def node_of(self, known: TrackedTensor) -> fx.Node:
         """The node that is this tensor; items of a tuple result get theirs when first used."""
         for index in known.index:
             known.node = self._nodes.operation("call_function", operator.getitem, (known.node, index), {}, "getitem")
@@ -105,32 +105,32 @@ class SegmentGraph(_native.Tracer):
 
     # -- inputs
 
-    def _input(self, tensor: Any) -> Known:
+    def _input(self, tensor: Any) -> TrackedTensor:
         origin = self._ledger.find(tensor)
         if origin is None:
-            raise Drop("unknown-tensor")
+            raise BreakGraph("unknown-tensor")
         if type(tensor) not in PLAIN_TENSORS:
-            raise Drop("tensor-subclass", type(tensor).__name__)
+            raise BreakGraph("tensor-subclass", type(tensor).__name__)
         if tensor.is_nested:
-            raise Drop("tensor-subclass", "a nested tensor")
+            raise BreakGraph("tensor-subclass", "a nested tensor")
         if _C._functorch.is_functorch_wrapped_tensor(tensor):  # it has no memory of its own
-            raise Drop("functorch", "a transform of functions")
+            raise BreakGraph("functorch", "a transform of functions")
         facts = tensor_facts(tensor, _native.tensor_keys(tensor))
         node = self._nodes.input(origin)
         self._ledger.check(origin, Fact.TENSOR, self._general(facts, node, origin, tensor))
         self.inputs.append((origin, tensor, facts))
         found = fingerprint(tensor)
-        written = self._ledger.fingerprints.compare(tensor, found, self._families())
-        known = Known(node, (), written or self._family_of_input(tensor, found[0]), found)
+        written = self._ledger.fingerprints.compare(tensor, found, self._alias_sets())
+        known = TrackedTensor(node, (), written or self._family_of_input(tensor, found[0]), found)
         self.known[id(tensor)] = known
         return known
 
-    def _families(self) -> Iterator[tuple[Any, Family]]:
+    def _alias_sets(self) -> Iterator[tuple[Any, AliasSet]]:
         """The inputs so far, but for those that died, each with the tensors that it shares a version counter with."""
         for _, tensor, _ in self.inputs:
             known = self.known.get(id(tensor))
             if known is not None:
-                yield tensor, known.family
+                yield tensor, known.alias_set
 
     def _general(self, facts: TensorFacts, node: fx.Node, origin: Origin, tensor: Any) -> TensorFacts:
         """The facts of an input, without the sizes and strides that are symbols."""
@@ -139,13 +139,13 @@ class SegmentGraph(_native.Tracer):
         fixed = self._symbols.enter_input(node, tensor, origin)
         return facts._replace(size=fixed[0], stride=fixed[1])
 
-    def _family_of_input(self, tensor: Any, version: int | None) -> Family:
+    def _family_of_input(self, tensor: Any, version: int | None) -> AliasSet:
         base = tensor._base
         key = id(tensor if base is None else base)
-        family = self._outside_families.get(key)
-        if family is None:
-            family = self._outside_families[key] = Family(version, outside=True)
-        return family
+        alias_set = self._outside_alias_sets.get(key)
+        if alias_set is None:
+            alias_set = self._outside_alias_sets[key] = AliasSet(version, outside=True)
+        return alias_set
 
     # -- state
 
@@ -154,7 +154,7 @@ class SegmentGraph(_native.Tracer):
         if found == self.answers and forward_ad._current_level == self.expected[FORWARD_LEVEL]:
             return
         if self._read_state_under_mode() != self.expected:
-            raise Drop("state-changed")
+            raise BreakGraph("state-changed")
         self.answers = None if found[-1] else found  # autocast has settings of its own
 
     def _read_state_under_mode(self) -> tuple[Any, ...]:
@@ -171,7 +171,9 @@ class SegmentGraph(_native.Tracer):
     def written_inputs(self) -> list[int]:
         """The origins of inputs that the graph writes to."""
         known = self.known
-        return [o.index for o, t, _ in self.inputs if known[id(t)].family.epoch or known[id(t)].family.version is None]
+        return [
+            o.index for o, t, _ in self.inputs if known[id(t)].alias_set.epoch or known[id(t)].alias_set.version is None
+        ]
 
     def written_tensors(self) -> list[Any]:
         """Those inputs."""
@@ -214,11 +216,11 @@ class SegmentGraph(_native.Tracer):
         with torch._C.DisableTorchFunction():
             known = self.known.get(id(tensor))
             if known is None:
-                raise Drop("unknown-tensor")
+                raise BreakGraph("unknown-tensor")
             self.lookup(tensor)
             node = self.node_of(known)
             if tensor.__dict__:
-                raise Drop("rebuild", "a tensor with attributes of its own")
+                raise BreakGraph("rebuild", "a tensor with attributes of its own")
         return self._output_number(node)
 
     def describe_nodes(self) -> None:
@@ -244,7 +246,7 @@ class SegmentGraph(_native.Tracer):
         with torch._C.DisableTorchFunction():
             for _, tensor, _facts in self.inputs:
                 self.lookup(tensor)
-            self._ledger.fingerprints.verify(self.known, [*self._families()])
+            self._ledger.fingerprints.verify(self.known, [*self._alias_sets()])
 
     def balance(self) -> bool | None:
         """Before a break: the graph is to leave torch's state as it found it. Gives the grad mode to be set after it.
@@ -253,7 +255,7 @@ class SegmentGraph(_native.Tracer):
         """
         before, now = self.state[0], self.expected[0]
         if self.expected[1:MODE_COUNT] != self.state[1:MODE_COUNT] or self.expected[-1] != self.state[-1]:
-            raise Drop("state-changed", "a mode of torch is on")
+            raise BreakGraph("state-changed", "a mode of torch is on")
         if now is before:
             return None
         self._nodes.operation("call_function", torch._C._set_grad_enabled, (before,), {}, "_set_grad_enabled")

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 from ... import _native
-from ..._native import Known
+from ..._native import TrackedTensor
 from ...recording import Edge
 from ...support.graph_numbers import expect_truth
 from ...support.guard_readers import (
@@ -27,9 +27,9 @@ from ...support.guard_readers import (
     container_kind,
     torch_state,
 )
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..models import optimizers
-from ..models.torch_functions import BODY, OPAQUE, SIMPLE, Model, Unknown, model_of, without_own_frames
+from ..models.torch_functions import BODY, OPAQUE, SIMPLE, Model, UnmodelledCall, model_of, without_own_frames
 from ..models.treatments import Treatment, needs_data, writes_in_place
 from ..objects.constants import is_constant
 from ..objects.containers import expose
@@ -39,12 +39,12 @@ from ..symbols.data_branches import Truths
 from ..symbols.symbolic_numbers import Symbols
 from . import failing_ops
 from .nodes import NOTHING, OWN_FOLDERS, Nodes
-from .op_targets import Way, spell, way_of
+from .op_targets import OpInfo, op_info_of, spell
 from .operators import has_python_body, is_collective, require_sizes
 from .segment_graph import STATE_READERS, SegmentGraph
 
 _TensorBase = torch._C.TensorBase
-_WAYS: dict[Any, Way] = {}
+_OP_INFOS: dict[Any, OpInfo] = {}
 _KINDS_OF_ARGUMENT = (tuple, list, dict, slice)
 _SIMPLE_ARGUMENTS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 _STRIDED = torch.strided
@@ -52,8 +52,8 @@ _REALS = (torch.float32, torch.float64)
 _C: Any = torch._C
 _native.tensors_are(torch.Tensor, _TensorBase)
 _native.tracer_learn(
-    Drop,
-    _WAYS,
+    BreakGraph,
+    _OP_INFOS,
     spell,
     fx.Node,
     NOTHING,
@@ -69,23 +69,23 @@ _native.tracer_learn(
 )
 
 
-def _way_of(func: Any) -> Way:
-    way = _WAYS.get(func)
-    if way is None:
-        way = _WAYS[func] = way_of(func)
-    return way
+def _op_info_of(func: Any) -> OpInfo:
+    info = _OP_INFOS.get(func)
+    if info is None:
+        info = _OP_INFOS[func] = op_info_of(func)
+    return info
 
 
-class Step(NamedTuple):
+class PreparedCall(NamedTuple):
     """One torch function between its two halves: found out about, not yet run."""
 
     kind: Treatment
     name: str
-    tensors: list[tuple[Any, Known]]
+    tensors: list[tuple[Any, TrackedTensor]]
     in_place: bool
     node: tuple[str, Any, tuple[Any, ...], dict[str, Any], str]  # the arguments of `Tracer.node`
     run: Any = None  # called in place of the function, to look on; C code reads it, by position
-    model: Model | Unknown = SIMPLE
+    model: Model | UnmodelledCall = SIMPLE
 
 
 class TensorMode(_native.Mode, TorchFunctionMode):
@@ -161,28 +161,30 @@ class Tracer(SegmentGraph):
         """The operation itself raised."""
         self.in_operator = False
         error.__traceback__ = without_own_frames(error.__traceback__)
-        self._context.fail(Drop("operation-raised", f"{_way_of(func).name}: {type(error).__name__}"))
+        self._context.fail(BreakGraph("operation-raised", f"{_op_info_of(func).name}: {type(error).__name__}"))
 
-    def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
+    def _before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PreparedCall:
         """What is about to run, spelled as a node; its tensors are looked up, outside ones become inputs."""
-        way = _way_of(func)
-        kind, name = way.kind, way.name
+        info = _op_info_of(func)
+        kind, name = info.kind, info.name
         if kind is Treatment.FACT and name == "type" and len(args) + len(kwargs) > 1:
             kind = Treatment.OPERATION  # asked for another type, it converts
         if kind is Treatment.BREAK and name == "data" and args[0] is args[-1]:
             kind = Treatment.FACT  # `t.data = t`, as `Module.to` does where there is nothing to do
-        if kind is Treatment.BREAK and way.reason == "tensor-item" and self._takes_number(args[0]):
+        if kind is Treatment.BREAK and info.reason == "tensor-item" and self._takes_number(args[0]):
             known = self.lookup(args[0])
-            return Step(Treatment.SCALAR, name, [], False, ("call_method", "item", (self.node_of(known),), {}, name))
+            return PreparedCall(
+                Treatment.SCALAR, name, [], False, ("call_method", "item", (self.node_of(known),), {}, name)
+            )
         if kind is Treatment.BREAK and name in ("__bool__", "is_nonzero") and is_tensor(args[0]):
             return self._before_truth(func, name, args[0])
         if kind is Treatment.BREAK and name in ("item", "__format__") and is_tensor(args[0]) and self._settled(*args):
-            return Step(Treatment.FACT, name, [], False, ("call_function", func, args, kwargs, name))
+            return PreparedCall(Treatment.FACT, name, [], False, ("call_function", func, args, kwargs, name))
         if kind is Treatment.GRAD:
             return self._before_grad(*args)
         if kind is Treatment.BREAK:
-            raise Drop(way.reason, name.removeprefix("__").removesuffix("__"))
-        tensors: list[tuple[Any, Known]] = []
+            raise BreakGraph(info.reason, name.removeprefix("__").removesuffix("__"))
+        tensors: list[tuple[Any, TrackedTensor]] = []
         if kind is not Treatment.OPERATION:
             if kind is Treatment.STATE:
                 self._check_state()
@@ -190,55 +192,57 @@ class Tracer(SegmentGraph):
                 if is_tensor(arg):
                     tensors.append((arg, self.lookup(arg)))
             if kind is Treatment.FACT:
-                self._require_fact(way, args, kwargs)
-                for _, known in tensors if way.sizes and self._symbols is None else ():
+                self._require_fact(info, args, kwargs)
+                for _, known in tensors if info.sizes and self._symbols is None else ():
                     self.ask(known)
-            return Step(kind, name, tensors, False, ("call_function", func, args, kwargs, way.label))
+            return PreparedCall(kind, name, tensors, False, ("call_function", func, args, kwargs, info.label))
         self._check_state()
-        if way.data and needs_data(func, name, args, kwargs):
+        if info.data and needs_data(func, name, args, kwargs):
             first = 1 if args and isinstance(args[0], torch.Tensor) else 0
             args = (*args[:first], *self.truths.without_constants(args[first:]))
             if needs_data(func, name, args, kwargs):
-                raise Drop("dynamic-shape-op", name)
-        model = self._model_of(func, way, args, kwargs)
-        run = model.run if isinstance(model, Unknown) else None
+                raise BreakGraph("dynamic-shape-op", name)
+        model = self._model_of(func, info, args, kwargs)
+        run = model.run if isinstance(model, UnmodelledCall) else None
         given = args
-        op, target, label = "call_function", func, way.label
-        if not way.spelled:
+        op, target, label = "call_function", func, info.label
+        if not info.spelled:
             op, target, args, label = spell(func, name, args, not kwargs, self._context.watcher.last_probe)
-        elif way.method and args and isinstance(args[0], torch.Tensor):
+        elif info.method and args and isinstance(args[0], torch.Tensor):
             op, target = "call_method", name
         argument = self.argument
         node_args = tuple([argument(arg, tensors) for arg in args])
         node_kwargs = {key: argument(arg, tensors) for key, arg in kwargs.items()} if kwargs else kwargs
-        in_place = writes_in_place(name, kwargs) if kwargs and not way.opaque else way.writes
+        in_place = writes_in_place(name, kwargs) if kwargs and not info.opaque else info.writes
         if isinstance(model, Model) and model.fails:
             failing_ops.prepare(self, name, given, tensors, in_place)
-        return Step(kind, name, tensors, in_place, (op, target, node_args, node_kwargs, label), run, model)
+        return PreparedCall(kind, name, tensors, in_place, (op, target, node_args, node_kwargs, label), run, model)
 
-    def _model_of(self, func: Any, way: Way, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Model | Unknown:
-        if way.opaque:
-            require_sizes(func, way.name, args, kwargs)
+    def _model_of(
+        self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Model | UnmodelledCall:
+        if info.opaque:
+            require_sizes(func, info.name, args, kwargs)
             if has_python_body(func) or is_collective(func):
-                failing_ops.prepare_body(self._context, way.name)
+                failing_ops.prepare_body(self._context, info.name)
                 self.in_operator = True
                 return BODY
             self.in_operator = True
             return OPAQUE
-        model = model_of(func, way.name, way.known, args, kwargs)
+        model = model_of(func, info.name, info.known, args, kwargs)
         if isinstance(model, Model) and model.reason:
-            raise Drop(model.reason, way.name)
+            raise BreakGraph(model.reason, info.name)
         return model
 
     @staticmethod
-    def _require_fact(way: Way, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _require_fact(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A tensor that is given in the place of a number is read."""
-        if way.data and any(map(is_tensor, (*args[1:], *kwargs.values()))):
-            raise Drop("tensor-scalar", "a number")
-        if way.name in ("sparse_dim", "dense_dim") and args[0].layout is not _STRIDED:
-            raise Drop("tensor-scalar", "the number of its sparse dimensions")
+        if info.data and any(map(is_tensor, (*args[1:], *kwargs.values()))):
+            raise BreakGraph("tensor-scalar", "a number")
+        if info.name in ("sparse_dim", "dense_dim") and args[0].layout is not _STRIDED:
+            raise BreakGraph("tensor-scalar", "the number of its sparse dimensions")
 
-    def _after(self, step: Step, result: Any) -> Any:
+    def _after(self, step: PreparedCall, result: Any) -> Any:
         """It has run: the node, and what is known of the tensors now. Gives what the program gets."""
         opaque, self.in_operator = self.in_operator, False
         if result is NotImplemented:
@@ -278,14 +282,16 @@ class Tracer(SegmentGraph):
                 self._returned(*step.node[:4])
         return result
 
-    def _concluded(self, step: Step) -> Model:
+    def _concluded(self, step: PreparedCall) -> Model:
         """The model of a function that has run; of a new one, after it was seen."""
         if isinstance(step.model, Model):
             return step.model
         model = step.model.concluded()
         if model.reason:
             changed = any(fingerprint(tensor)[0] != known.print[0] for tensor, known in step.tensors)
-            raise Drop(model.reason, step.name, transient=changed or step.in_place)  # the next one breaks before it
+            raise BreakGraph(
+                model.reason, step.name, transient=changed or step.in_place
+            )  # the next one breaks before it
         return model
 
     def _returned(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -295,7 +301,7 @@ class Tracer(SegmentGraph):
         self._symbols.run_aside(node)
         node.args, node.kwargs = (), {}
 
-    def _fact(self, step: Step, result: Any) -> Any:
+    def _fact(self, step: PreparedCall, result: Any) -> Any:
         """Sizes are symbols where they may be others in the next call."""
         assert self._symbols is not None
         nodes = [self.node_of(known) for _, known in step.tensors]
@@ -335,10 +341,10 @@ class Tracer(SegmentGraph):
             self._symbols = Symbols(self._context, None, self._nodes)
         return self._symbols
 
-    def _scalar(self, step: Step, number: Any) -> Any:
+    def _scalar(self, step: PreparedCall, number: Any) -> Any:
         """A number as a node: an object of its own, so that it is known where it is used."""
         if type(number) not in (int, float):
-            raise Drop("tensor-item", f"a {type(number).__name__}")
+            raise BreakGraph("tensor-item", f"a {type(number).__name__}")
         symbols = self.numbers_of_data() if self._in_optimizer() else self._symbols
         self.operations += 1
         node = self.node(*step.node)
@@ -347,22 +353,22 @@ class Tracer(SegmentGraph):
             return symbol
         own = self._context.own.make(number)
         self.scalars[id(own)] = (own, node)
-        self._context.watcher.loosen(own)
+        self._context.watcher.leave_unguarded(own)
         return own
 
-    def _before_truth(self, func: Any, name: str, tensor: Any) -> Step:
+    def _before_truth(self, func: Any, name: str, tensor: Any) -> PreparedCall:
         """`bool(tensor)`: it may be the same for all data, or the graph may see to it that it comes out as it does
         now."""
         truths = self.truths
         if truths.is_certain(tensor) or truths.insists_on_truth(tensor) or truths.expects_truth(tensor):
             self.lookup(tensor)
-            return Step(Treatment.FACT, name, [], False, ("call_function", func, (tensor,), {}, name))
+            return PreparedCall(Treatment.FACT, name, [], False, ("call_function", func, (tensor,), {}, name))
         if not self._in_optimizer() or not self._context.may_expect:
-            raise Drop("tensor-bool", name.strip("_"))
+            raise BreakGraph("tensor-bool", name.strip("_"))
         node = self.node_of(self.lookup(tensor))
-        return Step(Treatment.SCALAR, name, [], False, ("call_function", expect_truth, (node,), {}, name))
+        return PreparedCall(Treatment.SCALAR, name, [], False, ("call_function", expect_truth, (node,), {}, name))
 
-    def _truth(self, step: Step, outcome: bool) -> bool:
+    def _truth(self, step: PreparedCall, outcome: bool) -> bool:
         symbols = self.numbers_of_data()
         kind, target, args, kwargs, name = step.node
         self.operations += 1
@@ -376,15 +382,15 @@ class Tracer(SegmentGraph):
         truths = self.truths
         return truths.is_constant(tensor) or truths.insists_on_number(tensor) or truths.expects_number(tensor)
 
-    def _before_grad(self, tensor: Any, value: Any) -> Step:
+    def _before_grad(self, tensor: Any, value: Any) -> PreparedCall:
         """`t.grad = …`: of an outside tensor, set again at the end."""
         origin = self._ledger.find(tensor)
         if origin is None:
-            raise Drop("attribute-set-on-tensor", "grad")
+            raise BreakGraph("attribute-set-on-tensor", "grad")
         if value is not None:
             self.lookup(value)
         self._ledger.change("grad", origin, tensor)
-        return Step(Treatment.GRAD, "grad", [], False, ("call_function", setattr, (), {}, "grad"))
+        return PreparedCall(Treatment.GRAD, "grad", [], False, ("call_function", setattr, (), {}, "grad"))
 
     def _attribute(self, name: str, tensor: Any, value: Any) -> None:
         """`t.grad`, `t.grad_fn`, hooks: state of a tensor that is not part of its facts."""
@@ -392,18 +398,18 @@ class Tracer(SegmentGraph):
         if name in ("grad", "_grad") and self._ledger.changed(tensor) is not None:
             return  # what the segment has set itself
         if value is not None and name == "grad_fn":
-            raise Drop("backward", "grad_fn")
+            raise BreakGraph("backward", "grad_fn")
         if name == "storage_offset":
             if origin is None:
-                raise Drop("tensor-data-ptr", name)
+                raise BreakGraph("tensor-data-ptr", name)
             method = self._ledger.read(origin, Edge.ATTR, name, tensor.storage_offset)
             self._ledger.read(method, Edge.CALL, (), value)
         elif origin is not None and name != "grad_fn":
             self._ledger.read(origin, Edge.ATTR, name, value)
         elif value is not None and value is not False:
-            raise Drop("backward", name)
+            raise BreakGraph("backward", name)
 
-    def _switched_grad(self, name: str, tensors: list[tuple[Any, Known]]) -> bool:
+    def _switched_grad(self, name: str, tensors: list[tuple[Any, TrackedTensor]]) -> bool:
         """`requires_grad_` writes to a tensor without touching its version."""
         if name != "requires_grad_":
             return False
@@ -411,7 +417,7 @@ class Tracer(SegmentGraph):
             if tensor.requires_grad is known.print[-1]:
                 return False
             if self._ledger.find(tensor) is not None:
-                raise Drop("attribute-set-on-tensor", "requires_grad")
+                raise BreakGraph("attribute-set-on-tensor", "requires_grad")
             known.print = fingerprint(tensor)
         return True
 
@@ -421,14 +427,14 @@ class Tracer(SegmentGraph):
 
     # -- arguments
 
-    def _uncommon(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
+    def _uncommon(self, value: Any, tensors: list[tuple[Any, TrackedTensor]]) -> Any:
         """`argument`, for what is no tensor, no number and the like, and no tuple made by this run."""
         symbol = self._symbols.find(value) if self._symbols is not None else None
         if symbol is not None:
             assert self._symbols is not None
             node = self._symbols.node_of(symbol)
             if node in self._symbols.numbers and not self._in_optimizer():
-                raise Drop("tensor-item", "tensor.item()")  # a size might depend on it
+                raise BreakGraph("tensor-item", "tensor.item()")  # a size might depend on it
             return node
         if isinstance(value, _KINDS_OF_ARGUMENT):
             return self._aggregate(value, tensors)
@@ -438,9 +444,9 @@ class Tracer(SegmentGraph):
                 return int.__int__(value)
         elif is_constant(value):
             return value
-        raise Drop("unsupported-argument", f"{cls.__module__}.{cls.__qualname__}")
+        raise BreakGraph("unsupported-argument", f"{cls.__module__}.{cls.__qualname__}")
 
-    def _aggregate(self, value: Any, tensors: list[tuple[Any, Known]]) -> Any:
+    def _aggregate(self, value: Any, tensors: list[tuple[Any, TrackedTensor]]) -> Any:
         origin = self._ledger.find(value)
         if origin is not None and container_kind(type(value)) is not None:
             expose(self._ledger, origin, value)
@@ -454,18 +460,18 @@ class Tracer(SegmentGraph):
     # -- nodes and results
 
     def _register(
-        self, result: Any, node: fx.Node, operands: list[tuple[Any, Known]], path: tuple[int, ...] = ()
+        self, result: Any, node: fx.Node, operands: list[tuple[Any, TrackedTensor]], path: tuple[int, ...] = ()
     ) -> None:
         if is_tensor(result):
             if id(result) not in self.known:
                 if type(result) not in PLAIN_TENSORS:
-                    raise Drop("tensor-subclass", type(result).__name__)
+                    raise BreakGraph("tensor-subclass", type(result).__name__)
                 self.enter(result, node, path, operands)
         elif isinstance(result, (tuple, list)):
             for index, item in enumerate(result):
                 self._register(item, node, operands, (*path, index))
         elif result is not None and not path:
-            raise Drop("tensor-scalar", f"result of type {type(result).__name__}")
+            raise BreakGraph("tensor-scalar", f"result of type {type(result).__name__}")
 
     def leaf(self, target: Any, args: tuple[Any, ...], name: str) -> fx.Node:
         """Record a call that is not a torch function (entering autocast, say)."""

@@ -14,11 +14,11 @@ import torch
 from ... import _native
 from ...support.guard_readers import container_kind
 from ...support.number_functions import FUNCTIONS, name_of_function
-from ..graph_break import Drop
+from ..graph_break import BreakGraph
 from ..objects.containers import expose
 from ..objects.fingerprints import is_tensor
 from ..objects.ledger import give_back_contents
-from ..objects.own_objects import LOOSE_TYPES
+from ..objects.own_objects import UNGUARDED_TYPES
 from ..segment import Segment
 from ..symbols import symbolic_uses
 from ..symbols.symbol_table import plain_number
@@ -70,12 +70,12 @@ def _compare_identities(s: Segment, operands: list[Any]) -> None:
     assert s.symbols is not None
     for operand in operands:
         if id(operand) in s.symbols.chosen:
-            raise Drop("unguardable", "identity of a number that min() or max() has chosen")
+            raise BreakGraph("unguardable", "identity of a number that min() or max() has chosen")
         if s.symbols.find(operand) is not None:
             s.symbols.specialise_in(operand)
             s.own.stands_for(operand, operand + 0)
-        elif s.ledger.find_loose(operand) is not None:
-            s.ledger.settle(operand)
+        elif s.ledger.find_unguarded(operand) is not None:
+            s.ledger.specialize(operand)
     give_back(s)
 
 
@@ -118,13 +118,13 @@ def _compute(s: Segment, name: str, *numbers: Any) -> Any:
     return FUNCTIONS[name](*map(plain_number, numbers))
 
 
-def give_back(s: Segment, *, loose: bool = False, inside: bool = False) -> None:
-    """The frames get back the numbers and texts that were theirs; with `loose`, those too that nothing depends on
+def give_back(s: Segment, *, unguarded: bool = False, inside: bool = False) -> None:
+    """The frames get back the numbers and texts that were theirs; with `unguarded`, those too that nothing depends on
     yet. (`inside`: what lies on the stack is in use.)
     """
     if not s.own.originals:
         return
-    if loose:
+    if unguarded:
         give_back_contents(s.ledger, s.own.originals)
     entries, _ = s.watcher.frames()
     for calls, entry in enumerate(reversed(entries)):
@@ -132,17 +132,17 @@ def give_back(s: Segment, *, loose: bool = False, inside: bool = False) -> None:
         if calls == 0 and not inside and probe is not None:
             values += s.watcher.stack(0, probe.depth)
         for place, value in enumerate(values):
-            settled = type(value) in LOOSE_TYPES and s.ledger.find_loose(value) is None
-            if id(value) in s.own.originals and (loose or settled):
+            specialized = type(value) in UNGUARDED_TYPES and s.ledger.find_unguarded(value) is None
+            if id(value) in s.own.originals and (unguarded or specialized):
                 s.watcher.put(calls, place, s.own.original(value))
 
 
 def use_scalar(s: Segment, probe: Any, value: Any) -> None:
     """A number that a node of the graph computes: tensor operations take it as such, Python has to wait for it."""
     if _is_tensor_operation(s, probe):
-        s.watcher.loosen(value)
+        s.watcher.leave_unguarded(value)
     else:
-        s.drop(Drop("tensor-item", "tensor.item()"))
+        s.stop(BreakGraph("tensor-item", "tensor.item()"))
 
 
 def works_on_tensors(s: Segment, probe: Any) -> bool:

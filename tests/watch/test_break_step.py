@@ -19,7 +19,7 @@ class Chain:
     def __init__(self, between=lambda value: value, last=lambda values: values[0] + 1) -> None:
         self.count, self.handed, self.failures = n.Count(), [], []
         self.entries = [object() for _ in range(3)]
-        self.shelves = [n.Shelf() for _ in range(3)]
+        self.tables = [n.EntryTable() for _ in range(3)]
         self.counts = [n.Count() for _ in range(3)]
 
         def function(value):
@@ -28,23 +28,23 @@ class Chain:
         def step(value):
             return 0, between(value)
 
-        self.landings = [n.Landing(number, function.__code__, {}) for number in (1, 2)]
-        self.leaves = [n.Leave(step.__code__, {}, (landing,)) for landing in self.landings]
+        self.targets = [n.ResumeTarget(number, function.__code__, {}) for number in (1, 2)]
+        self.steps = [n.BreakStep(step.__code__, {}, (target,)) for target in self.targets]
         self.function = function
         self.replays = [lambda values: (values[0] + 1,)] * 2 + [last]
         for number in range(3):
-            self.arm(number)
-        for landing, shelf in zip(self.landings, self.shelves[1:], strict=True):
-            landing.open(shelf)
-        self.compiled = n.Compiled(self.fallback, function, self.shelves[0], self.count, None, self.failed, self.go_on)
+            self.publish(number)
+        for target, table in zip(self.targets, self.tables[1:], strict=True):
+            target.open(table)
+        self.compiled = n.Compiled(self.fallback, function, self.tables[0], self.count, None, self.failed, self.go_on)
 
-    def arm(self, number: int) -> None:
-        shelf, entry = self.shelves[number], self.entries[number]
-        leave = self.leaves[number] if number < 2 else None
-        shelf.clear()
-        shelf.add(entry)
+    def publish(self, number: int) -> None:
+        table, entry = self.tables[number], self.entries[number]
+        step = self.steps[number] if number < 2 else None
+        table.clear()
+        table.add(entry)
         guards = make(root(checks=[(n.CHECK_TYPE, n.FIXED, int)]), root(number=1))
-        shelf.arm(entry, guards, self.replays[number], leave, self.counts[number])
+        table.publish(entry, guards, self.replays[number], step, self.counts[number])
 
     def fallback(self, value):
         return "fallback"
@@ -53,9 +53,9 @@ class Chain:
         self.failures.append((self.entries.index(entry), type(error), slots))
         return function(*slots)
 
-    def go_on(self, jump):
-        function, slots = jump.take()
-        self.handed.append((jump.landing.way, type(function), slots))
+    def go_on(self, pending):
+        function, slots = pending.take()
+        self.handed.append((pending.target.point, type(function), slots))
         return "handed over"
 
     @property
@@ -85,8 +85,8 @@ def test_a_chain_counts_one_hit() -> None:
 def test_a_step_may_give_back_a_constant() -> None:
     with On():
         chain = Chain()
-        chain.leaves[0] = n.Leave((lambda value: (0, 7)).__code__, {}, tuple(chain.landings[:1]))
-        chain.arm(0)
+        chain.steps[0] = n.BreakStep((lambda value: (0, 7)).__code__, {}, tuple(chain.targets[:1]))
+        chain.publish(0)
         assert [chain.compiled(1) for _ in range(3)] == [9, 9, 9]
 
 
@@ -104,11 +104,11 @@ def test_what_is_not_open_or_has_no_replay_is_handed_over() -> None:
     with On():
         chain = Chain()
         chain.replays[1] = None
-        chain.arm(1)
+        chain.publish(1)
         assert chain.compiled(1) == "handed over" and chain.handed == [(1, types.FunctionType, [2])]
-        closed = n.Landing("closed", chain.function.__code__, {})
-        chain.leaves[0] = n.Leave((lambda value: (0, value)).__code__, {}, (closed,))
-        chain.arm(0)
+        closed = n.ResumeTarget("closed", chain.function.__code__, {})
+        chain.steps[0] = n.BreakStep((lambda value: (0, value)).__code__, {}, (closed,))
+        chain.publish(0)
         assert chain.compiled(1) == "handed over" and chain.handed[1] == ("closed", types.FunctionType, [2])
         assert chain.hits == [0, 2, 0, 0]
 
@@ -138,8 +138,8 @@ def test_exceptions() -> None:
         assert chain.failures == [(2, ZeroDivisionError, (3,))] and chain.hits == [1, 1, 1, 1]
         chain = Chain()
         for answer in (lambda value: value, lambda value: (), lambda value: (7, value), lambda value: ("a",)):
-            chain.leaves[0] = n.Leave(answer.__code__, {}, tuple(chain.landings[:1]))
-            chain.arm(0)
+            chain.steps[0] = n.BreakStep(answer.__code__, {}, tuple(chain.targets[:1]))
+            chain.publish(0)
             try:
                 chain.compiled(1)
                 raise AssertionError(answer)
@@ -151,10 +151,10 @@ def test_the_shelves_are_cleared_in_the_middle() -> None:
     with On():
 
         def clear(value):
-            for number, shelf in enumerate(chain.shelves):
-                shelf.clear()
+            for number, table in enumerate(chain.tables):
+                table.clear()
                 if value == 12:
-                    chain.arm(number)
+                    chain.publish(number)
             gc.collect()
             return value
 
@@ -162,7 +162,7 @@ def test_the_shelves_are_cleared_in_the_middle() -> None:
         assert chain.compiled(1) == "handed over" and chain.handed[0][0] == 1
         assert chain.compiled(1) == "fallback"
         for number in range(3):
-            chain.arm(number)
+            chain.publish(number)
         assert chain.compiled(11) == "handed over" and chain.handed[1][0] == 2
 
 
@@ -190,10 +190,10 @@ def test_what_was_let_go_of_dies() -> None:
         chain = Chain(between)
         for number in range(3):
             chain.replays[number] = lambda values: (1,)
-            chain.shelves[number].clear()
-            chain.shelves[number].add(chain.entries[number])
-            leave = chain.leaves[number] if number < 2 else None
-            chain.shelves[number].arm(chain.entries[number], make(root()), lambda values: (1,), leave, n.Count())
+            chain.tables[number].clear()
+            chain.tables[number].add(chain.entries[number])
+            step = chain.steps[number] if number < 2 else None
+            chain.tables[number].publish(chain.entries[number], make(root()), lambda values: (1,), step, n.Count())
         assert chain.compiled(1) == (1,) and dead == [True]
         assert refs[-1]() is None
 
@@ -219,7 +219,7 @@ def test_threads() -> None:
                 if result not in (number + 3, "handed over", "fallback"):
                     wrong.append(result)
                 if number == 0 and k % 20 == 0:
-                    chain.arm(k % 3)
+                    chain.publish(k % 3)
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
         for thread in threads:
