@@ -225,6 +225,11 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
             f"take the mark off, or {_MOVE_OUT}",
         ),
         (
+            "scheduler-step",
+            "call to {what} (computes rates by Python, which costs no recording)",
+            "leave it; under fullgraph=True, or called outside of the compiled function, there is one graph",
+        ),
+        (
             "cache-limit",
             "{what} has used up its recordings (options.cache_size_limit)",
             "pass what keeps changing as a tensor, or raise the limit",

@@ -539,7 +539,8 @@ class Program:
         recorder: Recorder | None = None
         try:
             user_hints.adopt_marks([*slots])
-            recorder = Recorder(self.name, self.start, self.settings, self._ask, self._history(False))
+            known = self._history(False)
+            recorder = Recorder(self.name, self.start, self.settings, self._ask, known, whole=self.fullgraph)
             recorder.prepare(function, self.names, slots, self.point, frozenset(self.cache.changing))
         except Exception as error:
             recorder = None
@@ -668,7 +669,8 @@ class Program:
     def _history(self, recorded: bool) -> CacheHistory:
         changing = None
         if self.settings.dynamic_shapes:
-            changing = Changing(self.cache.symbols, not self.settings.assume_static_by_default)
+            rates = any(reason.id == "scheduler-step" for reason in self.stats.break_reasons)
+            changing = Changing(self.cache.symbols, not self.settings.assume_static_by_default, rates)
         expects = self.cache.unexpected < _MOST_UNEXPECTED
         return CacheHistory(recorded, frozenset(self.cache.changing), changing, expects)
 

@@ -12,6 +12,7 @@ from torch import nn, optim
 from torch.utils.hooks import RemovableHandle
 
 import stator
+from stator import events
 
 FIRST_AND_REST = "miss miss hit hit hit hit"
 ONE = "miss hit hit hit hit hit"
@@ -358,3 +359,44 @@ def test_with_the_profiler_on():
         return run
 
     check(world, [step(0), step(1), profiled(2), profiled(3), step(4)], expect=None)
+
+
+@pytest.mark.parametrize("rate", ["fixed", "changing"])
+@pytest.mark.parametrize(
+    ("kind", "backend"), [(optim.AdamW, "native"), (optim.NAdam, "native"), (optim.AdamW, "inductor")]
+)
+def test_compiled_whole(kind, backend, rate):
+    """The rate, and what the numbers of the steps come to, are inputs of one graph; no operator runs by itself."""
+    plain, compiled = parameters(torch.float64), parameters(torch.float64)
+    optimizers = [kind(params, lr=0.1, weight_decay=0.01) for params in (plain, compiled)]
+    fast = stator.compile(optimizers[1].step, backend=backend)
+    left: list[Any] = []
+    unsubscribe = events.subscribe(left.append, events.NotDerived, events.NotGenerated)
+    for seed in range(6):
+        for params, optimizer in zip((plain, compiled), optimizers, strict=True):
+            give_grads(params, seed)
+            if rate == "changing":
+                optimizer.param_groups[0]["lr"] = 0.1 * 0.9**seed
+        optimizers[0].step()
+        fast()
+        for mine, others in zip(plain, compiled, strict=True):
+            torch.testing.assert_close(mine, others, rtol=1e-12, atol=1e-12)
+            state = [optimizer.state[p] for optimizer, p in zip(optimizers, (mine, others), strict=True)]
+            assert state[0]["step"] == state[1]["step"] == seed + 1
+            torch.testing.assert_close(state[0]["exp_avg_sq"], state[1]["exp_avg_sq"], rtol=1e-12, atol=1e-12)
+    unsubscribe()
+    assert not left
+    assert fast.stator.recordings == 2 and fast.stator.hits == 4
+
+
+def test_a_rate_that_changes_keeps_nothing_but_the_steps():
+    """A replay that fails puts back what it has written: numbers of steps, which are all that comes before them."""
+    params = parameters()
+    optimizer = optim.Adam(params, lr=0.1, weight_decay=0.01)
+    fast = stator.compile(optimizer.step, backend="eager")
+    for seed in range(5):
+        give_grads(params, seed)
+        optimizer.param_groups[0]["lr"] = 0.1 * 0.9**seed
+        fast()
+    assert [len(entry.early) for entry in fast.stator.entries] == [len(params), 0]
+    assert fast.stator.recordings == 2 and fast.stator.hits == 3

@@ -11,6 +11,7 @@ original function.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 import warnings
 import weakref
@@ -271,15 +272,15 @@ def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence
     later = Later(joint.primals)
     outputs = [_with_places(output, later) for output in plan.outputs]
     computed = later.computed()
+    grouped = itertools.groupby(plan.writes, key=lambda write: write.differentiable)
+    writes = [(differentiable, list(group)) for differentiable, group in grouped]
     if not plan.writes and plan.outputs == [GraphResult(position) for position in range(plan.results)]:
         return _nothing_around
 
     def finish(given: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
-        for write in plan.writes:
-            if write.differentiable:
-                given[write.index].copy_(results[write.position])
-            else:
-                with torch.no_grad():
+        for differentiable, group in writes:
+            with contextlib.nullcontext() if differentiable else torch.no_grad():
+                for write in group:
                     given[write.index].copy_(results[write.position])
         numbers = computed(*[given[index] for index in plan.inputs]) if computed else ()
         return [_output(output, given, results, numbers) for output in outputs]

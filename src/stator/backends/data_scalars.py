@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._guards import Source
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..support import graph_numbers
 
@@ -46,11 +46,12 @@ def split(gm: fx.GraphModule, inputs: Sequence[Any]) -> Split | None:
     """The two parts; None if no number is taken, or the parts would share more than inputs and floats."""
     nodes = list(gm.graph.nodes)
     last = max((i for i, n in enumerate(nodes) if n.op == "call_method" and n.target == "item"), default=None)
-    if last is None or not all(isinstance(value, torch.Tensor) for value in inputs):
+    if last is None or not all(isinstance(value, (torch.Tensor, torch.SymFloat)) for value in inputs):
         return None
     first = {node for node in nodes[: last + 1] if node.op != "placeholder"}
-    numbers: set[fx.Node] = set()
-    floats: set[fx.Node] = set()  # those that surely are floats
+    given = zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True)
+    numbers: set[fx.Node] = {node for node, value in given if isinstance(value, torch.SymFloat)}
+    floats = set(numbers)  # those that surely are floats
     for node in nodes:
         if node.op == "call_method" and node.target == "item":
             numbers.add(node)
@@ -58,7 +59,7 @@ def split(gm: fx.GraphModule, inputs: Sequence[Any]) -> Split | None:
             numbers.add(node)
             if _gives_float(node) or not floats.isdisjoint(node.all_input_nodes):
                 floats.add(node)
-    first |= numbers
+    first |= {node for node in numbers if node.op != "placeholder"}
     modes = [node for node in nodes if node.target is _MODES]
     if not _can_be_split(nodes, first, floats, modes):
         return None
@@ -126,6 +127,11 @@ def _parts(
     return Split(made[0], made[1], _examples(made[1], inputs, len(crossing)), len(inputs), outputs)
 
 
+def _without_data(value: Any, mode: FakeTensorMode) -> Any:
+    plain = isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
+    return mode.from_tensor(value, static_shapes=True) if plain else value
+
+
 class _Named(Source):
     """Where a number comes from, as far as torch asks."""
 
@@ -141,9 +147,10 @@ def _examples(rest: fx.GraphModule, inputs: Sequence[Any], numbers: int) -> list
     """Inputs of the rest: tensors without data, numbers without values."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv  # a quarter of a second, for few graphs
 
-    env = ShapeEnv()
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
-    examples: list[Any] = [mode.from_tensor(value, static_shapes=True) for value in inputs]
+    known = next((value.fake_mode for value in inputs if isinstance(value, FakeTensor)), None)
+    mode = known or FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    env: Any = mode.shape_env
+    examples: list[Any] = [_without_data(value, mode) for value in inputs]
     for i in range(numbers):
         source = _Named(i)
         hint = 0.5 + i / (numbers + 1)

@@ -1,7 +1,8 @@
-"""Floats that change, for a code generator that does not know them: it gets each in a tensor of one number.
+"""Floats that change, for a code generator that does not know them: it gets all of them in one tensor.
 
-Enters: a forward or backward graph with its example inputs. Leaves: the same graph, with one more input for each float
-that an operator takes, and a function that computes these floats from the graph's inputs, in Python, as eager does.
+Enters: a forward or backward graph with its example inputs. Leaves: the same graph, with one more input: a vector of
+the floats that operators take; and a function that computes these floats from the graph's inputs, in Python, as eager
+does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _OF_TENSORS: dict[Any, Any] = {
 }
 
 
+# `x + value * y / z`, in the order in which eager computes it.
+_WITH_A_VALUE: dict[Any, Any] = {aten.addcdiv.default: aten.div.Tensor, aten.addcmul.default: aten.mul.Tensor}
+
+
 def take_in_tensors(module: fx.GraphModule, examples: Sequence[Any]) -> tuple[list[Any], Callable[..., Any] | None]:
     """Rewrite the graph; its example inputs from now on, and what computes those that are new, if there are any."""
     graph = module.graph
@@ -42,7 +47,7 @@ def take_in_tensors(module: fx.GraphModule, examples: Sequence[Any]) -> tuple[li
         rewriter.rewrite(node)
     module.recompile()
     factors = [index for index, node in enumerate(taken) if node in rewriter.factors]
-    return [*examples, *rewriter.examples], (lambda *inputs: _checked(numbers(*inputs), factors))
+    return [*examples, rewriter.example], (lambda *inputs: _checked(numbers(*inputs), factors))
 
 
 def _checked(numbers: Sequence[float], factors: Sequence[int]) -> Sequence[float]:
@@ -84,17 +89,17 @@ def _computed(graph: fx.Graph, wanted: Sequence[fx.Node]) -> Callable[..., Any]:
 class _Rewriter:
     def __init__(self, graph: fx.Graph, mode: Any, floats: Sequence[fx.Node]) -> None:
         self._graph, self._mode = graph, mode
-        self.examples: list[Any] = []
-        self.floats: dict[fx.Node, fx.Node] = {}  # and the inputs that have them in tensors
+        self.floats: dict[fx.Node, fx.Node] = {}  # and what has them in tensors
         self.factors: set[Any] = set()  # those that are given as `alpha`, to float32
         *_, last = graph.find_nodes(op="placeholder")
-        for node in floats:
-            with mode:
-                example = torch.empty((), dtype=torch.float64)
-            with graph.inserting_after(last):
-                last = self.floats[node] = graph.placeholder(f"{node.name}_in_a_tensor")
-            last.meta["val"] = example
-            self.examples.append(example)
+        with mode:
+            self.example = torch.empty(len(floats), dtype=torch.float64)
+        with graph.inserting_after(last):
+            vector = graph.placeholder("floats_in_a_tensor")
+        vector.meta["val"] = self.example
+        with graph.inserting_before(vector.next):
+            for index, node in enumerate(floats):
+                self.floats[node] = self._call(aten.select.int, vector, 0, index)
 
     def rewrite(self, node: fx.Node) -> None:
         """An operator that takes floats takes tensors."""
@@ -103,6 +108,12 @@ class _Rewriter:
             raise CannotDerive(f"{node.target} on a float that changes and {', '.join(map(str, kinds)) or 'no tensor'}")
         (kind,) = kinds
         with self._graph.inserting_before(node):
+            value = self._in_tensor(node.kwargs.get("value"), kind)
+            if value is not None and node.target in _WITH_A_VALUE:
+                x, y, z = node.args
+                term = self._call(_WITH_A_VALUE[node.target], self._call(aten.mul.Tensor, y, value), z)
+                node.target, node.args, node.kwargs = aten.add.Tensor, (x, term), {}
+                return
             alpha = self._in_tensor(node.kwargs.get("alpha"), kind)
             if alpha is not None:
                 x, y = node.args

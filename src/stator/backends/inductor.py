@@ -22,6 +22,7 @@ from ..support import background
 from ..support.op_namespaces import has_promised_sizes
 from . import eager
 from .cuda_graphs import Replayed, why_not_capturable
+from .data_scalars import split
 from .floats import take_in_tensors
 
 _one_at_a_time = threading.RLock()  # the generator expects that
@@ -87,15 +88,20 @@ def _compile(
     if background.is_here():
         _leave_numbers_alone()
         settings |= _SILENT
+
+    def derive(module: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        return compile_function(
+            module,
+            examples,
+            fw_compiler=functools.partial(_generate, is_backward=False, captures=captures),
+            bw_compiler=functools.partial(_generate, is_backward=True, captures=captures),
+            decompositions=select_decomp_table(),
+        )
+
     try:
         with _one_at_a_time, config.patch(settings):
-            return compile_function(
-                gm,
-                example_inputs,
-                fw_compiler=functools.partial(_generate, is_backward=False, captures=captures),
-                bw_compiler=functools.partial(_generate, is_backward=True, captures=captures),
-                decompositions=select_decomp_table(),
-            )
+            parts = split(gm, example_inputs)
+            return derive(gm, example_inputs) if parts is None else parts.join(derive(parts.rest, parts.examples))
     except CannotDerive as why:
         events.emit(events.NotDerived(why))
         return eager.compile_graph(gm, example_inputs)
@@ -111,7 +117,7 @@ def _say_casts(module: fx.GraphModule) -> None:
 
 def _with_tensors(generated: Callable[[list[Any]], Any], numbers: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     def call(given: list[Any]) -> Any:
-        given += [torch.scalar_tensor(number, dtype=torch.float64) for number in numbers(*given)]
+        given.append(torch.tensor(numbers(*given), dtype=torch.float64))
         return generated(given)
 
     call._boxed_call = True  # type: ignore[attr-defined]

@@ -22,6 +22,7 @@ from .guard_facts import FACTS, assertion, differences, holds, say, surely_holds
 from .guard_text import Miss, Told, absent
 
 GuardCompiler = Callable[..., _native.Guards | None]
+Change = tuple[Origin, tuple[Any, ...], set[int | None]]
 
 
 class EntryGuards:
@@ -171,24 +172,29 @@ class EntryGuards:
                 return int(origin.key[0])
         return None
 
-    def changes(self, slots: tuple[Any, ...]) -> list[tuple[Origin, tuple[Any, ...], set[int | None]]]:
-        """The sizes and numbers that differ from those expected, if nothing else does: origin, steps from there on, and
-        which of them (None: a number; a dimension; the complement of one whose stride differs)."""
+    def changes(self, slots: tuple[Any, ...]) -> list[Change]:
+        """The sizes and numbers that differ from those expected: origin, steps from there on, and which of them (None:
+        a number; a dimension; the complement of one whose stride differs). Where something else differs too, none but
+        floats: those are no choice between two ways through the program."""
         values: list[Any] = []
-        found: list[tuple[Origin, tuple[Any, ...], set[int | None]]] = []
+        found: list[Change] = []
+        lost: set[int] = set()  # origins that lead elsewhere, or nowhere
         for origin in self._origins:
             try:
+                if origin.parent is not None and origin.parent.index in lost:
+                    raise LookupError(origin.index)
                 value = fetch(origin, values, slots)
             except Exception:
-                return []
+                value = None
+                lost.add(origin.index)
             values.append(value)
-            for check in origin.checks if origin.edge is not Edge.COMPUTED else ():
+            for check in origin.checks if origin.edge is not Edge.COMPUTED and origin.index not in lost else ():
                 if not surely_holds(check, value, values):
                     differing = differences(check, value)
                     if not differing:
-                        return []
+                        lost.add(origin.index)
                     found += [(origin, steps, dims) for steps, dims in differing]
-        return found
+        return [each for each in found if _is_float(each, values)] if lost else found
 
     def _why_together(self, values: list[Any]) -> Miss | None:
         for group in self._distinct:
@@ -225,3 +231,11 @@ class EntryGuards:
     def lines(self) -> list[str]:
         """Every guard as one line of text."""
         return list(map(str, self.told()))
+
+
+def _is_float(change: Change, values: list[Any]) -> bool:
+    origin, steps, dims = change
+    value = values[origin.index]
+    for _, index in steps:
+        value = value[index]
+    return type(value) is float and None in dims

@@ -48,6 +48,7 @@ class SegmentSettings(NamedTuple):
     reorders_prints: bool
     may_expect: bool  # that comparisons of numbers in the graph come out as they do now
     changing: Changing | None  # sizes and numbers that may be symbols; None: no symbols from outside
+    whole: bool  # the program is to be one graph
 
 
 class Segment:
@@ -83,6 +84,7 @@ class Segment:
         self.locks = Locks()
         self.noted_modules: set[int] = set()  # whose calls were noted as one fact each
         self.reorders_prints = settings.reorders_prints
+        self.must_not_break = settings.whole
         self.prints: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         self.handled_outside = sys.exc_info()[0] is not None  # was an exception being handled when it began?
 

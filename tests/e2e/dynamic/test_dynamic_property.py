@@ -146,7 +146,7 @@ def test_symbolic_programs():
         seen = replays.count(compare(lines, calls, RuntimeError, ZeroDivisionError))
         if not branches(lines):
             recordings = seen.world.fn.stator.recordings
-            assert recordings <= 3, f"{recordings} recordings\n{seen.outcomes}"
+            assert recordings <= 5, f"{recordings} recordings\n{seen.outcomes}"  # two are for sizes that come to 0 or 1
 
     generated()
     replays.enough()

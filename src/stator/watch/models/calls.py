@@ -31,7 +31,7 @@ from ..graph_break import BreakGraph
 from ..objects import locks
 from ..segment import Segment
 from ..tensors.operators import SCRIPTED
-from . import logging_calls, other_compiler, user_hints
+from . import logging_calls, other_compiler, schedulers, user_hints
 from .methods import change_first, dict_get, method_rule, object_method
 from .reads import C_DESCRIPTORS, note_arguments
 from .rules import (
@@ -224,6 +224,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
         _named(torch.autograd, "_profiler_enabled") + _named(torch._C, "_accelerator_getAccelerator"),
         "settings, which the guards read again",
     ),
+    (schedulers.step, schedulers.STEPS, "computes a few numbers, by one way or another"),
     (leave_lock, [locks.LOCK.__exit__], "the end of a `with` that has taken a lock"),
     (ask_for_break, [user_hints.graph_break], "the program asks for a break"),
 ]
@@ -355,6 +356,7 @@ _ASKED_ALWAYS = frozenset(
         other_compiler.ask_for_compiler,
         group_tensors,
         leave_lock,
+        schedulers.step,
         scripted,
         numpy_of_numbers,
     }

@@ -68,8 +68,11 @@ Ask = Callable[[list[RecordedSegment], ResumePoint, tuple[Any, ...], tuple[Any, 
 
 
 class Recorder:
-    def __init__(self, name: str, program: object, settings: View, ask: Ask, known: CacheHistory) -> None:
-        """`program`: who records; it learns from each recording where the next ones had better break.
+    def __init__(
+        self, name: str, program: object, settings: View, ask: Ask, known: CacheHistory, *, whole: bool = False
+    ) -> None:
+        """`program`: who records; it learns from each recording where the next ones had better break. `whole`: it is
+        to be one graph.
         `ask(segments, point, inputs, state)`: what is known of the program from a resume point on, the segments of this
         run included, when it arrives there with these inputs?
         """
@@ -84,6 +87,7 @@ class Recorder:
         self.on_stop: Callable[[], None] = lambda: None
         self._program = program
         self._settings = settings
+        self._whole = whole
         self._ask = ask
         self._changing: set[int] = set()  # unguarded values, by identity, that are not worth a guard
         self._hopeless: set[int] = set()  # those of them which have been seen to change
@@ -106,7 +110,9 @@ class Recorder:
         captures = self._settings.capture_scalar_outputs
         symbolic = changing is not None and (changing or user_hints.has_marks() or captures)
         course = Course(self._take_over, self.stop, self.failed_inside, self.enter)
-        settings = SegmentSettings(captures, self._settings.reorder_print, expects, changing if symbolic else None)
+        settings = SegmentSettings(
+            captures, self._settings.reorder_print, expects, changing if symbolic else None, self._whole
+        )
         self.segment = Segment(self.name, point, state, self.own, course, settings, TABLE)
         self._mode.follow(self.segment)
         self._leaves = leaves.Leaves(self.segment)

@@ -87,6 +87,10 @@ class SymbolTable:
                 self.shapes.set(symbol.node, self.shapes.number(plain_number(symbol.number), symbol.term))
         return symbol.node
 
+    def nodes(self) -> set[fx.Node]:
+        """The nodes that give symbolic numbers."""
+        return {symbol.node for symbol in self._table.values() if symbol.node is not None}
+
     def size_of(self, node: fx.Node) -> Any:
         """The number that a node gives as an expression of the inputs' sizes; None if it is none."""
         return None if self.abandoned is not None or self.shapes is None else self.shapes.expression_at(node)

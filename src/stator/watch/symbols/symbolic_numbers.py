@@ -53,9 +53,10 @@ class Changing:
 
     seen: dict[tuple[Any, ...], set[Dim]] = field(default_factory=dict)
     every_size: bool = False  # all sizes of the arguments are symbols from the first call on
+    rates: bool = False  # a scheduler sets the rates of an optimizer
 
     def __bool__(self) -> bool:
-        return bool(self.seen) or self.every_size
+        return bool(self.seen) or self.every_size or self.rates
 
 
 class Marked(NamedTuple):
@@ -109,7 +110,9 @@ class Symbols(ComputedNumbers):
         if type(value) not in (int, float):
             self._open(origin, value)
             return False
-        if NUMBER not in self._changing.seen.get(path_of(origin), ()) or origin.edge is Edge.LOCAL:
+        if origin.edge is Edge.LOCAL:
+            return False
+        if NUMBER not in self._changing.seen.get(path_of(origin), ()) and not self._is_rate(origin, value):
             return False
         if not _may_be_symbol(value) or len(self._changing.seen) > _MOST_NUMBERS:
             return False
@@ -121,13 +124,29 @@ class Symbols(ComputedNumbers):
         self._put.append((*way, number, value))
         return True
 
+    def _is_rate(self, origin: Origin, value: Any) -> bool:
+        """Is it a number that schedulers set, which need not have done so yet?"""
+        if not self._changing.rates or type(value) is not float or origin.edge is not Edge.ITEM:
+            return False
+        key, holder = origin.key, origin.parent
+        if holder is not None and holder.key == "betas":
+            key, holder = "betas", holder.parent
+        if key not in ("lr", "momentum", "betas") or holder is None:
+            return False
+        try:
+            group = self._value_of(holder)
+        except (LookupError, AttributeError, ValueError):
+            return False
+        return type(group) is dict and ("params" if key == "lr" else "max_momentum") in group
+
     def _open(self, origin: Origin, value: tuple[Any, ...]) -> None:
         """A tuple of constants is a constant, unless one of its numbers is known to change."""
         path = path_of(origin)
         self._opened.append(value)
         for index, item in enumerate(value):
             step = (*path, (Edge.ITEM, index))
-            if type(item) in (int, float, tuple) and any(seen[: len(step)] == step for seen in self._changing.seen):
+            known = any(seen[: len(step)] == step for seen in self._changing.seen)
+            if type(item) in (int, float, tuple) and (known or (origin.key == "betas" and self._changing.rates)):
                 self._context.ledger.read(origin, Edge.ITEM, index, item)
         self._opened.pop()
 

@@ -188,9 +188,8 @@ class SegmentGraph(_native.Tracer):
         inputs = [self.known[id(tensor)].node for _, tensor, _ in self.inputs]
         groups = shared_storages(tensor for _, tensor, _ in self.inputs)
         aliases = [tuple(inputs[place] for place in group) for group in groups]
-        early = (
-            None if self.regions.any else move_early(self._nodes.operations, symbols.failing, symbols.numbers, aliases)
-        )
+        numbers = symbols.numbers | symbols.nodes()
+        early = None if self.regions.any else move_early(self._nodes.operations, symbols.failing, numbers, aliases)
         if early is None:
             self.risky = True
             return []
