@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"errors"},
     "guard_codes": set(),
     "recording": {"errors", "guard_codes", "_native"},  # origins are made in C
-    "support": {"recording", "support"},
+    "support": {"errors", "recording", "support"},
     # stages: their own room and the ground; C is mechanism for all of them
     "watch": GROUND | {"watch", "_native"},
     "replay": GROUND | {"replay", "_native"},

@@ -442,6 +442,14 @@ class VerificationError(StatorError):
         return f"{self.name}: what backend {self.backend!r} made of a graph differs from eager{lines}{saved}"
 
 
+class StorageError(StatorError, RuntimeError):
+    """A compiled graph was given a tensor whose storage is smaller than the tensor: eager would read or write what is
+    not the tensor's."""
+
+    def __str__(self) -> str:
+        return "the storage of a tensor is smaller than the tensor (was it resized?)"
+
+
 class CannotDerive(StatorError):
     """A graph whose backward cannot be derived ahead of time; backends then run it as it was captured."""
 

@@ -37,6 +37,7 @@ from .errors import (
     RecompileError,
     SpecializationError,
     StatorError,
+    StorageError,
     VerificationError,
     break_reason,
     is_half_done,
@@ -52,6 +53,7 @@ from .replay.guards import EntryGuards
 from .support import background
 from .support.graph_numbers import Failed, Unexpected
 from .support.interrupts import is_from_handler
+from .support.tensor_memory import refuse_short
 from .watch.models import other_compiler, user_hints
 from .watch.observe import policy
 from .watch.observe.recorder import CacheHistory, RecordedSegment, Recorder
@@ -397,6 +399,7 @@ class Program:
     @staticmethod
     def _run(entry: Entry, values: Slots, saved: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
         for position in entry.restores or entry.early:
+            refuse_short(values[position])
             saved.append((values[position], values[position].detach().clone()))
         return entry.replay(values)  # type: ignore[misc]  # those without one are not replayed
 
@@ -421,7 +424,7 @@ class Program:
         raise, it has handled what an operation raised, or the fault is ours, or the backend's. What is not as before,
         and what no operation has raised, goes to the program.
         """
-        if isinstance(error, VerificationError) or is_half_done(error) or is_from_handler(error):
+        if isinstance(error, (VerificationError, StorageError)) or is_half_done(error) or is_from_handler(error):
             raise error
         if entry.acts and (_comes_from_program(error) or isinstance(error, _OF_COLLECTIVES)):
             raise error

@@ -210,25 +210,24 @@ def test_sizes_are_computed_in_each_call(driver: Driver) -> None:
     assert driver.count("launches") >= 10
 
 
-@pytest.mark.parametrize("change", ["dtype", "stride", "size", "kind"])
+@pytest.mark.parametrize("change", ["dtype", "stride", "size", "kind", "memory"])
 def test_other_inputs_go_to_the_graph_itself(change: str, driver: Driver) -> None:
     asked: list[Any] = []
     made = Made(driver, mlp, _inputs(0), fallback=lambda args: asked.append(len(args)))
     x, w, v = _inputs(0)
-    other = {"dtype": x.double(), "stride": x.t().contiguous().t(), "size": x[:5], "kind": x.to("meta")}[change]
+    other = {
+        "dtype": x.double(),
+        "stride": x.t().contiguous().t(),
+        "size": x[:5],
+        "kind": x.to("meta"),
+        "memory": x.clone(),
+    }[change]
+    if change == "memory":
+        other.untyped_storage().resize_(16)
     made([other, w, v])
     assert asked == [3] and driver.count("launches") == 0
     made([x, w, v])
     assert asked == [3] and driver.count("launches") > 0
-
-
-def test_storage_that_is_too_small_is_an_error(driver: Driver) -> None:
-    made = Made(driver, lambda x: torch.exp(x) + 1, [torch.randn(64)])
-    x = torch.randn(64)
-    x.untyped_storage().resize_(16)
-    with pytest.raises(RuntimeError, match="smaller than the tensor"):
-        made([x])
-    assert driver.count("launches") == 0
 
 
 def test_a_call_that_gives_other_strides_is_put_right(driver: Driver) -> None:

@@ -108,11 +108,7 @@ run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data
         }
         r.slots = (int64_t *)memory;
     }
-    int holds = inputs_hold(h, list, r.slots);
-    if (holds <= 0) {
-        return holds < 0 ? NULL : Py_NewRef(Py_None);
-    }
-    if (h->writes && !written_alone(h, list, r.slots)) {
+    if (!inputs_hold(h, list, r.slots) || (h->writes && !written_alone(h, list, r.slots))) {
         Py_RETURN_NONE;
     }
     Block *from = NULL;
@@ -206,10 +202,7 @@ host_looks(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_TypeError, "looks(inputs, skipped)");
         return NULL;
     }
-    if (!h->ready || h->compute != NULL || PyList_GET_SIZE(args[0]) != h->inputs || inputs_hold(h, args[0], h->slots) <= 0) {
-        if (PyErr_Occurred()) {
-            return NULL;
-        }
+    if (!h->ready || h->compute != NULL || PyList_GET_SIZE(args[0]) != h->inputs || !inputs_hold(h, args[0], h->slots)) {
         Py_RETURN_NONE;
     }
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)h->inputs * 8);

@@ -27,7 +27,8 @@ typedef struct {
 
 typedef struct {
     int reg, dtype, rank;
-    int reach;  /* slot: elements that kernels may touch, from the first on; -1: none do */
+    int reach;  /* slot: elements that may be touched, from the first on; -1: none are */
+    int by_kernels; /* touched by our kernels, and not by operators alone? */
     int itemsize;
     int *sizes; /* slots: sizes, then strides; owned */
     int written; /* do kernels write to it? */
@@ -119,7 +120,6 @@ void arena_give(char *memory, Block *from);
 int input_holds(const Host *h, const HostInput *in, PyObject *value, const int64_t *slots);
 int inputs_hold(const Host *h, PyObject *list, const int64_t *slots);
 int written_alone(const Host *h, PyObject *list, const int64_t *slots);
-int too_small(void);
 
 /* host_steps.c */
 int set_register(HostRun *r, int reg, PyObject *value); /* takes the reference */

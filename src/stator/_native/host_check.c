@@ -1,8 +1,7 @@
 /* Is what a call was given what its graph was compiled for? Nothing is touched before this says so, in this very call. */
 #include "host.h"
 
-/* 1: it is what the graph was compiled for; 0: it is not; -1: its storage is too small for it, which is an error whoever computes.
- * Runs no Python code. Tensors with other dispatch keys than plain memory has (negated and conjugated views, zeros without memory,
+/* 1: it is what the graph was compiled for; 0: it is not; -1: its storage is too small for it. Runs no Python code. Tensors with other dispatch keys than plain memory has (negated and conjugated views, zeros without memory,
  * sparse ones, those inside of transforms) are not. */
 int
 input_holds(const Host *h, const HostInput *in, PyObject *value, const int64_t *slots)
@@ -16,7 +15,7 @@ input_holds(const Host *h, const HostInput *in, PyObject *value, const int64_t *
     }
     /* Operators alone see those that no kernel touches, and they take numbers from the CPU as well: torch has the seeds of its attention
      * there, where nothing is captured. */
-    if (torch_c.device(handle, &device) || (device != in->device && !(in->reach < 0 && device == 0))) {
+    if (torch_c.device(handle, &device) || (device != in->device && !(!in->by_kernels && device == 0))) {
         return 0;
     }
     uint64_t keys = TENSOR_AT(tensor_impl(value), tensor_places.keys, uint64_t);
@@ -45,14 +44,7 @@ input_holds(const Host *h, const HostInput *in, PyObject *value, const int64_t *
         __builtin_mul_overflow(end, (int64_t)in->itemsize, &end) || end > bytes) {
         return -1;
     }
-    return (uintptr_t)data % (uintptr_t)in->itemsize == 0;
-}
-
-int
-too_small(void)
-{
-    PyErr_SetString(PyExc_RuntimeError, "the storage of a tensor is smaller than the tensor");
-    return -1;
+    return !in->by_kernels || (uintptr_t)data % (uintptr_t)in->itemsize == 0;
 }
 
 /* What a check is about: an input, or a constant. Borrowed. */
@@ -78,7 +70,7 @@ written_alone(const Host *h, PyObject *list, const int64_t *slots)
         uintptr_t low = (uintptr_t)data, high = low + (uintptr_t)(slots[in->reach] * in->itemsize);
         for (int j = 0; j < h->check_count; j++) {
             const HostInput *with = &h->checks[j];
-            if (j == i || with->reach < 0) {
+            if (j == i || !with->by_kernels || with->reach < 0) {
                 continue;
             }
             if (torch_c.data(handle_of(checked_value(h, list, with)), &other)) {
@@ -93,14 +85,13 @@ written_alone(const Host *h, PyObject *list, const int64_t *slots)
     return 1;
 }
 
-/* 1: every input and constant is what the graph was compiled for; 0: one is not; -1: an exception is set. */
+/* Whether every input and constant is what the graph was compiled for. */
 int
 inputs_hold(const Host *h, PyObject *list, const int64_t *slots)
 {
     for (int i = 0; i < h->check_count; i++) {
-        int holds = input_holds(h, &h->checks[i], checked_value(h, list, &h->checks[i]), slots);
-        if (holds <= 0) {
-            return holds < 0 ? too_small() : 0;
+        if (input_holds(h, &h->checks[i], checked_value(h, list, &h->checks[i]), slots) <= 0) {
+            return 0;
         }
     }
     for (int i = 0; i < h->inputs; i++) { /* kernels read the others as they are */

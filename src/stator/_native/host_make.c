@@ -73,15 +73,16 @@ step_from(Host *h, HostStep *s, PyObject *row)
     return fine ? 0 : refuse("a step does not fit its kind");
 }
 
-/* (register, dtype, reach, itemsize, slots of sizes and strides, do kernels write to it?, kind of device) */
+/* (register, dtype, reach, itemsize, slots of sizes and strides, do kernels write to it?, kind of device, do they touch it?) */
 static int
 check_from(Host *h, HostInput *in, PyObject *row)
 {
     PyObject *sizes;
     int count;
-    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiiiOii", &in->reg, &in->dtype, &in->reach, &in->itemsize, &sizes, &in->written, &in->device) ||
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiiiOiii", &in->reg, &in->dtype, &in->reach, &in->itemsize, &sizes, &in->written, &in->device,
+                                                  &in->by_kernels) ||
         ints_from(sizes, &in->sizes, &count, h->slot_count) < 0) {
-        return refuse("a check is a tuple of seven");
+        return refuse("a check is a tuple of eight");
     }
     h->writes |= in->written;
     in->rank = count / 2;

@@ -97,20 +97,20 @@ make_alias(HostRun *r, const HostStep *s)
     return alias == NULL ? -1 : set_register(r, s->numbers[0], alias);
 }
 
-/* What a call gave is as kernels expect it, or is copied until it is. numbers: register, dtype, slot of the reach, itemsize, kind of
- * device */
+/* What a call gave is as kernels expect it, or is copied until it is; what has lost its memory is refused. numbers: register, dtype, slot of
+ * the reach, itemsize, kind of device */
 static int
 expect(HostRun *r, const HostStep *s)
 {
-    HostInput in = {s->numbers[0], s->numbers[1], s->count / 2, s->numbers[2], s->numbers[3], s->items, 0, s->numbers[4]};
+    HostInput in = {.reg = s->numbers[0], .dtype = s->numbers[1], .rank = s->count / 2, .reach = s->numbers[2], .by_kernels = 1,
+                    .itemsize = s->numbers[3], .sizes = s->items, .device = s->numbers[4]};
     PyObject *value = r->registers[in.reg];
     if (value == NULL) {
         PyErr_SetString(PyExc_SystemError, "a register is read before it is set");
         return -1;
     }
-    int holds = input_holds(r->h, &in, value, r->slots);
-    if (holds != 0) { /* where it lies is read anew: operators in between may have given it other memory */
-        return holds < 0 ? too_small() : set_register(r, in.reg, Py_NewRef(value));
+    if (input_holds(r->h, &in, value, r->slots) > 0) { /* where it lies is read anew: operators in between may have given it other memory */
+        return set_register(r, in.reg, Py_NewRef(value));
     }
     int64_t shape[64];
     for (int i = 0; i < s->count; i++) {

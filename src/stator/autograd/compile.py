@@ -170,8 +170,7 @@ def make_boxed(module: fx.GraphModule) -> Boxed:
 
     It is fx's Python for the graph, with operators as names of its own: `torch.ops.aten.add.Tensor` is four lookups.
     """
-    if any(map(has_promised_sizes, module.graph.nodes)):
-        module = _comparing_sizes(module)
+    module = as_run(module)
     former = module.graph._codegen
     module.graph.set_codegen(_BoxedCodeGen())
     written = module.graph.python_code("self")
@@ -225,8 +224,10 @@ def _as_copy(module: fx.GraphModule) -> fx.GraphModule:
     return _LazyGraphModule(module, graph)
 
 
-def _comparing_sizes(module: fx.GraphModule) -> fx.GraphModule:
+def as_run(module: fx.GraphModule) -> fx.GraphModule:
     """The same graph, which looks at the sizes of which nobody but the program says what they are."""
+    if not any(map(has_promised_sizes, module.graph.nodes)):
+        return module
     module = _as_copy(module)
     for node in list(module.graph.nodes):
         value = node.meta.get("val")

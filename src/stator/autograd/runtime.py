@@ -24,6 +24,7 @@ from torch import Tensor
 
 from .. import events
 from ..errors import mark_unwritten
+from ..support.tensor_memory import refuse_short
 from .functional import TensorView
 from .kept import keeping, modified
 from .symbols import Later, filled, is_symbolic
@@ -64,6 +65,7 @@ class TangentFacts:
             return tangent
         if tangent.layout is not torch.strided:
             tangent = tangent.to_dense()
+        refuse_short(tangent)
         copy = torch.empty_strided(tangent.shape, stride, dtype=tangent.dtype, device=tangent.device)
         return copy.copy_(tangent)
 
@@ -351,6 +353,7 @@ class _Again:
             held[index] = weakref.ref(primals[index])
         for index, needed in self._written.items():
             if needed and not self._differentiates_written and primals[index].nbytes <= _MOST_BYTES:
+                refuse_short(primals[index])
                 held[index] = primals[index].clone()
         return held, state
 

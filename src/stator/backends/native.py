@@ -35,6 +35,7 @@ from ..fuse.write import write_program
 from . import eager
 from .cuda_graphs import Replayed, why_not_capturable
 from .data_scalars import split
+from .short_memory import looking
 from .tape import tape_of
 
 
@@ -84,7 +85,8 @@ def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any], captures: bool, r
 def _generate(
     module: fx.GraphModule, example_inputs: Sequence[Any], *, part: str, captures: bool = False
 ) -> Callable[..., Any]:
-    plain = make_boxed(module)
+    written = [*(module.meta.get("writes") or {}).values()]
+    plain = looking(module, make_boxed(module), written)
     start = time.perf_counter()
     try:
         program = _program(module)
@@ -186,7 +188,8 @@ def _host_function(module: fx.GraphModule, program: LoopProgram, plain: Callable
     constants, device = _constants(module), _device(module)
     target = gpu_host.Gpu(program, _devices(module), device) if device.type == "cuda" else None
     compute_of = functools.partial(sizes.compute, program)
-    return host.build(program, plan_memory(program), constants, _tape, compute_of, plain, target)
+    written = (module.meta.get("writes") or {}).values()
+    return host.build(program, plan_memory(program), constants, _tape, compute_of, plain, target, written)
 
 
 def _tape(call: Call) -> Any:

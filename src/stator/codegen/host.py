@@ -9,7 +9,7 @@ kernels, and where, is a target's: this file has the CPU's, `gpu_host` that of G
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .. import _native as n
 from ..support.graph_numbers import Unexpected
 from ..support.op_namespaces import is_torchs_own
+from ..support.tensor_memory import reads_memory, refuse_short
 from . import cpu, jit, small_gemm
 from .kernels import compile_kernels, compile_small_gemm, vector_width
 
@@ -145,14 +146,19 @@ def build(
     compute_of: Callable[[Sequence[Any]], Callable[..., Any] | None],
     fallback: Callable[[list[Any]], Any],
     target: Any = None,
+    written_behind: Collection[int] = (),
 ) -> Any:
     """The host function. `compute_of`: for expressions, a function from the inputs to their values. `target`: who
-    launches kernels; None: the CPU."""
+    launches kernels; None: the CPU. `written_behind`: inputs that results are written to behind this function."""
     target = target or Cpu(program)
     fixed = {f"constant {i}": out for i, out in enumerate(program.outputs) if not hasattr(out, "name")}
     t = Tables(program, plan, {**constants, **fixed})
     touched = {name for step in program.steps if not hasattr(step, "target") for name in (*step.reads, *step.writes)}
-    checks = [row for name in (*program.inputs, *constants) if (row := _check(t, name, touched, target)) is not None]
+    by_calls = {name for step in program.steps if reads_memory(getattr(step, "target", None)) for name in step.reads}
+    wanted = touched | by_calls | {program.inputs[number] for number in written_behind}
+    checks = [
+        _check(t, name, touched, wanted, target) for name in (*program.inputs, *constants) if name in program.places
+    ]
     steps: list[Any] = []
     foreign = _foreign(program)
     first_draw = _first_draw(program) if target.draws_again else None
@@ -238,15 +244,23 @@ def _check_order(program: Any, plan: Any, constants: Mapping[str, Any]) -> None:
         made.update(step.writes)
 
 
-def _check(t: Tables, name: str, touched: set[str], target: Any) -> Any:
-    """What is compared with an input in each call, before anything is touched."""
-    place = t.program.places.get(name)
-    if place is None:
-        return None
-    reach = t.slot(_reach(place)) if name in touched else -1
+def _check(t: Tables, name: str, touched: set[str], wanted: set[str], target: Any) -> Any:
+    """What is compared with an input in each call, before anything is touched. Kernels touch those of `touched`; the
+    memory of those of `wanted` must be there."""
+    place = t.program.places[name]
+    reach = t.slot(_reach(place)) if name in wanted else -1
     slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides))
     written = int(name in t.program.written)
-    return (t.register(name), dtype_code(place.dtype), reach, place.dtype.itemsize, slots, written, target.kind(name))
+    return (
+        t.register(name),
+        dtype_code(place.dtype),
+        reach,
+        place.dtype.itemsize,
+        slots,
+        written,
+        target.kind(name),
+        int(name in touched),
+    )
 
 
 def _expect(t: Tables, name: str, target: Any) -> Any:
@@ -263,6 +277,7 @@ def _restrided(tensor: Any, sizes: list[int], strides: list[int], itemsize: int)
     """What an operator gave, with the strides that its meta kernel had promised."""
     if list(tensor.shape) != sizes or tensor.element_size() != itemsize:
         raise Unexpected(f"an operator gave {tuple(tensor.shape)} of {tensor.dtype}, not {tuple(sizes)}")
+    refuse_short(tensor)
     return torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
