@@ -1,5 +1,5 @@
-"""`torch.autograd.Function`: one node of the graph. Forward and backward run as Python; what the forward reads is
-guarded."""
+"""`torch.autograd.Function`: one node of the graph as it is captured. Forward and backward run as Python; what the
+forward reads is guarded. (`test_compiled_functions.py` has what backends make of it.)"""
 
 from __future__ import annotations
 
@@ -648,7 +648,7 @@ def test_sizes_that_change_are_recorded_anew():
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_other_backends_run_it_as_it_was_captured(backend):
+def test_what_other_backends_are_given(backend):
     seen = check(
         of(lambda x: Scaled.apply(x.sin(), 3.0) + 1), FOUR, expect=ONE, backend=stator.backends.look_up(backend)[1]
     )

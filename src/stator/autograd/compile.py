@@ -21,6 +21,7 @@ from torch.fx.graph import _BoxedCodeGen
 from .. import events
 from ..support.graph_numbers import expect_sizes
 from ..support.op_namespaces import has_promised_sizes
+from .custom_functions import with_graphs
 from .describe import derived
 from .joint import PassRun, optimise
 from .partition import PartitionFn, min_cut_partition
@@ -111,7 +112,7 @@ def compile_function(
     if with_devices:
         mode = joint.stand_ins.mode if isinstance(joint.stand_ins, FakeStandIns) else FakeTensorMode()
         dress([forward, backward], joint.stand_ins, mode)
-    run = function.forward if isinstance(function, fx.GraphModule) else function
+    run = with_graphs(function) if isinstance(function, fx.GraphModule) else function
     tensors = sum(isinstance(value, torch.Tensor) for value in saved)
     original = Original(run, _as_copy(backward).forward if backward is not None and not tensors else None)
     forward.meta["results"] = joint.plan.results  # what comes behind them is kept for the backward

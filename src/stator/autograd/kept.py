@@ -8,7 +8,6 @@ backward empties; and how the node keeps the tensors: until no backward can want
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,11 +54,15 @@ def _append_after_inputs(start: Any, order: list[Any], seen: set[Any]) -> None:
             pending += [(former, False) for former, _ in node.next_functions]
 
 
-@functools.cache
-def _names_of_saved(kind: Any) -> tuple[str, ...]:
+_names: dict[type, list[str]] = {}
+
+
+def _names_of_saved(kind: type) -> list[str]:
     """The attributes of a kind of nodes that read what it has saved."""
-    raw = [name for name in dir(kind) if name.startswith("_raw_saved_")]
-    return tuple(["saved_tensors" if name == "_raw_saved_tensors" else name.removeprefix("_raw") for name in raw])
+    if kind not in _names:
+        raw = [name for name in dir(kind) if name.startswith("_raw_saved_")]
+        _names[kind] = ["saved_tensors" if name == "_raw_saved_tensors" else name.removeprefix("_raw") for name in raw]
+    return _names[kind]
 
 
 def _saves(node: Any) -> bool:

@@ -25,6 +25,7 @@ from torch import Tensor
 from .. import events
 from ..errors import mark_unwritten
 from ..support.tensor_memory import refuse_short
+from .custom_functions import Watched
 from .functional import TensorView
 from .kept import keeping, modified
 from .symbols import Later, filled, is_symbolic
@@ -134,7 +135,9 @@ def _node(
     constant = [position for position in range(results) if position not in differentiable]
     forward = _without_autocast(forward)
     again = _Again(plan, original, inputs)
-    expected = list(zip(differentiable, tangents, strict=True))
+    led = plan.led
+    expected = list(zip(led, tangents, strict=True))
+    watched = None if plan.reads is None else Watched(plan.reads)
     leading_there = list(plan.read_again.values())
     run_backward = _without_autocast(_told(label, original))
     kept = keeping(differentiable, plan.emptied)
@@ -168,7 +171,9 @@ def _node(
                     return tuple(original.backward(*ctx.numbers, *fitting))
                 return again.run(ctx.again, given)
             args = [*kept.take(ctx, given), *ctx.numbers]
-            there = tuple([given[position] is not None for position in differentiable])
+            there = tuple([given[position] is not None for position in led])
+            if watched is not None and not (all(there) and watched.holds(given, led)):
+                return again.run(ctx.again, given)
             backward, taken = backwards.found.get(there) or _found_for(backwards, there)
             args += [
                 facts.fit(given[position], ctx.sizes)
@@ -326,7 +331,8 @@ def _output(output: PlannedOutput, given: Sequence[Any], results: Sequence[Any],
 
 
 class _Again:
-    """A backward that is to be differentiated itself: the original function runs, in eager mode."""
+    """A backward that is to be differentiated itself, or is no longer what was compiled: the original function runs, in
+    eager mode."""
 
     def __init__(self, plan: Plan, original: Original, inputs: Sequence[Any]) -> None:
         self._plan = plan
@@ -337,7 +343,9 @@ class _Again:
         self._same = [first.setdefault(id(value), index) for index, value in enumerate(inputs)]
         # Leaves that require gradients are kept alive by autograd; keeping others would cost memory.
         primals = [inputs[index] for index in plan.inputs]
-        self._weak = [i for i, p in enumerate(primals) if isinstance(p, Tensor) and not (p.requires_grad and p.is_leaf)]
+        # (A backward of the program's may have to run instead of the compiled one: then all are kept.)
+        weak = [i for i, p in enumerate(primals) if isinstance(p, Tensor) and not (p.requires_grad and p.is_leaf)]
+        self._weak = weak if plan.reads is None else []
         self._written = {plan.inputs.index(write.index): write.index in plan.overwritten for write in plan.writes}
         self._differentiates_written = any(inputs[write.index].requires_grad for write in plan.writes)
         self._warned = False
@@ -369,15 +377,17 @@ class _Again:
             if self._differentiates_written or (needed and not isinstance(held[index], Tensor)):
                 raise RuntimeError("a compiled graph that writes to such inputs cannot be differentiated twice")
             primals[index] = primals[index].detach().clone()
-        if not self._warned:
+        twice = torch.is_grad_enabled()
+        if twice and not self._warned:
             self._warned = True
             warnings.warn("differentiating a compiled graph's backward: this backward runs in eager mode", stacklevel=2)
-        results = self._results(primals, state)
+        with torch.enable_grad():
+            results = self._results(primals, state)
         wanted = [p for p in primals if isinstance(p, Tensor) and p.requires_grad]
         pairs = [(results[i], tangents[i]) for i in self._plan.differentiable if tangents[i] is not None]
         found = iter(
             torch.autograd.grad(
-                [r for r, _ in pairs], wanted, [t for _, t in pairs], create_graph=True, allow_unused=True
+                [r for r, _ in pairs], wanted, [t for _, t in pairs], create_graph=twice, allow_unused=True
             )
         )
         return tuple([next(found) if isinstance(p, Tensor) and p.requires_grad else None for p in primals])

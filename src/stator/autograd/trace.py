@@ -22,8 +22,9 @@ from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ..errors import CannotDerive
+from ..support.graph_leaves import CustomFunction, Read
 from ..support.guard_readers import SIZES, memory_of
-from . import meta_kernels
+from . import custom_functions, meta_kernels
 from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted
 from .functional import TensorView, TracedTensor
@@ -83,7 +84,8 @@ class Plan:
     inputs: list[int] = field(default_factory=list)  # the function's inputs that are primals
     writes: list[WriteBack] = field(default_factory=list)
     outputs: list[PlannedOutput] = field(default_factory=list)
-    differentiable: list[int] = field(default_factory=list)  # positions of results that have tangents
+    differentiable: list[int] = field(default_factory=list)  # positions of results that require gradients
+    led: list[int] = field(default_factory=list)  # of those, the ones that the backward takes tangents of
     results: int = 0
     emptied: tuple[int, ...] = ()  # by differentiable result: which of eager's nodes its backward empties, as bits
     leads: tuple[int, ...] = ()  # by primal: which tangents its gradient is computed from, as bits
@@ -91,6 +93,7 @@ class Plan:
     # with the differentiable results whose tangents lead there
     overwritten: frozenset[int] = frozenset()  # inputs that are written to and that differentiable results depend on
     random: bool = False
+    reads: tuple[Read, ...] | None = None  # by backwards of the program's that are part of the graph; None: no such
 
 
 @dataclass(slots=True)
@@ -164,8 +167,9 @@ class _LineByLine(fx.Interpreter):
             raise CannotDerive("a floor of a number that changes, which torch computes as an int")
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if getattr(self.fetch_attr(target), "runs_python", False):
-            raise CannotDerive("an autograd function, whose backward is Python")
+        leaf = self.fetch_attr(target)
+        if isinstance(leaf, CustomFunction):
+            return custom_functions.trace(leaf, args, kwargs, self._recorder)
         return super().call_module(target, args, kwargs)
 
     def run_and_leave(self, *inputs: Any) -> list[Any]:
@@ -434,12 +438,16 @@ class _Trace:
         if not wanted or not plan.differentiable:
             plan.differentiable = []
             return [], []
-        outputs = [self._results[position] for position in plan.differentiable]
+        every = [self._results[position] for position in plan.differentiable]
+        plan.emptied = emptied_by(every)
+        losses = [tensor for tensor in every if tensor.dim() == 0] if recorder.reads is not None else []
+        outputs = losses or every
+        plan.led = [position for position in plan.differentiable if any(self._results[position] is o for o in outputs)]
+        plan.reads = None if recorder.reads is None else tuple(recorder.reads)
         tangents = [_tangent(output) for output in outputs]
         for count, tangent in enumerate(tangents, 1):
             node = recorder.placeholder(f"tangents_{count}", tangent)
             recorder.values.new(tangent, node)
-        plan.emptied = emptied_by(outputs)
         recorder.line, recorder.policy = "", None
         forward = set(recorder.graph.nodes)
         try:
@@ -494,7 +502,7 @@ class _Trace:
             assert value is not None
             bits = reads.get(recorder.values.node(value), 0) | reads.get(recorder.values.node(_path(value)[0]), 0)
             if bits:
-                plan.read_again[position] = tuple(p for count, p in enumerate(plan.differentiable) if bits >> count & 1)
+                plan.read_again[position] = tuple(p for count, p in enumerate(plan.led) if bits >> count & 1)
 
 
 def _path(value: TracedTensor) -> tuple[TracedTensor, tuple[TensorView, ...]]:

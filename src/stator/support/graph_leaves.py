@@ -1,13 +1,15 @@
 """Leaves: parts of a graph that are called as a whole. They are modules, so that a graph can name and print them.
 
 A `Transform` applies a function transform of torch to a graph of its own; a `CustomFunction` calls a
-`torch.autograd.Function`, whose forward is run as Python whenever the graph is, and its backward whenever torch asks.
+`torch.autograd.Function`. As it is, its forward is run as Python whenever the graph is, and its backward whenever torch
+asks. If it has an `inside`, a backend may derive both ahead of time.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -78,19 +80,118 @@ class Transform(torch.nn.Module):
         return self._applied.function.__qualname__
 
 
-class CustomFunction(torch.nn.Module):
-    runs_python = True  # what its backward reads it reads when it is called: nobody can derive that ahead of time
+class GlobalRead(NamedTuple):
+    """A variable that a function reads: of its module (or, there being none, of `builtins`)."""
 
-    def __init__(self, cls: Any, sizes: frozenset[int], objects: dict[int, Any]) -> None:
+    namespace: dict[str, Any]
+    builtins: dict[str, Any]
+    name: str
+    value: Any
+
+    def now(self) -> Any:
+        return self.namespace.get(self.name, self.builtins.get(self.name))
+
+
+class AttributeRead(NamedTuple):
+    """An attribute of a module, a class, a function or a cell."""
+
+    owner: Any
+    name: str
+    value: Any
+
+    def now(self) -> Any:
+        return getattr(self.owner, self.name, None)
+
+
+Read = GlobalRead | AttributeRead
+
+
+def still_hold(reads: Sequence[Read]) -> bool:
+    """Would a function read now what it read when it was looked at?"""
+    for read in reads:
+        value, expected = read.now(), read.value
+        if value is not expected and not (type(value) is type(expected) in _BY_VALUE and value == expected):
+            return False
+    return True
+
+
+_BY_VALUE = (int, float, complex, bool, str, bytes)  # NaN differs from itself: then the objects decide
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a forward has noted in its `ctx`: tensors by their place among the outputs of the forward's graph."""
+
+    saved: tuple[int, ...]
+    tensors: dict[str, int]
+    constants: dict[str, Any]
+    dirty: tuple[int, ...]
+    not_differentiable: tuple[int, ...]
+    materializes: bool | None  # None: nobody knows
+
+
+@dataclass(frozen=True)
+class Inside:
+    """An autograd function as a graph of its forward, and a backward of which is known all that it reads besides."""
+
+    cls: Any
+    body: fx.GraphModule  # gives the tensors of the result, and what `context` has
+    places: tuple[int, ...]  # which arguments it takes
+    result: Structure
+    context: Context | None  # None: nothing is differentiated
+    reads: tuple[Read, ...]
+    allows: Callable[[Any], bool]  # may the backward call this function of torch, in a trace?
+
+    def apply(self, args: Sequence[Any], backward: Callable[..., Any] | None = None) -> Any:
+        """What `cls.apply` gives, by the graph. `backward`: what is to run in the place of the program's."""
+        context, outputs = self.context, sum(leaf is TENSOR for leaf in self.result.leaves)
+        if context is None:
+            with torch.no_grad():
+                return self.result.filled(self.body(*[args[place] for place in self.places]))
+        applied: Any = _applied(self, context, outputs, backward or self.cls.backward)
+        return applied.apply(*args)
+
+
+def _applied(inside: Inside, context: Context, outputs: int, run: Callable[..., Any]) -> type:
+    """An autograd function whose forward is a graph. `outputs`: how many of its results are given back."""
+
+    class Applied(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *given: Any) -> Any:
+            made = inside.body(*[given[place] for place in inside.places])
+            ctx.save_for_backward(*[made[place] for place in context.saved])
+            ctx.mark_dirty(*[made[place] for place in context.dirty])
+            ctx.mark_non_differentiable(*[made[place] for place in context.not_differentiable])
+            ctx.set_materialize_grads(context.materializes is True)
+            for name, place in context.tensors.items():
+                setattr(ctx, name, made[place])
+            for name, value in context.constants.items():
+                setattr(ctx, name, value)
+            return inside.result.filled(made[:outputs])
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return run(ctx, *gradients)
+
+    return Applied
+
+
+class CustomFunction(torch.nn.Module):
+    def __init__(self, cls: Any, sizes: frozenset[int], objects: dict[int, Any], inside: Inside | None = None) -> None:
         """`sizes`: which arguments are `torch.Size`; nodes of graphs have tuples there. `objects`: arguments that nodes
         cannot have, by position."""
         super().__init__()
+        self.inside = inside
         self._cls, self._sizes, self._objects = cls, sizes, objects
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._cls.apply(*self.arguments(args), **kwargs)
+
+    def arguments(self, args: Sequence[Any]) -> Sequence[Any]:
+        """Those of the program, for those that the node has."""
         if self._sizes or self._objects:
-            args = tuple(map(self._given, range(len(args)), args))
-        return self._cls.apply(*args, **kwargs)
+            return tuple(map(self._given, range(len(args)), args))
+        return args
 
     def _given(self, place: int, value: Any) -> Any:
         return torch.Size(value) if place in self._sizes else self._objects.get(place, value)

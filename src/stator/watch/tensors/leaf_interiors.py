@@ -17,8 +17,10 @@ from torch.utils import _pytree as pytree
 
 from ..._native import AliasSet, TrackedTensor
 from ...recording import Edge, Fact
-from ...support.graph_leaves import TENSOR, Applied, CustomFunction, Structure, Transform
+from ...support.graph_leaves import TENSOR, Applied, Context, CustomFunction, Inside, Structure, Transform
+from ...support.guard_readers import draws_numbers
 from ..graph_break import BreakGraph
+from ..models import backwards
 from ..models.reads import consult_deep
 from ..models.treatments import Treatment, name_of
 from ..objects.constants import is_constant
@@ -211,7 +213,7 @@ class Interiors:
             if s.tracer is inner:
                 s.tracer = outer
         if outer.active and s.tracer is outer:
-            self._attempt(self._record_call, cls, args, ready, result)
+            self._attempt(self._record_call, cls, args, ready, result, inner)
         return result
 
     def _take_call(
@@ -266,21 +268,130 @@ class Interiors:
             self._segment.look_anew()
 
     def _record_call(
-        self, cls: Any, given: Any, ready: tuple[Any, dict[str, Any], list[tuple[Any, TrackedTensor]]], result: Any
+        self,
+        cls: Any,
+        given: Any,
+        ready: tuple[Any, dict[str, Any], list[tuple[Any, TrackedTensor]]],
+        result: Any,
+        inner: Inner,
     ) -> None:
         outer: Tracer = self._segment.tracer
         args, kwargs, operands = ready
         for part in result if type(result) is tuple else (result,):
             if not is_tensor(part) and not is_constant(part):
                 raise BreakGraph("autograd-function", f"{cls.__qualname__}, which gives a {type(part).__qualname__}")
+        inside = None if kwargs else _Inside(cls, given, args, result, inner).known()
         outer.refresh(operands, False)
         function = CustomFunction(
             cls,
             sizes=frozenset(place for place, value in enumerate(given) if type(value) is torch.Size),
             objects={place: value for place, value in enumerate(given) if args[place] is None and value is not None},
+            inside=inside,
         )
         node = outer.module_leaf(function, args, kwargs, cls.__name__)
         outer._register(result, node, operands)
+
+
+class _Unclear(Exception):
+    """An autograd function is more than the graph of its forward tells."""
+
+
+class _Inside:
+    """What is known of one call of an autograd function, so that a backend may derive its backward."""
+
+    def __init__(self, cls: Any, given: tuple[Any, ...], nodes: tuple[Any, ...], result: Any, inner: Inner) -> None:
+        """`nodes`: what the graph outside has for what is `given`."""
+        self._cls, self._given, self._nodes, self._inner = cls, given, nodes, inner
+        self._parts = result if type(result) is tuple else (result,)
+        self._single = type(result) is not tuple
+        self._made = [part for part in self._parts if is_tensor(part)]  # and then what the context has
+
+    def known(self) -> Inside | None:
+        reads = backwards.reads_of(self._cls)
+        try:
+            if reads is None:
+                raise _Unclear
+            context = self._context() if any(part.requires_grad for part in self._made) else None
+            inner = self._inner
+            inner.outputs += [self._node(tensor) for tensor in self._made]
+            places = tuple(map(self._place, inner.captured))
+            body = inner.module(self._cls.__name__)
+        except (_Unclear, RuntimeError):  # torch says so of a saved tensor that was written to
+            return None
+        if body is None or draws_numbers(body.graph):
+            return None
+        flat, spec = pytree.tree_flatten(self._parts[0] if self._single else self._parts)
+        result = Structure(spec, tuple([TENSOR if is_tensor(leaf) else leaf for leaf in flat]))
+        return Inside(self._cls, body, places, result, context, reads, backwards.is_allowed)
+
+    def _place(self, node: fx.Node) -> int:
+        """Which argument a captured tensor is."""
+        for place, given in enumerate(self._nodes):
+            if given is node:
+                return place
+        raise _Unclear
+
+    def _node(self, tensor: Any) -> fx.Node:
+        inner = self._inner
+        known = inner.known.get(id(tensor))
+        if known is None:
+            given = any(value is tensor for value in self._given)
+            known = inner.lookup(tensor) if given else self._alike(tensor)
+        return inner.node_of(known)
+
+    def _alike(self, tensor: Any) -> TrackedTensor:
+        """What torch has made a view of because it was given back as it was given; or a result that was saved."""
+        others = [given for given in self._given if is_tensor(given) and id(given) in self._inner.known]
+        others += [made for made in self._made if id(made) in self._inner.known]
+        others += [given for given in self._given if is_tensor(given) and id(given) not in self._inner.known]
+        found = {id(other): other for other in others if other is not tensor and _is_same_memory(tensor, other)}
+        if len(found) != 1:
+            raise _Unclear
+        (other,) = found.values()
+        return self._inner.known.get(id(other)) or self._inner.lookup(other)
+
+    def _context(self) -> Context:
+        ctx = next(part.grad_fn for part in self._made if part.requires_grad)
+        hooked = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+        if type(ctx) is not self._cls._backward_cls or hooked:
+            raise _Unclear
+        differentiable = [place for place, part in enumerate(self._made) if part.requires_grad]
+        floats = [place for place, part in enumerate(self._made) if part.dtype.is_floating_point or part.is_complex()]
+        given = {id(value) for value in self._given}
+        dirty = tuple([place for place, part in enumerate(self._made) if id(part) in given])
+        saved = tuple([self._keep(tensor) for tensor in ctx.saved_tensors])
+        tensors: dict[str, int] = {}
+        constants: dict[str, Any] = {}
+        for name, value in vars(ctx).items():
+            if is_tensor(value):
+                tensors[name] = self._keep(value)
+            elif is_constant(value):
+                constants[name] = value
+            else:
+                raise _Unclear
+        rest = tuple([place for place in floats if place not in differentiable])
+        return Context(saved, tensors, constants, dirty, rest, backwards.materializes(self._cls))
+
+    def _keep(self, tensor: Any) -> int:
+        """The place among the outputs of the graph."""
+        if not is_tensor(tensor):
+            raise _Unclear
+        for place, made in enumerate(self._made):
+            if made is tensor:
+                return place
+        self._made.append(tensor)
+        return len(self._made) - 1
+
+
+def _is_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (
+        one.data_ptr() == other.data_ptr()
+        and one.shape == other.shape
+        and one.stride() == other.stride()
+        and one.dtype == other.dtype
+        and one.is_conj() == other.is_conj()
+        and one.is_neg() == other.is_neg()
+    )
 
 
 class _Call:
