@@ -184,3 +184,55 @@ def test_names_of_test_files_are_unique():
     """Pytest imports them by their bare names."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
+
+
+# ------------------------------------------------------------------------------------------------- the vocabulary
+
+NATIVE = SOURCE / "_native"
+
+
+def types_of(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Name and text of the public types of a module: its classes, and what stands for a type under a name. A class that
+    derives from the one by its name in C is that very thing."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            if f"_native.{node.name}" not in map(ast.unparse, node.bases):
+                yield node.name, node.name
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if re.fullmatch(r"[A-Z][A-Za-z]*[a-z][A-Za-z]*", name):
+                yield name, ast.unparse(node.value)
+
+
+def test_a_public_type_name_stands_for_one_thing() -> None:
+    """In all rooms, and in C: there the classes of `_native.pyi` are structs by the same name."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    paths = [*FILES, SOURCE / "_native.pyi"]
+    for path in paths:
+        here = str(path.relative_to(SOURCE))
+        for name, text in types_of(ast.parse(path.read_text())):
+            if not name.startswith("_"):
+                # one alias, written twice, is one thing
+                found.setdefault(name, set()).add((here if text == name else "an alias", text))
+    classes = {name for name, _ in types_of(ast.parse((SOURCE / "_native.pyi").read_text()))}
+    for path in sorted(NATIVE.glob("*.[ch]")):
+        for name in re.findall(r"^(?:\} |typedef .*\(\*|typedef \w+ )(\w+)(?:;|\)\()", path.read_text(), re.MULTILINE):
+            if name[0].isupper():
+                found.setdefault(name, set()).add(("_native.pyi" if name in classes else path.name, name))
+    assert {name: sorted(places) for name, places in sorted(found.items()) if len(places) > 1} == {}
+
+
+VOCABULARY = Path(__file__).parents[1] / "docs" / "design" / "vocabulary.md"
+
+
+def test_names_that_have_gone_stay_away_and_new_ones_exist() -> None:
+    """The last table of docs/design/vocabulary.md."""
+    rows = re.findall(
+        r"^\| (.*`.*) \| (.*) \|$", VOCABULARY.read_text().split("## Names that have gone")[1], re.MULTILINE
+    )
+    gone, new = (set(re.findall(r"`([A-Z]\w+)`", " ".join(cells))) for cells in zip(*rows, strict=True))
+    types = {name for path in [*FILES, SOURCE / "_native.pyi"] for name, _ in types_of(ast.parse(path.read_text()))}
+    text = "".join(path.read_text() for path in NATIVE.glob("*.[ch]"))
+    types |= set(re.findall(r"^\} (\w+);", text, re.MULTILINE))
+    assert len(gone) > 10 and not gone & types
+    assert new <= types

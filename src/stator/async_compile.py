@@ -22,7 +22,7 @@ from .replay.guards import EntryGuards
 from .support import background
 from .support.guard_readers import STATE_NAMES, tensor_facts, torch_state
 
-Store = Callable[[Entry], bool]  # False: nobody wants it any more
+StoreEntry = Callable[[Entry], bool]  # False: nobody wants it any more
 _TYPES = (torch.Tensor, torch.nn.Parameter)
 # What a state must be for another thread to take it on. The rest: grad and inference mode can be set, and the default
 # dtype is the same for all threads.
@@ -48,7 +48,7 @@ class Part(NamedTuple):
     cache: Cache
     pending: Pending
     recording: Recording
-    make: Callable[[Store], None]
+    make: Callable[[StoreEntry], None]
 
 
 class Compilation:
@@ -112,7 +112,7 @@ class Compilation:
         return False
 
 
-def part(cache: Cache, recording: Recording, make: Callable[[Store], None]) -> Part | None:
+def part(cache: Cache, recording: Recording, make: Callable[[StoreEntry], None]) -> Part | None:
     """The recording as something to be compiled later; None: it is to be compiled at once."""
     if recording.plain or recording.graph is None or not _is_usual(recording.state):
         return None

@@ -68,7 +68,9 @@ NO_RETURN = {
         "_finisher.finish",
         "_output",
     ),
-    "autograd.functional": ("View.on",),  # with `finish` and `_output`: what follows writes to the program's tensors
+    "autograd.functional": (
+        "TensorView.on",
+    ),  # with `finish` and `_output`: what follows writes to the program's tensors
     "autograd.symbols": ("filled",),
     "autograd.record": ("_ask",),  # called by C++ code of torch that no exception may pass through
 }

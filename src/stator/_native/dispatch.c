@@ -67,10 +67,10 @@ typedef struct {
     PyObject *values[MAX_SLOTS + 1]; /* owned, NULL if not bound */
     Py_ssize_t count;
     Py_ssize_t made; /* the slot of **kwargs, which is a new dict in each call; or -1 */
-} Slots;
+} SlotBuffer;
 
 static void
-slots_clear(Slots *s)
+slots_clear(SlotBuffer *s)
 {
     for (Py_ssize_t i = 0; i < s->count; i++) {
         Py_XDECREF(s->values[i]);
@@ -97,7 +97,7 @@ find_parameter(PyCodeObject *code, PyObject *name)
 
 /* Fill what the call left open from the function's defaults. 0 if something is missing. */
 static int
-bind_defaults(PyFunctionObject *f, PyCodeObject *code, Slots *s)
+bind_defaults(PyFunctionObject *f, PyCodeObject *code, SlotBuffer *s)
 {
     Py_ssize_t defaults = f->func_defaults == NULL ? 0 : PyTuple_GET_SIZE(f->func_defaults);
     for (Py_ssize_t i = 0; i < code->co_argcount; i++) {
@@ -124,7 +124,7 @@ bind_defaults(PyFunctionObject *f, PyCodeObject *code, Slots *s)
 
 /* Bind arguments as the function does. 1: bound; 0: not without a question. In both cases the slots must be cleared. */
 static int
-bind(Compiled *c, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, Slots *s)
+bind(Compiled *c, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, SlotBuffer *s)
 {
     PyFunctionObject *f = c->function;
     PyCodeObject *code = (PyCodeObject *)f->func_code;
@@ -283,7 +283,7 @@ follow(Compiled *c, TableRow *row, PyObject *function, PyObject *state)
 /* Uses a recording that fits, and clears the slots. 1: *result is the call's result, or NULL with its exception. 0: there
  * is none. */
 static int
-use_recording(Compiled *c, Slots *s, PyObject **result)
+use_recording(Compiled *c, SlotBuffer *s, PyObject **result)
 {
     TableRow row;
     PyObject *values;
@@ -351,7 +351,7 @@ call_compiled(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kw
         }
     }
     else if (is_quick() && c->table != NULL) {
-        Slots s;
+        SlotBuffer s;
         PyObject *result = NULL;
         Py_INCREF(self);
         int used = 0;

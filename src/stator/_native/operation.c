@@ -11,7 +11,7 @@ enum { TREATMENT_OPERATION, TREATMENT_FACT };
 enum { WAY_KIND, WAY_NAME, WAY_LABEL, WAY_WRITES, WAY_METHOD, WAY_SPELLED, WAY_RANDOM, WAY_DATA, WAY_USUAL, WAY_FAILS,
        WAY_SIZES, WAY_COUNT };
 enum { MOST_ARGUMENTS = 60 };
-enum { STEP_RUN = 5 }; /* of a `watch.tensors.FormulaStep`: what is called in place of the function, or None */
+enum { STEP_RUN = 5 }; /* of a `PreparedCall`: what is called in place of the function, or None */
 
 enum { BEFORE, AFTER, RAISED, FAILED, REGISTER, RETURNED, TRACER, CALL_FUNCTION, CALL_METHOD, INPLACE, OUT, NAMES };
 static PyObject *names[NAMES], *no_index;
@@ -19,13 +19,13 @@ static PyObject *names[NAMES], *no_index;
 /* ---- one operation ---- */
 
 typedef struct {
-    PyObject *python; /* a `watch.tensors.FormulaStep`; then the rest is empty */
+    PyObject *python; /* a `PreparedCall`; then the rest is empty */
     PyObject *info, *tensors, *op, *target, *args, *kwargs, *label; /* owned */
     int fact, in_place, random;
-} FormulaStep;
+} OperationCall;
 
 static void
-step_clear(FormulaStep *s)
+step_clear(OperationCall *s)
 {
     Py_XDECREF(s->python);
     Py_XDECREF(s->info);
@@ -107,7 +107,7 @@ writes(PyObject *info, PyObject *kwargs)
 
 /* How the operation is written as a node. */
 static int
-spell(Tracer *t, FormulaStep *s, PyObject *func, PyObject *args, PyObject *kwargs)
+spell(Tracer *t, OperationCall *s, PyObject *func, PyObject *args, PyObject *kwargs)
 {
     PyObject *info = s->info, *name = PyTuple_GET_ITEM(info, WAY_NAME);
     if (says(info, WAY_SPELLED)) {
@@ -138,7 +138,7 @@ spell(Tracer *t, FormulaStep *s, PyObject *func, PyObject *args, PyObject *kwarg
 
 /* Look up the tensors that a question about facts is put to. */
 static int
-before_fact(Tracer *t, FormulaStep *s, PyObject *args)
+before_fact(Tracer *t, OperationCall *s, PyObject *args)
 {
     s->fact = 1;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
@@ -156,7 +156,7 @@ before_fact(Tracer *t, FormulaStep *s, PyObject *args)
 
 /* 1: all is found out that is to be known of an operation; 0: ask Python. */
 static int
-before(Tracer *t, FormulaStep *s, PyObject *func, PyObject *args, PyObject *kwargs)
+before(Tracer *t, OperationCall *s, PyObject *func, PyObject *args, PyObject *kwargs)
 {
     PyObject *info = s->info = Py_XNewRef(PyDict_GetItemWithError(tracer_knows.op_infos, func));
     if (info == NULL || !PyTuple_Check(info) || PyTuple_GET_SIZE(info) < WAY_COUNT) {
@@ -224,7 +224,7 @@ tell_sizes(Tracer *t, PyObject *node, PyObject *result)
 
 /* It has run: the node, and what is known of the tensors now. Python may put another object in the result's place. */
 static int
-after(Tracer *t, FormulaStep *s, PyObject **place)
+after(Tracer *t, OperationCall *s, PyObject **place)
 {
     PyObject *result = *place;
     if (s->python != NULL) {
@@ -314,7 +314,7 @@ tell_raise(Tracer *t, PyObject *func)
 }
 
 static PyObject *
-run_step(Tracer *t, FormulaStep *s, PyObject *func, PyObject *args, PyObject *kwargs)
+run_step(Tracer *t, OperationCall *s, PyObject *func, PyObject *args, PyObject *kwargs)
 {
     Watcher *w = (Watcher *)Py_NewRef((PyObject *)t->watcher);
     PyObject *instead = s->python != NULL && PyTuple_Check(s->python) && PyTuple_GET_SIZE(s->python) > STEP_RUN
@@ -335,13 +335,13 @@ run_step(Tracer *t, FormulaStep *s, PyObject *func, PyObject *args, PyObject *kw
 static PyObject *
 operation(Tracer *t, PyObject *func, PyObject *args, PyObject *kwargs)
 {
-    FormulaStep step = {0};
+    OperationCall step = {0};
     int ready = t->active;
     if (ready) {
         ready = before(t, &step, func, args, kwargs);
         if (ready == 0) {
             step_clear(&step);
-            step = (FormulaStep){0};
+            step = (OperationCall){0};
             step.python = PyObject_CallMethodObjArgs((PyObject *)t, names[BEFORE], func, args,
                                                      kwargs == NULL ? tracer_knows.nothing : kwargs, NULL);
             ready = step.python == NULL ? -1 : 1;

@@ -30,7 +30,7 @@ from .runtime import Original, wrap
 from .standins import FakeStandIns, MetaStandIns, StandIns
 from .symbols import is_symbolic
 from .tangents import Backwards, Boxed, OneBackward
-from .trace import Function, Joint, trace
+from .trace import Joint, TracedFunction, trace
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
@@ -52,7 +52,7 @@ class Graphs:
 
 
 def derive(
-    function: Function | fx.GraphModule,
+    function: TracedFunction | fx.GraphModule,
     inputs: Sequence[Any],
     *,
     partition_fn: PartitionFn = min_cut_partition,
@@ -90,7 +90,7 @@ def derive_without_data(module: fx.GraphModule, inputs: Sequence[Any]) -> Graphs
 
 
 def compile_function(
-    function: Function | fx.GraphModule,
+    function: TracedFunction | fx.GraphModule,
     inputs: Sequence[Any],
     *,
     fw_compiler: Compiler,
@@ -141,7 +141,7 @@ def _writes(joint: Joint) -> dict[int, int]:
     return {write.position: at[write.index] for write in plan.writes if not write.differentiable and write.index in at}
 
 
-def _with_symbols(function: Function | fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
+def _with_symbols(function: TracedFunction | fx.GraphModule, inputs: Sequence[Any]) -> Sequence[Any]:
     """Fake tensors in place of real ones, where a graph with symbolic sizes comes with real example inputs."""
     if not isinstance(function, fx.GraphModule) or not any(map(is_symbolic, inputs)):
         return inputs
@@ -247,7 +247,7 @@ def _examples(module: fx.GraphModule) -> list[Any]:
     return [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
 
 
-def _label(function: Function | fx.GraphModule) -> str:
+def _label(function: TracedFunction | fx.GraphModule) -> str:
     if isinstance(function, fx.GraphModule):
         return str(function.meta.get("label", "graph"))
     return str(getattr(function, "__name__", "function"))

@@ -66,7 +66,8 @@ def _names_of_saved(kind: type) -> list[str]:
 
 
 def _saves(node: Any) -> bool:
-    for name in _names_of_saved(type(node)):
+    kind: Any = type(node)
+    for name in _names_of_saved(kind):
         try:
             saved = getattr(node, name)
         except RuntimeError:  # it was written to since: that is for the backward to tell

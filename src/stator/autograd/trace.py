@@ -34,7 +34,7 @@ from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
 from .symbols import is_symbolic, surely_equal, symbolic_form, symbols_in
 
 aten = torch.ops.aten
-Function = Callable[..., Sequence[Any]]
+TracedFunction = Callable[..., Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ _LEAVE: dict[Any, Any] = {
 
 
 def trace(
-    function: Function | fx.GraphModule,
+    function: TracedFunction | fx.GraphModule,
     inputs: Sequence[Any],
     *,
     decompositions: Decompositions | None = None,
@@ -221,7 +221,7 @@ def trace(
             torch.set_rng_state(numbers)
 
 
-def _may_norm(function: Function | fx.GraphModule) -> bool:
+def _may_norm(function: TracedFunction | fx.GraphModule) -> bool:
     """May there be a norm in it? A graph can be looked at: then other threads keep their cudnn."""
     if not isinstance(function, fx.GraphModule):
         return True
@@ -231,7 +231,7 @@ def _may_norm(function: Function | fx.GraphModule) -> bool:
 class _Trace:
     def __init__(
         self,
-        function: Function | fx.GraphModule,
+        function: TracedFunction | fx.GraphModule,
         inputs: Sequence[Any],
         decompositions: Decompositions | None,
         stand_ins: StandIns,

@@ -18,7 +18,7 @@ from .. import _native as n
 from ..support.graph_numbers import wrong_sizes
 from ..support.guard_readers import SIZES
 
-TapePart = tuple[int, Any]
+PartRow = tuple[int, Any]
 _NAMES = ("add", "sub", "mul", "truediv", "matmul", "pow", "floordiv", "mod", "getitem")
 _BINARY = {getattr(operator, name): name for name in _NAMES}
 
@@ -40,7 +40,7 @@ class _Writer:
         self.inputs = sum(node.op == "placeholder" for node in graph.nodes)
         self.count = self.inputs
 
-    def part(self, value: Any) -> TapePart:
+    def part(self, value: Any) -> PartRow:
         """An argument, or a part of one."""
         if isinstance(value, fx.Node):
             return n.TAPE_REGISTER, self.registers[value]
@@ -90,7 +90,7 @@ class _Writer:
 
 def tape_of(graph: fx.Graph) -> n.Tape | None:
     writer = _Writer(graph)
-    result: TapePart | None = None
+    result: PartRow | None = None
     try:
         for node in graph.nodes:
             if node.op == "placeholder":

@@ -24,7 +24,7 @@ from ..support.python_source import importable
 from . import layout
 from .reference import attribute, behind, entry_of, item
 
-InC = tuple[int, Any, int]  # fetch, key, number
+FetchInC = tuple[int, Any, int]  # fetch, key, number
 
 
 class EdgeRow(NamedTuple):
@@ -33,7 +33,7 @@ class EdgeRow(NamedTuple):
     # (origin, the values of all earlier ones, argument slots) -> its value; raises if there is none
     fetch: Callable[[Origin, Any, Sequence[Any]], Any]
     # (origin, its parent's exact type) -> what C code does; None: Python fetches
-    in_c: Callable[[Origin, type | None], InC | None]
+    in_c: Callable[[Origin, type | None], FetchInC | None]
     # (origin, its parent's source, names of the slots) -> its source; None: it needs an object of the program
     source: Callable[[Origin, str | None, Sequence[str]], str | None] = lambda o, parent, slots: None
 
@@ -75,7 +75,7 @@ _PARTS = {f"__{name.lower()}__": getattr(n, f"PART_{name}") for name in PARTS}
 _QUIET_CALLS = (_abc.get_cache_token, sys.exc_info, sys.getrecursionlimit)
 
 
-def _item_in_c(origin: Origin, parent: type | None) -> InC | None:
+def _item_in_c(origin: Origin, parent: type | None) -> FetchInC | None:
     if parent is None or not is_key(origin.key):
         return None
     if issubclass(parent, dict):
@@ -85,7 +85,7 @@ def _item_in_c(origin: Origin, parent: type | None) -> InC | None:
     return None
 
 
-def _attribute_in_c(origin: Origin, parent: type | None) -> InC | None:
+def _attribute_in_c(origin: Origin, parent: type | None) -> FetchInC | None:
     name = origin.key
     if parent is None or issubclass(parent, type):
         return None
@@ -113,7 +113,7 @@ def _is_readable_leaf(origin: Origin | None) -> bool:
     return any(c.fact is Fact.TENSOR and c.expected.is_leaf and layout.native_facts(c.expected) for c in checks)
 
 
-def _call_in_c(origin: Origin, parent: type | None) -> InC | None:
+def _call_in_c(origin: Origin, parent: type | None) -> FetchInC | None:
     assert origin.parent is not None
     known = [c.expected for c in origin.parent.checks if c.fact is Fact.IS]
     known += [origin.parent.key] if origin.parent.edge is Edge.CONST else []

@@ -41,7 +41,7 @@ from .reference import (
     specials_unchanged,
 )
 
-InC = tuple[int, int, Any]  # check, how long it lasts, what is expected
+CheckInC = tuple[int, int, Any]  # check, how long it lasts, what is expected
 Found = tuple[str, str, str]  # guard, expected, found
 
 
@@ -56,7 +56,7 @@ class FactRow(NamedTuple):
     # (name of the value, expected, value) -> what was found instead
     found: Callable[[str, Any, Any], Found]
     # (check, the value's exact type) -> what C code does; None: Python checks, in every call
-    in_c: Callable[[Check, type | None], InC | None]
+    in_c: Callable[[Check, type | None], CheckInC | None]
     # may C code say that it cannot tell? Then Python is asked
     doubtful: Callable[[Any], bool] = lambda expected: False
     # (source of the value, expected) -> its source; None: it needs an object of the program
@@ -136,20 +136,20 @@ def _is_simple(value: Any) -> bool:
     return type(value) in _SIMPLE or (type(value) is tuple and all(map(_is_simple, value)))
 
 
-def _tensor_in_c(check: Check, cls: type | None) -> InC | None:
+def _tensor_in_c(check: Check, cls: type | None) -> CheckInC | None:
     facts = layout.native_facts(check.expected)
     return None if facts is None else (n.CHECK_TENSOR, n.LIVE, facts)
 
 
-def _equal_in_c(check: Check, cls: type | None) -> InC | None:
+def _equal_in_c(check: Check, cls: type | None) -> CheckInC | None:
     lasting = n.FIXED if _is_simple(check.expected) or type(check.expected) is torch.device else n.LIVE
     return n.CHECK_EQUAL, lasting, check.expected
 
 
-def _size_in_c(code: int) -> Callable[[Check, type | None], InC | None]:
+def _size_in_c(code: int) -> Callable[[Check, type | None], CheckInC | None]:
     """Of containers: a dict has a version of its own (for its order, only if it is a plain one), a tuple is fixed."""
 
-    def in_c(check: Check, cls: type | None) -> InC | None:
+    def in_c(check: Check, cls: type | None) -> CheckInC | None:
         if cls is None:
             return None
         if issubclass(cls, dict) and (code == n.CHECK_LEN or cls is dict):
@@ -161,15 +161,15 @@ def _size_in_c(code: int) -> Callable[[Check, type | None], InC | None]:
     return in_c
 
 
-def _entry_in_c(code: int) -> Callable[[Check, type | None], InC | None]:
-    def in_c(check: Check, cls: type | None) -> InC | None:
+def _entry_in_c(code: int) -> Callable[[Check, type | None], CheckInC | None]:
+    def in_c(check: Check, cls: type | None) -> CheckInC | None:
         quiet = cls is not None and issubclass(cls, dict) and is_key(check.expected)
         return (code, n.OWN, check.expected) if quiet else None
 
     return in_c
 
 
-def _never(check: Check, cls: type | None) -> InC | None:
+def _never(check: Check, cls: type | None) -> CheckInC | None:
     return None
 
 

@@ -22,7 +22,7 @@ from .guard_facts import FACTS, assertion, differences, holds, say, surely_holds
 from .guard_text import Miss, Told, absent
 
 GuardCompiler = Callable[..., _native.Guards | None]
-Change = tuple[Origin, tuple[Any, ...], set[int | None]]
+SizeChange = tuple[Origin, tuple[Any, ...], set[int | None]]
 
 
 class EntryGuards:
@@ -172,12 +172,12 @@ class EntryGuards:
                 return int(origin.key[0])
         return None
 
-    def changes(self, slots: tuple[Any, ...]) -> list[Change]:
+    def changes(self, slots: tuple[Any, ...]) -> list[SizeChange]:
         """The sizes and numbers that differ from those expected: origin, steps from there on, and which of them (None:
         a number; a dimension; the complement of one whose stride differs). Where something else differs too, none but
         floats: those are no choice between two ways through the program."""
         values: list[Any] = []
-        found: list[Change] = []
+        found: list[SizeChange] = []
         lost: set[int] = set()  # origins that lead elsewhere, or nowhere
         for origin in self._origins:
             try:
@@ -233,7 +233,7 @@ class EntryGuards:
         return list(map(str, self.told()))
 
 
-def _is_float(change: Change, values: list[Any]) -> bool:
+def _is_float(change: SizeChange, values: list[Any]) -> bool:
     origin, steps, dims = change
     value = values[origin.index]
     for _, index in steps:

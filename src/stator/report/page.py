@@ -18,7 +18,7 @@ from importlib import metadata, resources
 from typing import Any
 
 from .event_log import EventLog
-from .page_data import Data, tell
+from .page_data import PageFields, tell
 
 _PARTS = ("page.html", "page.css", "page.js")
 
@@ -29,7 +29,7 @@ def write(
     *,
     title: str,
     summary: str = "",
-    calls: Sequence[Data] = (),
+    calls: Sequence[PageFields] = (),
 ) -> str:
     """Write the page to `path`; gives back where that is."""
     text = render({**tell(event_log), "title": title, "summary": summary, "calls": list(calls), "made": made_with()})
@@ -51,7 +51,7 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def render(data: Data) -> str:
+def render(data: PageFields) -> str:
     """The page as text."""
     template, style, script = (resources.files(__package__).joinpath(name).read_text("utf-8") for name in _PARTS)
     parts = {

@@ -16,7 +16,7 @@ from stator.errors import BreakReason
 
 from .event_log import EventLog, Noted, Ran
 
-Data = dict[str, Any]
+PageFields = dict[str, Any]
 WHOLE = 400  # lines; of longer files only what lies around marked lines is shown
 AROUND = 6
 _AT = re.compile(r'File "(.*)", line (\d+)')
@@ -37,7 +37,7 @@ class Table:
         return list(self._number)
 
 
-def tell(event_log: EventLog) -> Data:
+def tell(event_log: EventLog) -> PageFields:
     """All that the page shows."""
     return _PageData(event_log).data()
 
@@ -49,15 +49,15 @@ class _PageData:
         self._origins = Table()
         self._forms = Table()
         self._kinds = Table()
-        self._marks: dict[int, dict[int, Data]] = {}  # by file and line
-        self._recordings: list[Data] = []
-        self._derived: list[Data] = []
+        self._marks: dict[int, dict[int, PageFields]] = {}  # by file and line
+        self._recordings: list[PageFields] = []
+        self._derived: list[PageFields] = []
         self._graphs: dict[int, int] = {}  # which recording a graph is of
-        self._compiled: list[Data] = []
-        self._breaks: dict[tuple[str, str, str], Data] = {}
+        self._compiled: list[PageFields] = []
+        self._breaks: dict[tuple[str, str, str], PageFields] = {}
 
-    def data(self) -> Data:
-        pending: list[Data] = []  # generated code: of the recording that comes next
+    def data(self) -> PageFields:
+        pending: list[PageFields] = []  # generated code: of the recording that comes next
         derived: list[events.BackwardDerived] = []
         for noted in list(self._event_log.noted):
             event = noted.event
@@ -134,9 +134,9 @@ class _PageData:
         )
         return number
 
-    def _nodes(self, recording: int, graph: Any) -> list[Data]:
+    def _nodes(self, recording: int, graph: Any) -> list[PageFields]:
         numbers = {node: index for index, node in enumerate(graph.graph.nodes)}
-        nodes: list[Data] = []
+        nodes: list[PageFields] = []
         for node, index in numbers.items():
             found = _AT.match(node.meta.get("stack_trace") or "")
             place = (self._files(found[1]), int(found[2])) if found else (-1, 0)
@@ -160,7 +160,7 @@ class _PageData:
         places = *self._place(told.place), *self._place(told.caller)
         return [self._kinds(told.kind), self._forms(form), self._origins(told.origin), *places]
 
-    def _specialised(self, recording: int, text: str) -> Data:
+    def _specialised(self, recording: int, text: str) -> PageFields:
         what, _, place = text.rpartition(", due to ")
         place, _, caller = place.partition(" from ")
         at = self._place(caller or place) if what else (-1, 0)
@@ -191,7 +191,7 @@ class _PageData:
         self._breaks[key]["times"] += times
         return list(self._breaks).index(key)
 
-    def _derive(self, event: events.BackwardDerived) -> Data:
+    def _derive(self, event: events.BackwardDerived) -> PageFields:
         return {
             "recording": self._graphs.get(id(event.source)),
             "label": event.label,
@@ -204,7 +204,7 @@ class _PageData:
             "kept": [kept._asdict() for kept in event.kept()],
         }
 
-    def _generated(self, name: str, backend: str, code: str) -> Data:
+    def _generated(self, name: str, backend: str, code: str) -> PageFields:
         made = {"recording": None, "name": name, "backend": backend, "code": code}
         self._compiled.append(made)
         return made
@@ -220,7 +220,7 @@ class _PageData:
                     mark = self._marks[file].setdefault(line, {})
                     mark["guards"] = mark.get("guards", 0) + 1
 
-    def _source(self, file: int, marks: dict[int, Data]) -> Data:
+    def _source(self, file: int, marks: dict[int, PageFields]) -> PageFields:
         lines = [line.rstrip("\n") for line in source_lines.lines(self._files.texts[file])]
         wanted = [line for line, mark in marks.items() if mark.keys() != {"guards"}]
         chunks = [(start, lines[start - 1 : end]) for start, end in _stretches(wanted, len(lines))]
@@ -260,7 +260,7 @@ def _name_of(target: Any) -> str:
     return getattr(target, "__name__", None) or str(target)
 
 
-def _times(ran: Ran) -> Data:
+def _times(ran: Ran) -> PageFields:
     """Seconds that a compiled graph ran, and its backward."""
     return {
         "timed": len(ran.timed),
@@ -272,38 +272,38 @@ def _times(ran: Ran) -> Data:
     }
 
 
-def _miss(event: events.CacheMiss) -> Data:
+def _miss(event: events.CacheMiss) -> PageFields:
     parts = {name: str(getattr(event.why, name, "")) for name in ("guard", "expected", "found", "place", "caller")}
     return {"name": event.name, "why": str(event.why), **parts}
 
 
-def _failure(event: events.InternalFailure) -> Data:
+def _failure(event: events.InternalFailure) -> PageFields:
     text = f"{type(event.exception).__name__}: {event.exception}"
     return {"where": event.where, "what": text, "path": event.report_path}
 
 
-def _not_derived(event: events.NotDerived) -> Data:
+def _not_derived(event: events.NotDerived) -> PageFields:
     return {"where": "ahead-of-time autograd", "what": str(event.why), "path": None}
 
 
-def _not_generated(event: events.NotGenerated) -> Data:
+def _not_generated(event: events.NotGenerated) -> PageFields:
     return {"where": f"code of the {event.part}", "what": event.why, "path": None}
 
 
-def _not_captured(event: events.NotCaptured) -> Data:
+def _not_captured(event: events.NotCaptured) -> PageFields:
     return {"where": f"CUDA graph of the {event.part}", "what": event.why, "path": None}
 
 
 # --------------------------------------------------------------------------------------------------- timeline
 
 
-def timeline(noted: Iterable[Noted]) -> list[Data]:
+def timeline(noted: Iterable[Noted]) -> list[PageFields]:
     """Stages, by start. A call that is recorded is watched from the miss on; then each of its segments is compiled,
     and guards and replay are made."""
-    stages: list[Data] = []
+    stages: list[PageFields] = []
     began: dict[int, float] = {}  # by thread: since when it watches, or makes the next segment
     watching: set[int] = set()
-    derived: dict[int, list[Data]] = {}  # by thread: what belongs to a backend that has not finished
+    derived: dict[int, list[PageFields]] = {}  # by thread: what belongs to a backend that has not finished
     labels: dict[int, str] = {}  # by thread: of the graph that was differentiated last
     for event, start, end, thread in noted:
         if isinstance(event, events.CacheMiss):
@@ -333,5 +333,5 @@ def timeline(noted: Iterable[Noted]) -> list[Data]:
     return sorted(stages, key=lambda stage: (stage["start"], -stage["end"]))
 
 
-def _stage(stage: str, name: str, start: float, end: float) -> Data:
+def _stage(stage: str, name: str, start: float, end: float) -> PageFields:
     return {"stage": stage, "name": name, "start": start, "end": max(end, start)}

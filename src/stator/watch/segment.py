@@ -21,7 +21,7 @@ from .objects.own_objects import OwnObjects
 from .objects.run_context import RunContext
 from .symbols.symbolic_numbers import Changing, Symbols
 from .tensors.nodes import Nodes
-from .tensors.tensor_mode import Tracer
+from .tensors.tensor_mode import TensorTracer
 
 
 class CallTable(NamedTuple):
@@ -80,7 +80,7 @@ class Segment:
         symbols = Symbols(self.context, settings.changing, nodes) if settings.changing is not None else None
         self.classes = Classes(self.ledger)
         self.attributes = Attributes(self.ledger, self.classes)
-        self.tracer = self.graph = Tracer(self.context, state, nodes, symbols)
+        self.tracer = self.graph = TensorTracer(self.context, state, nodes, symbols)
         self.locks = Locks()
         self.noted_modules: set[int] = set()  # whose calls were noted as one fact each
         self.reorders_prints = settings.reorders_prints

@@ -29,7 +29,7 @@ from ..objects.run_context import RunContext
 from ..segment import Segment
 from ..symbols.symbolic_numbers import Symbols
 from .nodes import Nodes
-from .tensor_mode import PreparedCall, Tracer
+from .tensor_mode import PreparedCall, TensorTracer
 
 
 class _Body(Nodes):
@@ -39,10 +39,10 @@ class _Body(Nodes):
         return str(origin)
 
 
-class Inner(Tracer):
+class Inner(TensorTracer):
     """The tensors and nodes inside of a leaf. Tensors from outside of it are captured: inputs of its graph."""
 
-    def __init__(self, context: RunContext, outer: Tracer) -> None:
+    def __init__(self, context: RunContext, outer: TensorTracer) -> None:
         super().__init__(context, outer.state, _Body(), inside=True)
         self.outer = outer
         self.captured: list[fx.Node] = []  # in the graph outside
@@ -83,7 +83,7 @@ class Inner(Tracer):
     def numbers_of_data(self) -> Symbols:
         raise BreakGraph("tensor-item", "tensor.item()")
 
-    def abandon(self) -> Tracer:
+    def abandon(self) -> TensorTracer:
         self.active = False
         return self.outer.abandon()
 
@@ -178,7 +178,7 @@ class Interiors:
                 raise BreakGraph("functorch", f"a transform with a {type(cell.cell_contents).__qualname__} as {name}")
 
     def _record(self, applied: Applied, ready: tuple[Structure, list[Any]], call: _Call, result: Any) -> None:
-        outer: Tracer = self._segment.tracer
+        outer: TensorTracer = self._segment.tracer
         given, operands = ready
         flat = pytree.tree_leaves(result)
         if not all(is_tensor(leaf) or is_constant(leaf) for leaf in flat):
@@ -275,7 +275,7 @@ class Interiors:
         result: Any,
         inner: Inner,
     ) -> None:
-        outer: Tracer = self._segment.tracer
+        outer: TensorTracer = self._segment.tracer
         args, kwargs, operands = ready
         for part in result if type(result) is tuple else (result,):
             if not is_tensor(part) and not is_constant(part):

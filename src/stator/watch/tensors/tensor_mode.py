@@ -83,7 +83,7 @@ class PreparedCall(NamedTuple):
     name: str
     tensors: list[tuple[Any, TrackedTensor]]
     in_place: bool
-    node: tuple[str, Any, tuple[Any, ...], dict[str, Any], str]  # the arguments of `Tracer.node`
+    node: tuple[str, Any, tuple[Any, ...], dict[str, Any], str]  # the arguments of `TensorTracer.node`
     run: Any = None  # called in place of the function, to look on; C code reads it, by position
     model: Model | UnmodelledCall = SIMPLE
 
@@ -122,7 +122,7 @@ class TensorMode(_native.Mode, TorchFunctionMode):
         return (*state[:MODE_COUNT], state[MODE_COUNT] - (self._place() is not None), *state[MODE_COUNT + 1 :])
 
 
-class Tracer(SegmentGraph):
+class TensorTracer(SegmentGraph):
     """The usual operations are C code from beginning to end; here is what is done about all others."""
 
     def __init__(
@@ -143,7 +143,7 @@ class Tracer(SegmentGraph):
         """The symbolic numbers of the segment."""
         return self._symbols
 
-    def abandon(self) -> Tracer:
+    def abandon(self) -> TensorTracer:
         """The recording ends: which tracer was there first?"""
         return self
 
