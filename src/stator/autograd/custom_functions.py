@@ -17,7 +17,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.overrides import TorchFunctionMode
 
 from ..errors import CannotDerive
-from ..support.graph_leaves import TENSOR, CustomFunction, Inside, Read, still_hold
+from ..support.graph_leaves import TENSOR, CustomFunction, Inside, OutsideRead, still_hold
 from .choices import Choices, DeviceWanted
 from .record import DispatchRecorder
 
@@ -80,7 +80,7 @@ class _Allowed(TorchFunctionMode):
 class Watched:
     """What must be as it was where backwards of the program's are part of a compiled backward."""
 
-    def __init__(self, reads: tuple[Read, ...]) -> None:
+    def __init__(self, reads: tuple[OutsideRead, ...]) -> None:
         self._reads = reads
         self._dtype = torch.get_default_dtype()
 

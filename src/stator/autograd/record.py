@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CannotDerive
-from ..support.graph_leaves import Read
+from ..support.graph_leaves import OutsideRead
 from .functional import TensorView, TracedTensor, TracedTensors, restrided
 from .operators import EFFECTS, UNMARKED, OperatorFacts, Write, arguments_by_name, facts, pure_form
 from .standins import StandIns
@@ -43,7 +43,7 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self.values = TracedTensors(self.emit)
         self.constants: dict[str, Tensor] = {}
         self.random = False
-        self.reads: list[Read] | None = None  # by backwards of the program's that were traced
+        self.reads: list[OutsideRead] | None = None  # by backwards of the program's that were traced
         self.line = ""  # of the user, for the operators that run now
         self.policy: Policy = None  # of recomputation (`remat.policy_of`), for the operators that run now
         self.region: Any = None  # which checkpointed call they belong to

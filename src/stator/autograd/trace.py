@@ -22,7 +22,7 @@ from torch import Tensor, fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ..errors import CannotDerive
-from ..support.graph_leaves import CustomFunction, Read
+from ..support.graph_leaves import CustomFunction, OutsideRead
 from ..support.guard_readers import SIZES, memory_of
 from . import custom_functions, meta_kernels
 from .checkpoint import PoliciesOfNodes, honoured
@@ -93,7 +93,9 @@ class Plan:
     # with the differentiable results whose tangents lead there
     overwritten: frozenset[int] = frozenset()  # inputs that are written to and that differentiable results depend on
     random: bool = False
-    reads: tuple[Read, ...] | None = None  # by backwards of the program's that are part of the graph; None: no such
+    reads: tuple[OutsideRead, ...] | None = (
+        None  # by backwards of the program's that are part of the graph; None: no such
+    )
 
 
 @dataclass(slots=True)

@@ -103,10 +103,10 @@ class AttributeRead(NamedTuple):
         return getattr(self.owner, self.name, None)
 
 
-Read = GlobalRead | AttributeRead
+OutsideRead = GlobalRead | AttributeRead
 
 
-def still_hold(reads: Sequence[Read]) -> bool:
+def still_hold(reads: Sequence[OutsideRead]) -> bool:
     """Would a function read now what it read when it was looked at?"""
     for read in reads:
         value, expected = read.now(), read.value
@@ -139,7 +139,7 @@ class Inside:
     places: tuple[int, ...]  # which arguments it takes
     result: Structure
     context: Context | None  # None: nothing is differentiated
-    reads: tuple[Read, ...]
+    reads: tuple[OutsideRead, ...]
     allows: Callable[[Any], bool]  # may the backward call this function of torch, in a trace?
 
     def apply(self, args: Sequence[Any], backward: Callable[..., Any] | None = None) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from ...support.graph_leaves import AttributeRead, GlobalRead, Read
+from ...support.graph_leaves import AttributeRead, GlobalRead, OutsideRead
 from ..objects.constants import is_constant
 from .torch_functions import draws_numbers
 from .treatments import Treatment, name_of, treatment_of
@@ -67,12 +67,12 @@ class _Unknown(Exception):
     """There may be more that the function reads."""
 
 
-def reads_of(cls: Any) -> tuple[Read, ...] | None:
+def reads_of(cls: Any) -> tuple[OutsideRead, ...] | None:
     """What the backward of an autograd function reads; None if that cannot be told."""
     function = cls.backward
     if cls.vjp is not torch.autograd.Function.vjp or not isinstance(function, types.FunctionType):
         return None
-    reads: list[Read] = [AttributeRead(cls, "backward", function), AttributeRead(cls, "vjp", cls.vjp)]
+    reads: list[OutsideRead] = [AttributeRead(cls, "backward", function), AttributeRead(cls, "vjp", cls.vjp)]
     if function.__code__ is _once.__code__:
         function = function.__wrapped__  # type: ignore[attr-defined]  # by `functools.wraps`
     try:
@@ -133,7 +133,7 @@ def is_allowed(func: Any) -> bool:
     return plain and not draws_numbers(name) and not name.startswith("requires_")
 
 
-def _look_into(function: types.FunctionType, reads: list[Read], seen: set[int]) -> None:
+def _look_into(function: types.FunctionType, reads: list[OutsideRead], seen: set[int]) -> None:
     if id(function) in seen:
         return
     seen.add(id(function))
@@ -144,7 +144,7 @@ def _look_into(function: types.FunctionType, reads: list[Read], seen: set[int]) 
     _look_at(function, function.__code__, reads, seen)
 
 
-def _look_at(function: types.FunctionType, code: types.CodeType, reads: list[Read], seen: set[int]) -> None:
+def _look_at(function: types.FunctionType, code: types.CodeType, reads: list[OutsideRead], seen: set[int]) -> None:
     if code.co_flags & 0x2A0:  # generators, coroutines
         raise _Unknown
     for constant in code.co_consts:
@@ -166,14 +166,14 @@ def _look_at(function: types.FunctionType, code: types.CodeType, reads: list[Rea
             raise _Unknown
 
 
-def _read_global(function: types.FunctionType, name: str, reads: list[Read]) -> Any:
+def _read_global(function: types.FunctionType, name: str, reads: list[OutsideRead]) -> Any:
     read = GlobalRead(function.__globals__, vars(builtins), name, None)
     read = read._replace(value=read.now())
     reads.append(read)
     return read.value
 
 
-def _read_cell(function: types.FunctionType, name: str, reads: list[Read]) -> Any:
+def _read_cell(function: types.FunctionType, name: str, reads: list[OutsideRead]) -> Any:
     if name not in function.__code__.co_freevars:
         raise _Unknown
     cell: Any = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
@@ -182,7 +182,9 @@ def _read_cell(function: types.FunctionType, name: str, reads: list[Read]) -> An
     return read.value
 
 
-def _look_at_value(value: Any, instructions: Iterator[dis.Instruction], reads: list[Read], seen: set[int]) -> None:
+def _look_at_value(
+    value: Any, instructions: Iterator[dis.Instruction], reads: list[OutsideRead], seen: set[int]
+) -> None:
     """A value from outside; of a module, what is read of it next."""
     while isinstance(value, types.ModuleType):
         following = next(instructions)
