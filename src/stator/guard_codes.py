@@ -49,6 +49,7 @@ class Fact(enum.IntEnum):
     NO_SLOT = 14  # the slot whose descriptor is expected is empty
     HAS_KEYED = 17  # expected: two origins, a dict and an object, of which v is the later; the object is a key of it
     LACKS_KEYED = 18  # it is none
+    OWN_ENTRY = 19  # class v itself has an entry expected[0], or has none, as expected[1] says
 
 
 # How C code reaches a value.

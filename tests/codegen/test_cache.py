@@ -10,11 +10,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sympy
+import torch
 
-from stator.codegen import cache, jit
+from stator.codegen import cache, jit, kernels
 from stator.codegen.store import MAGIC, Store
+from stator.fuse.builder import KernelBuilder
+from stator.fuse.loops import Buffer, Index, Kernel, concrete
 from stator.options import code_cache_folder, options
 
 Maker = Callable[[], tuple[str, list[str]]]
@@ -88,6 +93,30 @@ def test_facts_travel_with_the_code(folder: Path) -> None:
         assert code.facts == facts
         del code
     assert len(list(folder.iterdir())) == 1
+
+
+def copying(size: Any, offset: Any) -> Kernel:
+    """y[i] = x[offset + i], for as many as `size` says."""
+    b = KernelBuilder()
+    value = b.load(0, Index(offset, ((0, 1),)), torch.float32)
+    b.add("store", (value.id,), value.dtype, (1, Index.axis(0)))
+    return Kernel("kernel", [size], [0], [], [Buffer(name, torch.float32) for name in "xy"], b.values)
+
+
+def test_kernels_of_one_text_that_take_other_sizes(folder: Path) -> None:
+    """An offset of 0 as an expression has the text of none, and was a size that the code reads."""
+    n, m = (sympy.Symbol(name, positive=True, integer=True) for name in "nm")
+    assert copying(n, 0).key() == copying(n, sympy.Integer(0)).key()
+    before, x, y = sources(), torch.arange(8.0), torch.zeros(5)
+    for size, offset in ((n, sympy.Integer(0)), (n, 0), (m, 0), (n, m * 0), (m, m - 3)):
+        (made,) = kernels.compile_kernels([copying(size, offset)])
+        given = (ctypes.c_int64 * 2)(*[concrete(number, {n: 5, m: 5}) for number in made.sizes], 1)
+        buffers = (ctypes.c_void_p * 2)(x.data_ptr(), y.zero_().data_ptr())
+        kinds = [*[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 2]
+        ctypes.CFUNCTYPE(None, *kinds)(made.address)(buffers, given, 0, 5, None, None)
+        assert torch.equal(y, x[concrete(offset, {m: 5}) :][:5]), (size, offset)
+        del made
+    assert added(before)[2] == 2, "names of symbols are no part of the code"
 
 
 def test_several_functions_in_one_module(folder: Path) -> None:

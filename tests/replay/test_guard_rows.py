@@ -79,6 +79,7 @@ EXPECTED = {
     Fact.HAS: ("a", {"a": 1}, {}),
     Fact.LACKS: ("a", {}, {"a": 1}),
     Fact.NO_ENTRY: ("append", dict, list),
+    Fact.OWN_ENTRY: (("append", True), list, type("Named", (list,), {})),
 }
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import types
 
+import pytest
 from attacks import attack, module
-from harness import RECORDED, World
+from harness import GENERATED, RECORDED, World
 
 
 def test_rule_6_a_class_written_and_read_through_a_subclass():
@@ -35,6 +36,93 @@ def test_rule_6_a_class_written_and_read_through_a_subclass():
         replayed=False,
         unreplayed=["unguardable", "unknown-callable"],
     )
+
+
+def set_n(value):
+    return lambda w: setattr(w.B, "n", value)
+
+
+def without_n(w):
+    del w.B.n
+
+
+def written(x, A, b):
+    A.n = 7.0
+    return x * b.n
+
+
+def counted(x, A, b):
+    A.n = A.n + 1
+    return x * b.n
+
+
+def read_and_written(x, A, b):
+    y = x * b.n
+    A.n = 3.0
+    return y + b.n
+
+
+def read_of_the_class(x, A, b):
+    A.n = 3.0
+    return x * type(b).n
+
+
+def deleted(x, A, b):
+    y = x * b.n
+    del A.n
+    y = y + getattr(b, "n", 5.0)
+    A.n = 2.0
+    return y
+
+
+def behind_it(x, A, b):
+    A.n = 3.0
+    return x * b.above()
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("step", [written, counted, read_and_written, read_of_the_class, deleted, behind_it])
+def test_rule_6_an_entry_of_a_class_is_written_and_read_through_another(step, own):
+    """Which class a lookup ends in decides whether it finds what was written."""
+
+    def world():
+        class A:
+            n = 2.0
+
+        class B(A):
+            def above(self):
+                return super().n
+
+        b = B()
+        if own:
+            B.n = 2.0
+        return World(fn=lambda x: step(x, A, b), A=A, B=B)
+
+    changes = [set_n(10.0), set_n(3.0), without_n, set_n(2.0), set_n(7.0), without_n]
+    seldom = step in (counted, read_and_written, behind_it)
+    attack(world, *changes, replayed=not seldom, unreplayed=GENERATED)
+
+
+def test_rule_1_an_entry_of_a_class_is_deleted_and_what_lies_behind_it_changes():
+    def world():
+        class A:
+            n = 5.0
+
+        class B(A):
+            n = 2.0
+
+        b = B()
+
+        def fn(x):
+            y = x * b.n
+            del B.n
+            y = y + b.n
+            B.n = 2.0
+            return y
+
+        return World(fn=fn, A=A, B=B)
+
+    attack(world, lambda w: setattr(w.A, "n", 7.0), lambda w: setattr(w.B, "n", 4.0), set_n(2.0))
 
 
 def test_rule_6_an_attribute_and_its_dict():

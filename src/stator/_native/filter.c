@@ -215,6 +215,10 @@ on_attr(Watcher *w, Probe *p, Operands *ops)
         return 0;
     }
     PyTypeObject *type = Py_TYPE(owner);
+    if (known(w, owner) && !PyType_Check(owner)) { /* again once an entry of its class, or of a base, was set */
+        Pair pair = {(uintptr_t)owner, OWNER_TAG(p), type_version_tag(type)};
+        return pair.version == 0 || pairset_add(&w->seen, pair) != 0;
+    }
     if (known(w, owner)) {
         return unseen(w, owner, OWNER_TAG(p));
     }

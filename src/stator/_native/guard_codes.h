@@ -38,7 +38,8 @@ enum {
     FACT_VALUE = 16,
     FACT_HAS_KEYED = 17,
     FACT_LACKS_KEYED = 18,
-    FACT_COUNT = 19,
+    FACT_OWN_ENTRY = 19,
+    FACT_COUNT = 20,
 };
 
 /* Guards: how a value is reached. */

@@ -81,7 +81,7 @@ _OTHER_TYPES = frozenset(
 )
 
 
-# Fake tensors know the rule for these; meta tensors do not. It goes by the strides of dimensions of size 1, too.
+# Fake tensors know the rule for these; meta tensors do not.
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 
 
@@ -101,6 +101,15 @@ def _narrow(args: Any) -> bool:
 def _in_plain_order(args: Any) -> bool:
     tensors = [value for value in tree_leaves(args) if isinstance(value, Tensor)]
     return all(tensor.stride() == torch.empty(tensor.shape, device=META).stride() for tensor in tensors)
+
+
+def _goes_by_narrow_strides(op: OpOverload, args: Any) -> bool:
+    """Do strides of dimensions of size 1 decide about those of the result, in another way than meta kernels say?"""
+    if op in _CONVOLUTIONS:
+        return not _in_plain_order(args)
+    if torch.Tag.pointwise not in op.tags:
+        return False
+    return not _in_plain_order([t for t in tree_leaves(args) if isinstance(t, Tensor) and t.is_contiguous()])
 
 
 def _in_order(args: Any) -> bool:
@@ -219,7 +228,7 @@ class MetaStandIns:
         return result
 
     def _run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _believable(op, (args, kwargs)) and (op not in _CONVOLUTIONS or _in_plain_order((args, kwargs))):
+        if _believable(op, (args, kwargs)) and not _goes_by_narrow_strides(op, (args, kwargs)):
             try:
                 return op(*_not_expanded(op, args), **kwargs)
             except NotImplementedError as error:

@@ -57,7 +57,7 @@ class KernelMemory:
         return self.vector_axis not in self.varies[number]
 
     def size(self, size: Size) -> str:
-        if isinstance(size, int):
+        if isinstance(size, int) or size.is_Integer:  # 0 of an expression that has come to nothing
             return str(size)
         key = str(size)
         if key not in self.size_names:

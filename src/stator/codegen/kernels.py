@@ -57,7 +57,9 @@ def _made(kernel: Any, key: str, width: int) -> CompiledKernel:
         facts = [getattr(write(), name) for name in _FACTS]
         return cache.Source(write().text, [_NAME], facts if _is_plain(facts) else None)
 
-    code = cache.compile_cached(key, source)
+    # What a kernel reads of sizes, and in what order, its own text does not say for sure: for expressions it is written
+    # in any case, and its LLVM IR is what the code goes by.
+    code = cache.compile_cached(key if kernel.is_static else f"cpu {width} {write().text}", source)
     facts = code.facts or [getattr(write(), name) for name in _FACTS]  # expressions are not kept on disk
     return CompiledKernel(code, code.address(_NAME), *facts)
 

@@ -490,7 +490,7 @@ RULES[aten._foreach_pow.ScalarAndTensor] = lambda base, xs: [aten.pow.Scalar(bas
 # ---------------------------------------------------------------------------------------- torch's own for the rest
 
 _BORROWED = """
-addcdiv_ binary_cross_entropy binary_cross_entropy_backward elu_backward glu glu_backward hardsigmoid_backward
+addcdiv_ binary_cross_entropy_backward elu_backward glu glu_backward hardsigmoid_backward
 hardswish_backward huber_loss huber_loss_backward log_sigmoid_backward log_sigmoid_forward logsumexp mish_backward
 native_group_norm native_group_norm_backward rrelu_with_noise smooth_l1_loss smooth_l1_loss_backward soft_margin_loss
 softshrink softshrink_backward hardshrink hardshrink_backward celu selu prelu _prelu_kernel _prelu_kernel_backward

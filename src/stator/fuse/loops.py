@@ -147,8 +147,15 @@ class Kernel:
             axes.append(found)
         return axes
 
+    @property
+    def is_static(self) -> bool:
+        """Are all sizes numbers of Python's? (Not if one is 0 as an expression, which has the same text.)"""
+        found = [index for value in self.values if (index := index_of(value)) is not None]
+        steps = [step for index in found for _, step in (*index.terms, *index.gathered)]
+        return all(isinstance(size, int) for size in (*self.extents, *steps, *[index.offset for index in found]))
+
     def key(self) -> str:
-        """What the machine code depends on: equal texts, equal code."""
+        """What the machine code depends on: equal texts of static kernels, equal code."""
         return "\n".join(self.text_lines(names=False))
 
     def __str__(self) -> str:

@@ -13,6 +13,7 @@ import torch
 from .. import _native as n
 from ..recording import Check, Edge, Fact, Origin, TensorFacts, describe
 from ..support.guard_readers import (
+    class_dict,
     fits,
     fits_numbers,
     has_own_hash,
@@ -330,6 +331,13 @@ FACTS: dict[Fact, FactRow] = {
         words=lambda name, e: f"{name} has no {e!r}",
         found=lambda name, e, v: (f"{name}.{e}", "absent", "present"),
         in_c=lambda c, t: (n.CHECK_NO_ENTRY, n.OWN, c.expected) if type(c.expected) is str else None,
+    ),
+    Fact.OWN_ENTRY: FactRow(
+        about="classes",
+        holds=lambda v, e, _: (e[0] in class_dict(v)) is e[1],
+        words=lambda name, e: f"{e[0]!r} {'in' if e[1] else 'not in'} {name}.__dict__",
+        found=lambda name, e, v: (f"{e[0]!r} in {name}.__dict__", str(e[1]), str(not e[1])),
+        in_c=_never,
     ),
     Fact.UNSET: FactRow(
         about="names",

@@ -155,12 +155,16 @@ def test_an_operation_raises_in_a_replay(name, program):
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
-@pytest.mark.parametrize("name", ["//", "index", "embedding", "inverse"])
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_ahead_of_time(name, backend):
     op, good, bad = OPERATIONS[name]
     calls = [lambda w, args=args: w.fn(*args) for args in (good, good, bad, good)]
     compiler = look_up(backend)[1]
-    check(catches(op), calls, expect=None, raises=ERRORS, tracebacks=False, backend=compiler)
+
+    def rounded(*args: Any) -> Any:  # kernels may differ in the last digit
+        return op(*args).double().round(decimals=4)
+
+    check(catches(rounded), calls, expect=None, raises=ERRORS, tracebacks=False, backend=compiler)
 
 
 def test_a_write_that_fails_is_caught():

@@ -45,13 +45,14 @@ class Classes:
         self._noted: set[int] = set()
         self._entries: dict[tuple[int, str], Any] = {}
         self._specials: dict[int, tuple[type, str]] = {}
+        self._symbols: dict[tuple[int, str], Any] = {}  # in place of numbers: where each was read first
 
     is_open = staticmethod(is_open)
 
     def let_go(self) -> None:
         """The segment is over: nothing that was found is needed any more."""
-        self._entries.clear()
-        self._specials.clear()
+        for found in (self._entries, self._specials, self._symbols):
+            found.clear()
 
     def entry(self, cls: type, name: str) -> Any:
         """The MRO entry `name` of a class (or MISSING), guarded to stay the one it is."""
@@ -61,19 +62,22 @@ class Classes:
         except KeyError:
             pass
         found = self._entries[memo] = _native.mro_lookup(cls, name)
-        if self._written(cls, name):
-            return found
-        if is_open(cls) and not self._fixed(cls, name, found):
-            place = self._ledger.constant(cls)
+        start = self._start_of(cls, name)
+        if start is not None and is_open(start) and not self._fixed(start, name, found):
+            place = self._ledger.constant(start)
             if found is MISSING:
                 self._ledger.require(place, Fact.NO_ENTRY, name)
             elif constant_fact(found) is not None or _native.mro_lookup(type(found), "__get__") is not MISSING:
                 origin = self._ledger.read(place, Edge.MRO, name, found)
                 replaced = type(found) in (int, float) and _native.mro_lookup(cls, name) is not found  # by a symbol
-                if not replaced and not any(check.fact in (Fact.IS, Fact.EQUAL) for check in origin.checks):
+                if replaced:
+                    self._symbols[id(start), name] = _native.mro_lookup(cls, name)
+                elif not any(check.fact in (Fact.IS, Fact.EQUAL) for check in origin.checks):
                     self._ledger.check(origin, Fact.IS, found)
             else:
-                self._ledger.touch(self._ledger.read(place, Edge.MRO, name, found), found)
+                origin = self._ledger.read(place, Edge.MRO, name, found)
+                if self._symbols.get((id(start), name)) is not found:
+                    self._ledger.touch(origin, found)
         return found
 
     @staticmethod
@@ -90,16 +94,34 @@ class Classes:
 
     def value(self, cls: type, name: str, found: Any) -> Origin | None:
         """The class entry itself is the value read; its place, if the class is open."""
-        if not is_open(cls) or self._written(cls, name):
+        start = self._start_of(cls, name) if is_open(cls) else None
+        if start is None or not is_open(start):
             return None
-        return self._ledger.read(self._ledger.constant(cls), Edge.MRO, name, found)
+        return self._ledger.read(self._ledger.constant(start), Edge.MRO, name, found)
 
-    def _written(self, cls: type, name: str) -> bool:
-        """Has the program itself set this entry, in the class or in a base?"""
-        if not self._ledger.changes:
-            return False
-        changes = (self._ledger.changed(base) for base in cls.__mro__)
-        return any(change is not None and name in change.written for change in changes)
+    def _writes(self, cls: type, name: str) -> bool:
+        """Has the program itself set, or deleted, this entry of the very class?"""
+        change = self._ledger.changed(cls)
+        return change is not None and name in change.written
+
+    def _start_of(self, cls: type, name: str) -> type | None:
+        """The class from which on a guard looks for an entry as it was before the call; None: the program has set it.
+
+        Where the program has set it in some class of the MRO, the others are guarded to have it, or not to have it, so
+        that the lookup ends where it does now."""
+        if not self._ledger.changes or not any(self._writes(base, name) for base in cls.__mro__):
+            return cls
+        for base in cls.__mro__:
+            has = name in class_dict(base)
+            if self._writes(base, name):
+                if has:
+                    return None
+                continue
+            if is_open(base):
+                self._ledger.require(self._ledger.constant(base), Fact.OWN_ENTRY, (name, has))
+            if has:
+                return base
+        return None
 
     def forget(self, cls: type, name: str) -> None:
         """The entry is about to be written by the program: later reads find what it wrote."""
@@ -108,6 +130,8 @@ class Classes:
     def entry_behind(self, cls: type, start: type, name: str) -> Any:
         """What `super(start, …)` finds in the MRO of `cls`."""
         mro = cls.__mro__
+        if self._ledger.changes and any(self._writes(base, name) for base in mro):
+            raise BreakGraph("unguardable", f"super().{name}, which was changed before")
         for base in mro[mro.index(start) + 1 :] if start in mro else ():
             namespace = class_dict(base)
             if name in namespace:

@@ -26,7 +26,10 @@ from .constants import DEEPEST, KINDS, constant_fact, is_constant
 from .fingerprints import Fingerprints
 
 _KEYED_FACTS = frozenset(
-    {Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.NO_SLOT, Fact.OTHER, Fact.HAS_KEYED, Fact.LACKS_KEYED}
+    {
+        *(Fact.HAS, Fact.LACKS, Fact.NO_ENTRY, Fact.OWN_ENTRY, Fact.NO_SLOT, Fact.OTHER),
+        *(Fact.HAS_KEYED, Fact.LACKS_KEYED),
+    }
 )
 
 
