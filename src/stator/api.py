@@ -14,11 +14,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from . import _native, events, pipeline
-from .backends.registry import DEFAULT, look_up
+from .backends.registry import DEFAULT, look_up_with
 from .dispatch import Handle, plain_caller
 from .dispatch import compiled as compiled_callable
 from .errors import break_reason
 from .modules import compile_in_place, compiled_module
+from .options import FIELDS
 from .options import options as global_options
 from .pipeline import Program
 from .replay.cache import Cache, cache_for
@@ -32,7 +33,7 @@ from .watch.models.user_hints import graph_break, mark_dynamic, mark_static
 from .watch.observe.marked_functions import allow_in_graph, assume_constant_result
 from .watch.observe.policy import is_compiling
 
-MODES = ("default", "reduce-overhead", "max-autotune")
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile")
 ProgramOf = Callable[..., Program]  # (function, name, shared: with other functions of the same code)
 _programs: weakref.WeakSet[Program] = weakref.WeakSet()
@@ -69,8 +70,11 @@ def compile(
 
     The first call runs for real and is recorded; later calls are replayed where everything that was read is as before.
     `backend="native"` makes machine code in this process, for CPUs and NVIDIA GPUs; `"inductor"` is torch's generator.
-    `mode`, for those: `"reduce-overhead"` launches the kernels of a graph on a GPU all at once, `"max-autotune"` does
-    too, and `"inductor"` then takes time to find the fastest kernels. Other backends have nothing to choose.
+    Names of torch's own registry work, too.
+    `mode`, for those two: `"reduce-overhead"` launches the kernels of a graph on a GPU all at once, `"max-autotune"`
+    does too, and `"inductor"` then takes time to find the fastest kernels, as it does for
+    `"max-autotune-no-cudagraphs"`. Other backends have nothing to choose.
+    `options`: `stator.options` for this callable alone; with `"inductor"` also options of the generator.
     """
     if fn is None:
         return functools.partial(
@@ -106,10 +110,11 @@ def _programs_with(
     """What makes programs with these settings, all of them checked."""
     if dynamic not in (None, True, False):
         raise TypeError(f"dynamic is None, True or False, not {dynamic!r}")
-    options = {**_DYNAMIC[dynamic], **(options or {})}
+    given = {**_DYNAMIC[dynamic], **(options or {})}
+    options = {name: value for name, value in given.items() if backend != "inductor" or name in FIELDS}
     if mode is not None and mode not in MODES:
         raise ValueError(f"there is no mode {mode!r}; known modes: {', '.join(MODES)}")
-    chosen = look_up(backend, mode)
+    chosen = look_up_with(backend, mode, {name: value for name, value in given.items() if name not in options})
     settings = global_options.merged(options)
 
     def program_of(function: types.FunctionType, name: str, *, shared: bool = False) -> Program:
@@ -224,6 +229,8 @@ def explain(fn: Any, *args: Any, **kwargs: Any) -> Any:
 
     What it gives prints itself, and as a page: `stator.explain(fn)(*args).save_html("report.html")`.
     """
+    if not callable(fn):
+        raise TypeError(f"stator.explain takes a function, a method or a module, not {fn!r}")
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
         return _Explained(fn)(*args, **kwargs)

@@ -402,7 +402,7 @@ class UnknownBackend(StatorError):
         super().__init__(name, self.known)
 
     def __str__(self) -> str:
-        close = difflib.get_close_matches(str(self.name), self.known, n=1, cutoff=0.0)
+        close = difflib.get_close_matches(str(self.name), self.known, n=1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
         return f"there is no backend {self.name!r}{meant} (known: {', '.join(self.known) or 'none'})"
 

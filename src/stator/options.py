@@ -16,7 +16,7 @@ import logging
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -321,15 +321,14 @@ def describe(name: str) -> str:
     return str(FIELDS[name].metadata["doc"]) if name in FIELDS else _refuse(name)
 
 
-def nearest(name: str, known: Mapping[str, Any] | list[str]) -> str:
-    """The known name that `name` was most likely meant to be."""
-    return difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.0)[0]
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Words about the known name that `name` was most likely meant to be; none if none is near."""
+    found = difflib.get_close_matches(name.lower(), list(known), n=1)
+    return f"; the nearest is {found[0]!r}" if found else ""
 
 
 def _refuse(name: str) -> NoReturn:
-    raise AttributeError(
-        f"stator has no option {name!r}; the nearest is {nearest(name, FIELDS)!r} (known: {', '.join(FIELDS)})"
-    )
+    raise AttributeError(f"stator has no option {name!r}{nearest(name, FIELDS)} (known: {', '.join(FIELDS)})")
 
 
 # ------------------------------------------------------------------------------------------------ environment

@@ -11,6 +11,7 @@ import builtins
 import collections
 import dis
 import functools
+import inspect
 import keyword
 import os
 import re
@@ -115,3 +116,33 @@ def test_names_in_tables_exist(document: Path) -> None:
 )
 def test_a_name_that_does_not_exist_is_seen(name: str) -> None:
     assert not known(NAME.fullmatch(name)[1])
+
+
+PROSE = re.compile(r"(?<![\w./-])((?:stator|torch)(?:\.[A-Za-z_]\w*)+|options\.[A-Za-z_]\w*)")
+# Files and loggers are not attributes.
+NO_ATTRIBUTES = re.compile(r"\.(?:py|h|c|md|html|svg|json|toml|so)\b")
+
+
+@pytest.mark.parametrize("document", TABLES, ids=[str(path.relative_to(ROOT)) for path in TABLES])
+def test_names_anywhere_exist(document: Path) -> None:
+    """In the text and in its programs: `stator.compile`, `options.verbose`, `torch.compiler.reset`."""
+    unknown = []
+    for number, line in enumerate(document.read_text().splitlines(), start=1):
+        for name in PROSE.findall(line):
+            found = NO_ATTRIBUTES.search(name) or known(name) or all(part in defined() for part in name.split(".")[1:])
+            if not found:
+                unknown.append(f"{document.relative_to(ROOT)}:{number}: {name}")
+    assert not unknown, "\n".join(unknown)
+
+
+ARGUMENTS = re.compile(r"\bstator\.(compile|compile_|disable|mark_dynamic|set_stance|explain)\(([^`]*?)\)")
+
+
+@pytest.mark.parametrize("document", TABLES, ids=[str(path.relative_to(ROOT)) for path in TABLES])
+def test_arguments_exist(document: Path) -> None:
+    """Those that a call of ours is shown with."""
+    for name, given in ARGUMENTS.findall(document.read_text()):
+        taken = inspect.signature(getattr(stator, name)).parameters
+        named = re.findall(r"\b(\w+)=(?!=)", re.sub(r"\{[^}]*\}|\"[^\"]*\"", "", given))
+        free = any(each.kind is each.VAR_KEYWORD for each in taken.values())
+        assert free or set(named) <= set(taken), f"{document.name}: stator.{name}({given})"

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,10 +36,10 @@ def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable
 class InductorInMode:
     """This backend, with other settings of the generator."""
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, settings: Mapping[str, Any]) -> None:
         from torch._inductor import list_mode_options
 
-        self._settings: dict[str, Any] = dict(list_mode_options(mode))
+        self._settings: dict[str, Any] = {**list_mode_options(mode), **settings}
         # The generator's own way to use CUDA graphs gives away memory that the next call writes to.
         self._captures = bool(self._settings.pop("triton.cudagraphs", False))
         self.benchmarks = bool(self._settings.get("max_autotune"))  # with random numbers, which are the process's
@@ -48,7 +48,14 @@ class InductorInMode:
         return _compile(gm, example_inputs, self._settings, captures=self._captures)
 
 
-in_mode = functools.cache(InductorInMode)  # one for each mode: functions compiled alike share their recordings
+_made: dict[str, InductorInMode] = {}  # for each mode and settings: functions compiled alike share their recordings
+
+
+def in_mode(mode: str, **settings: Any) -> InductorInMode:
+    key = repr((mode, sorted(settings.items())))
+    if key not in _made:
+        _made[key] = InductorInMode(mode, settings)
+    return _made[key]
 
 
 def _renew_lock() -> None:

@@ -251,9 +251,7 @@ def parse(text: str) -> frozenset[str]:
         names: Iterable[str] = LOGS if name == "all" else [name]
         known = [*LOGS, *ON_REQUEST, "all"]
         if name not in known:
-            raise ValueError(
-                f"there is no log {name!r}; the nearest is {nearest(name, known)!r} (known: {', '.join(known)})"
-            )
+            raise ValueError(f"there is no log {name!r}{nearest(name, known)} (known: {', '.join(known)})")
         chosen = chosen - set(names) if word.startswith("-") else chosen | set(names)
     return frozenset(chosen)
 
