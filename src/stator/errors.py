@@ -359,14 +359,16 @@ class StatorError(Exception):
 
 
 class GraphBreakError(StatorError):
-    """The graph broke under `fullgraph=True`. `why` says where, why, and how to avoid it."""
+    """The graph broke under `fullgraph=True`. `why` says where, why, and how to avoid it; `has_run`, whether the call
+    has been made all the same."""
 
-    def __init__(self, why: BreakReason) -> None:
+    def __init__(self, why: BreakReason, *, has_run: bool = False) -> None:
         super().__init__(why)
-        self.why = why
+        self.why, self.has_run = why, has_run
 
     def __str__(self) -> str:
-        return f"the graph breaks, and fullgraph=True forbids that:\n{render(self.why)}"
+        effects = "the call has run; its effects stand" if self.has_run else "nothing of the call has run"
+        return f"the graph breaks, and fullgraph=True forbids that ({effects}):\n{render(self.why)}"
 
 
 class RecompileError(StatorError, RuntimeError):

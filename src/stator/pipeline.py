@@ -62,6 +62,7 @@ from .watch.symbols.symbolic_numbers import Changing
 Slots = tuple[Any, ...]
 _MOST_UNEXPECTED = 4  # recordings of a function that may turn out to go by numbers that change
 _TRANSIENT_LIMIT = 3
+_SUSPENDED = frozenset({"generator-root", "coroutine-root"})  # kinds of functions that are never one graph
 _SHARERS = 16  # functions of one code that may have all recordings that one may have
 # What torch's operations raise for the data that they are given.
 _OF_OPERATIONS = (IndexError, RuntimeError, ValueError, AssertionError, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
@@ -329,6 +330,8 @@ class Program:
         """
         why = self._unwatchable or self._why_plain()
         if why is not None:
+            if self.fullgraph and type(why) is BreakReason and why.id in _SUSPENDED and stance() != "force_eager":
+                raise GraphBreakError(why)
             return self._plain(why)
         if self.stats.failures:
             self._tell_failures()
@@ -699,7 +702,7 @@ class Program:
             self.stats.recordings += 1
         reasons = [segment.recording.break_reason for segment in segments if segment.recording.break_reason]
         if self.fullgraph and reasons:
-            raise GraphBreakError(reasons[0])
+            raise GraphBreakError(reasons[0], has_run=True)
 
     def _failed_later(self, error: BaseException) -> None:
         self.stats.failures.append((self, error))
@@ -710,7 +713,7 @@ class Program:
         if reason is not None:
             self.stats.break_reasons.append(reason)
             events.emit(events.GraphBreak(reason))
-        if segment.transient or segment.again:
+        if segment.transient or (segment.again and not self.fullgraph):  # else it is refused before it runs once more
             self._transient += segment.transient
             self.stats.plain += 1
             return False
