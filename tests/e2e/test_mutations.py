@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 import sys
 import types
 from typing import Any
@@ -81,6 +82,11 @@ def unbound():
     if bind is None:
         value = 0.0
     return function, bind
+
+
+def write_base(s, x):
+    type(s.derived).__base__.set = 1
+    return x * s.derived.set
 
 
 class State:
@@ -260,6 +266,8 @@ READ = {
         lambda s, x: x * sys.getrecursionlimit(),
         lambda s: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
     ),
+    "number that is computed with": (lambda s, x: x * math.cos(s.real), lambda s: setattr(s, "real", 0.75)),
+    "class that hides what is set": (write_base, lambda s: setattr(type(s.derived), "set", 2)),
 }
 
 UNREAD = {
@@ -311,11 +319,12 @@ def test_a_change_of_what_was_read_is_noticed(name):
 
 def test_every_kind_of_guard_is_among_them():
     facts, edges = set(), set()
-    for program, _ in READ.values():
+    for program, change in READ.values():
         compiled = stator.compile(program, backend="eager")
         state = State()
-        for seed in (1, 2):
-            run(compiled, state, rand(seed))
+        run(compiled, state, rand(1))
+        change(state)
+        run(compiled, state, rand(2))
         for entry in compiled.stator.entries:
             for origin in entry.guards._origins:
                 edges.add(origin.edge)

@@ -215,15 +215,15 @@ on_attr(Watcher *w, Probe *p, Operands *ops)
         return 0;
     }
     PyTypeObject *type = Py_TYPE(owner);
-    if (known(w, owner) && !PyType_Check(owner)) { /* again once an entry of its class, or of a base, was set */
+    int is_class = PyType_Check(owner);
+    if (known(w, owner) || (is_class && mutable_type((PyTypeObject *)owner))) {
+        /* again once an entry of its class, or of a base, was set; no two classes have one version */
         Pair pair = {(uintptr_t)owner, OWNER_TAG(p), type_version_tag(type)};
-        return pair.version == 0 || pairset_add(&w->seen, pair) != 0;
+        int call = mutable_type(type) && (pair.version == 0 || pairset_add(&w->seen, pair) != 0);
+        return unseen(w, owner, OWNER_TAG(p)) || call;
     }
-    if (known(w, owner)) {
-        return unseen(w, owner, OWNER_TAG(p));
-    }
-    if (PyType_Check(owner)) {
-        return mutable_type((PyTypeObject *)owner) && unseen(w, owner, OWNER_TAG(p));
+    if (is_class) {
+        return 0;
     }
     if (type == &PySuper_Type) {
         return 1;

@@ -49,7 +49,7 @@ _OTHERS = frozenset(
 )
 _BUILTINS: tuple[Any, ...] = (
     *(len, range, isinstance, min, max, sum, abs, tuple, list, dict, int, float, bool, zip, enumerate, any, all, slice),
-    *(round, pow, reversed, sorted, divmod, torch.Tensor, torch.Size),
+    *(round, builtins.pow, reversed, sorted, builtins.divmod, torch.Tensor, torch.Size),
     *[value for value in vars(math).values() if isinstance(value, types.BuiltinFunctionType)],
 )
 _ALLOWED = frozenset(map(id, _BUILTINS))

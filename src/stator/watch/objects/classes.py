@@ -111,6 +111,7 @@ class Classes:
         that the lookup ends where it does now."""
         if not self._ledger.changes or not any(self._writes(base, name) for base in cls.__mro__):
             return cls
+        self._ledger.read(self._ledger.constant(cls), Edge.ATTR, "__mro__", cls.__mro__)
         for base in cls.__mro__:
             has = name in class_dict(base)
             if self._writes(base, name):

@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import builtins
 import collections
 import functools
 import gc
@@ -73,7 +74,7 @@ _PASSING_METHODS = frozenset(
 )
 _PASSING_METHODS_OF_DICTS = frozenset({"pop", "__setitem__", "__getitem__", "__init__", "__new__"})
 _NUMBER_PROTOCOL = "add sub mul floordiv mod truediv neg eq ne lt le gt ge".split()
-_OPERATOR_IDS = frozenset({id(divmod), *(id(getattr(operator, name)) for name in _NUMBER_PROTOCOL)})
+_OPERATOR_IDS = frozenset({id(builtins.divmod), *(id(getattr(operator, name)) for name in _NUMBER_PROTOCOL)})
 _PASSING: tuple[Any, ...] = (
     *(tuple, list, dict, set, frozenset, slice, zip, reversed, map, filter, super, torch.Size),
     *(collections.OrderedDict, collections.defaultdict, functools.partial),
