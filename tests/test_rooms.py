@@ -22,7 +22,8 @@ GROUND = {"options", "errors", "events", "guard_codes", "recording", "source_lin
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
 BELOW_BUILD = GROUND | STAGES | {"_native", "reporting", "verify"}
 BELOW_PIPELINE = BELOW_BUILD | {"build", "calling", "async_compile"}
-BELOW_API = BELOW_PIPELINE | {"pipeline", "dispatch", "modules", "report"}
+BELOW_PIPELINE_PAGE = BELOW_PIPELINE | {"stance", "program", "lookup", "record", "fallback"}
+BELOW_API = BELOW_PIPELINE_PAGE | {"pipeline", "dispatch", "modules", "report"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     # ground: no room at all, and each other only downward
@@ -48,9 +49,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "calling": set(),
     "build": BELOW_BUILD,
     "async_compile": GROUND | {"replay"},
-    "pipeline": BELOW_PIPELINE,
-    "dispatch": BELOW_PIPELINE | {"pipeline"},
-    "modules": BELOW_PIPELINE | {"pipeline", "dispatch"},
+    "stance": BELOW_PIPELINE,
+    "program": BELOW_PIPELINE,
+    "fallback": BELOW_PIPELINE | {"program"},
+    "lookup": BELOW_PIPELINE | {"stance", "program", "fallback"},
+    "record": BELOW_PIPELINE | {"program", "fallback", "lookup"},
+    "pipeline": BELOW_PIPELINE_PAGE,
+    "dispatch": BELOW_PIPELINE_PAGE | {"pipeline"},
+    "modules": BELOW_PIPELINE_PAGE | {"pipeline", "dispatch"},
     "api": BELOW_API,
     "report": {"options", "errors", "events", "source_lines", "own_files", "report"},
     "__init__": BELOW_API | {"api"},

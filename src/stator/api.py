@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import _native, events, pipeline
+from . import _native, events
+from . import stance as stances
 from .backends.registry import DEFAULT, look_up_with
 from .dispatch import Handle, plain_caller
 from .dispatch import compiled as compiled_callable
@@ -21,7 +22,7 @@ from .errors import break_reason
 from .modules import compile_in_place, compiled_module
 from .options import FIELDS
 from .options import options as global_options
-from .pipeline import Program
+from .program import Program
 from .replay.cache import Cache, cache_for
 from .report import dump, progress  # noqa: F401  they read events
 from .report.event_log import EventLog
@@ -320,11 +321,11 @@ class _Stance(contextlib.AbstractContextManager[None]):
         self._former = former
 
     def __exit__(self, *exception: object) -> None:
-        pipeline.set_stance(self._former)
+        stances.set_stance(self._former)
 
 
 def set_stance(stance: str) -> contextlib.AbstractContextManager[None]:
     """What compiled callables do; as a context manager, until its end."""
     if stance not in STANCES:
         raise ValueError(f"there is no stance {stance!r}; known: {', '.join(STANCES)}")
-    return _Stance(pipeline.set_stance(stance))
+    return _Stance(stances.set_stance(stance))

@@ -12,9 +12,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from . import _native
+from . import _native, pipeline
 from .calling import Given
-from .pipeline import Program, Slots, slot_names
+from .program import Program, Slots, slot_names
 from .watch.observe.policy import recording
 
 _FILE = "<stator dispatch>"
@@ -133,7 +133,7 @@ def dispatcher(function: types.FunctionType, run: Callable[[Slots], Any]) -> typ
 
 def compiled(function: types.FunctionType, program: Program) -> Any:
     """The compiled callable: C code before a dispatcher in Python."""
-    return in_front(dispatcher(function, program), function, program)
+    return in_front(dispatcher(function, functools.partial(pipeline.run, program)), function, program)
 
 
 def in_front(fallback: Callable[..., Any], function: types.FunctionType, program: Program) -> Any:
@@ -143,9 +143,9 @@ def in_front(fallback: Callable[..., Any], function: types.FunctionType, program
         function=function,
         table=program.cache.table,
         hits=program.stats.count,
-        resume=program.resume,
-        failed=program.replay_failed,
-        go_on=program.go_on,
+        resume=functools.partial(pipeline.resume, program),
+        failed=functools.partial(pipeline.replay_failed, program),
+        go_on=functools.partial(pipeline.go_on, program),
         passing=program.backoff.left,
         passed=program.stats.passed,
     )
@@ -174,7 +174,7 @@ class Handle:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until what was recorded is compiled (with `options.background_compile`), at most `timeout` seconds; is
         it? What failed there is told, or raised, here or in the next call."""
-        return self._program.wait(timeout)
+        return pipeline.wait(self._program, timeout)
 
     def __repr__(self) -> str:
         name, stats = self._program.name, self._program.stats

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from .dispatch import Handle, in_front
-from .pipeline import Program
+from .pipeline import run
+from .program import Program
 from .watch.observe.policy import recording
 
 
@@ -46,7 +47,7 @@ def compile_in_place(module: torch.nn.Module, program_of: Callable[[types.Functi
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if recording():
             return self._call_impl(*args, **kwargs)
-        return program((self, args, kwargs))
+        return run(program, (self, args, kwargs))
 
     call.__code__ = call.__code__.replace(co_filename="<stator call>")
     compiled = in_front(call, function, program)
@@ -88,7 +89,7 @@ def compiled_module(
             return original.__call__(self, *args, **kwargs)
         if recording():
             return original.__call__(module, *args, **kwargs)
-        return program((module, args, kwargs))
+        return run(program, (module, args, kwargs))
 
     def reduce(self: Any, protocol: Any) -> Any:
         return _same, (module,)

@@ -22,6 +22,11 @@ from typing import Any, NamedTuple
 ROOMS = ("watch.", "replay.", "autograd.", "backends.", "report.logs")
 MODULES = (
     "pipeline",
+    "program",
+    "lookup",
+    "record",
+    "fallback",
+    "stance",
     "build",
     "dispatch",
     "modules",
@@ -35,19 +40,13 @@ MODULES = (
 # The way back to the program. Only what stands in a `try` can fail here: the rest is what faults are survived by.
 WAY_BACK = {
     "pipeline": (
-        *("Program.__call__", "Program.go_on", "Program.resume", "Program.replay_failed"),  # what C code calls
-        *("Program._follow", "Program._land", "Program._program_behind", "BreakReached.go", "BreakReached.__init__"),
-        *(
-            "Program._call",
-            "Program._proceed",
-            "Program._tell_hit",
-            "Program._replay",
-            "Program._repeat",
-            "Program._record",
-        ),
-        *("Program._finish", "Program._let_go", "Program._try_to_keep", "Program._not_begun"),
-        *("Program._not_found", "Program._internal_failure", "Program._note_raise", "_put_back"),
+        *("run", "go_on", "resume", "replay_failed"),  # what C code calls
+        *("_follow", "_land", "_program_behind", "BreakReached.go", "BreakReached.__init__"),
+        *("_call", "_proceed", "_tell_hit", "_replay", "_put_back", "_look_again"),
     ),
+    "program": ("Stats.plain_calls",),
+    "record": ("record", "_prepare", "_finish", "_let_go", "_try_to_keep", "_not_begun", "_note_raise"),
+    "fallback": ("repeat", "not_found", "internal_failure"),
     "watch.observe.recorder": ("Recorder.collapse", "Recorder._stop_tracing"),
     "errors": ("InternalError", "BackendError"),
     "autograd.runtime": ("_before_writes.marking",),
@@ -81,7 +80,7 @@ PLAIN = {
 }
 # Asked by whoever looks at a compiled callable, not by its calls.
 QUESTIONS = {
-    "pipeline": ("Stats.hits",),
+    "program": ("Stats.hits",),
     "replay.cache": ("Entry.hits", "Cache.all_entries"),
     "dispatch": ("Handle",),
     "report.logs": ("set_logs", "_Switchboard.update"),

@@ -17,7 +17,7 @@ from stator import events
 @pytest.fixture(autouse=True)
 def c_code_may_call():
     """Tests of C code alone leave it switched off."""
-    stator.pipeline._let_c_code_call()
+    stator.stance.let_c_code_call()
 
 
 def compiled(fn, **options):
@@ -56,8 +56,8 @@ def test_counts():
 def test_python_code_is_not_asked(monkeypatch):
     fast = compiled(three_segments)
     warm(fast, rand(1))
-    monkeypatch.setattr(stator.pipeline.Program, "_call", None)
-    monkeypatch.setattr(stator.pipeline.Program, "_follow", None)
+    monkeypatch.setattr(stator.pipeline, "_call", None)
+    monkeypatch.setattr(stator.pipeline, "_follow", None)
     with stator.options.patch(check_guards=False):  # comparing them is Python's business
         assert torch.equal(fast(rand(2)), three_segments(rand(2)))
 
@@ -258,11 +258,11 @@ def test_a_listener_and_a_stance_that_come_in_the_middle():
     assert len(heard) == 2  # both segments behind the one that subscribed
     plain = fast.stator.plain
     former = []
-    todo[:] = [lambda: former.append(stator.pipeline.set_stance("force_eager"))]
+    todo[:] = [lambda: former.append(stator.stance.set_stance("force_eager"))]
     try:
         assert torch.equal(fast(rand(2)), (rand(2) + 1) * 2 - 3)
     finally:
-        stator.pipeline.set_stance(former[0])
+        stator.stance.set_stance(former[0])
     assert fast.stator.plain == plain + 1
 
 

@@ -46,7 +46,7 @@ class Forcing(Recorder):
 @contextlib.contextmanager
 def forced(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr("stator.pipeline.Recorder", Forcing)
+        patch.setattr("stator.record.Recorder", Forcing)
         Forcing.at, Forcing.seen = at, 0
         yield
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stator.pipeline import Program
+from stator.program import Program
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def no_replay_fails(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def watch(self: Program, function: Any, call_plain: Any, **settings: Any) -> None:
         def call(function: Any, slots: Any) -> Any:
             result = call_plain(function, slots)
-            if sys._getframe(1).f_code.co_name in ("_replay", "replay_failed"):
+            if sys._getframe(1).f_code.co_name in ("repeat",):
                 failed.append(self.name)
             return result
 

@@ -1,0 +1,180 @@
+"""Looking for a recording that fits a call: which, if any; and if none does, may the call be recorded?
+
+Enters: a program and what a call was given. Leaves: an entry with the values that its replay needs; `PLAIN`, the call
+runs as plain Python; or None: the call is to be recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from . import _native, events, reporting
+from .errors import BreakReason, GraphBreakError, RecompileError
+from .fallback import TRANSIENT_LIMIT, break_at, plain, tell_failures
+from .program import LookupResult, Program, Slots
+from .recording import is_module_call
+from .replay.cache import Entry, Pending
+from .replay.guard_text import Miss, first_read, first_read_in_forward
+from .replay.guards import EntryGuards
+from .stance import stance
+from .watch.observe import policy
+
+_SUSPENDED = frozenset({"generator-root", "coroutine-root"})  # kinds of functions that are never one graph
+_SHARERS = 16  # functions of one code that may have all recordings that one may have
+
+
+def look(program: Program, inputs: Slots) -> LookupResult:
+    """The recording that fits a call, and the values that its replay needs; `Plain`: the call is not compiled;
+    None: it is to be recorded.
+    """
+    why = program.unwatchable or _why_plain()
+    if why is not None:
+        if program.fullgraph and type(why) is BreakReason and why.id in _SUSPENDED and stance() != "force_eager":
+            raise GraphBreakError(why)
+        return plain(program, why)
+    if program.stats.failures:
+        tell_failures(program)
+    pending = program.cache.pending  # before the entries, of which one may become one now
+    for entry in program.cache.entries:
+        values = entry.guards.check(inputs)
+        if values is not None:
+            return _take(program, entry, values)
+    for each in pending:
+        if each.guards.check(inputs) is not None:
+            refuse_breaks(program, each)
+            return plain(program, "it is being compiled")
+    return _miss(program, inputs)
+
+
+def _take(program: Program, entry: Entry, values: Slots) -> LookupResult:
+    program.cache.used(entry)
+    if not entry.published and not (program.fullgraph and entry.break_reason is not None):
+        program.cache.publish(entry)
+    refuse_breaks(program, entry)
+    return plain(program, entry.break_reason) if entry.replay is None else (entry, values)
+
+
+def refuse_breaks(program: Program, entry: Entry | Pending) -> None:
+    if program.fullgraph and entry.break_reason is not None:
+        raise GraphBreakError(entry.break_reason)
+
+
+def _why_plain() -> str | None:
+    if stance() == "force_eager":
+        return "the stance is force_eager"
+    if torch._C._len_torch_function_stack():
+        return "a torch function mode of the program is active"
+    if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
+        return "a function transform of the program is active"
+    return None
+
+
+def look_again(program: Program, entry: Entry, inputs: Slots) -> LookupResult:
+    """A recording went by a number that is another one now. If that happens often, the next ones will not."""
+    program.cache.unexpected += 1
+    program.cache.remove(entry)
+    return _miss(program, inputs)
+
+
+def _miss(program: Program, inputs: Slots) -> LookupResult:
+    known = known_guards(program)
+    miss = _why(program, known[0], inputs) if known else None
+    if known:
+        program.stats.last_miss = miss
+        if program.point is not None:
+            program.cache.note_change(known[0], inputs)
+        note_symbols(program, inputs, known)
+    events.emit(events.CacheMiss(program.name, miss))
+    refused = _refuse_to_record(program, miss)
+    if refused is None and program.cache.recording.locked():
+        refused = "another thread is recording"
+    return None if refused is None else plain(program, refused)
+
+
+def known_guards(program: Program) -> list[EntryGuards]:
+    """Of all recordings, those which are still being compiled included; most recently used first."""
+    pending = program.cache.pending
+    return [entry.guards for entry in program.cache.entries] + [each.guards for each in pending]
+
+
+def _refuse_to_record(program: Program, miss: Miss | None) -> Any:
+    """Why a call that no recording fits is not recorded; None if it is."""
+    known = bool(known_guards(program))
+    now = stance()
+    if now == "fail_on_recompile" and known:
+        raise RecompileError(program.name, miss)
+    if now == "eager_on_recompile" and known:
+        return miss
+    if now == "eager_then_compile" and not known and not program.seen_plain and program.point is None:
+        program.seen_plain = True
+        return "the stance is eager_then_compile, and this is the first call"
+    if is_full(program):
+        return _limit_reached(program, miss)
+    if policy.tracer_active():
+        return _break_once(program, "tracer-active")
+    if not _native.builtins_intact():
+        return _break_once(program, "builtins-replaced")
+    if torch._C._is_torch_function_all_disabled():
+        return "torch's modes are disabled"
+    if program.transient >= TRANSIENT_LIMIT or _native.current() is not None:
+        return "recording was given up"
+    return None
+
+
+def is_full(program: Program, more: int = 0) -> bool:
+    """Are there, with so many more, as many recordings as there may be? The limit is each function's own, whoever
+    shares its code; together they have some more."""
+    limit, cache = program.settings.cache_size_limit, program.cache
+    if cache.recorded_by(program.start) + more >= limit:
+        return True
+    if len(cache.entries) + more < limit * _SHARERS:
+        return False
+    cache.drop_orphans()
+    return len(cache.entries) + more >= limit * _SHARERS
+
+
+def note_symbols(program: Program, inputs: Slots, guards: Iterable[EntryGuards]) -> None:
+    if program.settings.dynamic_shapes:
+        with contextlib.suppress(Exception):  # whatever the objects in it do when they are looked at
+            program.cache.note_symbols(inputs, guards)
+
+
+def _why(program: Program, guards: EntryGuards, inputs: Slots) -> Miss | None:
+    """Words about a miss must not cost a call its result, whatever the objects in it do when they are looked at."""
+    try:
+        miss = guards.why(inputs)
+        if miss is not None and not miss.place and miss.guard in program.names:  # guarded before anything ran
+            return miss._replace(place=first_read(program.function.__code__, miss.guard))
+        if miss is not None and not miss.caller and is_module_call(miss.place):
+            return miss._replace(caller=first_read_in_forward(inputs[0], miss.guard))
+        return miss
+    except Exception as error:
+        if not program.settings.suppress_errors:
+            raise
+        return Miss(program.name, "guards to hold", f"{type(error).__name__}: {error}", "")
+
+
+def _limit_reached(program: Program, miss: Miss | None) -> str:
+    own, together = program.cache.recorded_by(program.start), len(program.cache.entries) + len(program.cache.pending)
+    sharing = "" if own >= program.settings.cache_size_limit else f" ({together} with others of the same code)"
+    text = (
+        f"{program.name} has {own} recordings{sharing} and none fits: {miss}. "
+        "It runs as plain Python from here on; raise stator.options.cache_size_limit or keep that value constant."
+    )
+    if not program.warned:
+        program.warned = True
+        reporting.warn(text)
+    program.backoff.missed(sum(entry.hits for entry in program.cache.entries))
+    return text
+
+
+def _break_once(program: Program, reason_id: str) -> BreakReason | str:
+    if program.warned:
+        return reason_id
+    program.warned = True
+    return break_at(program, reason_id)
