@@ -75,6 +75,7 @@ def compile(
     `mode`, for those two: `"reduce-overhead"` launches the kernels of a graph on a GPU all at once, `"max-autotune"`
     does too, and `"inductor"` then takes time to find the fastest kernels, as it does for
     `"max-autotune-no-cudagraphs"`. Other backends have nothing to choose.
+    A compiled module is the module, called another way; copies and pickles of it are plain ones of the original.
     `options`: `stator.options` for this callable alone; with `"inductor"` also options of the generator.
     """
     if fn is None:
@@ -178,7 +179,8 @@ def compile_(
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> torch.nn.Module:
-    """Compile a module in place: its own calls are compiled from now on."""
+    """Compile a module in place: its own calls are compiled from now on. `module.stator` is what `compile` puts on what
+    it gives. Copies and pickles of the module are plain."""
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"stator.compile_ takes a module, not {module!r}")
     compile_in_place(module, _programs_with(backend, mode, fullgraph, dynamic, options))

@@ -12,6 +12,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from . import _native, pipeline
 from .calling import Given
 from .program import Program, Slots, slot_names
@@ -110,13 +112,14 @@ def dispatcher(function: types.FunctionType, run: Callable[[Slots], Any]) -> typ
     slots = slot_names(code)
     lines = [
         *_fill_defaults(function),
-        f"if recording(): return function({_spread(code, _slot)})",
+        f"if recording() or explaining_gradients(): return function({_spread(code, _slot)})",
         f"return run(({''.join(f'{_slot(index)}, ' for index in range(len(slots)))}))",
     ]
     text = f"def dispatch({_parameters(code)}):\n    " + "\n    ".join(lines) + "\n"
     names = {
         "find": _find_default,
         "recording": recording,
+        "explaining_gradients": torch.is_anomaly_enabled,  # who called what is all that it has to show
         "function": function,
         "run": run,
         "default": _DEFAULT,
@@ -175,6 +178,10 @@ class Handle:
         """Wait until what was recorded is compiled (with `options.background_compile`), at most `timeout` seconds; is
         it? What failed there is told, or raised, here or in the next call."""
         return pipeline.wait(self._program, timeout)
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copy of a module that is compiled in place is a plain one: recordings are not carried."""
+        return type(None), ()
 
     def __repr__(self) -> str:
         name, stats = self._program.name, self._program.stats

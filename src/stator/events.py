@@ -128,6 +128,7 @@ class CacheMiss(Event):
 
     name: str
     why: object = None  # str() gives the guard that failed, expected and found; None: there was no recording yet
+    records: bool = True  # False: the call runs as plain Python
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from . import _native, events, reporting
 from .errors import BreakReason, GraphBreakError, RecompileError
 from .fallback import TRANSIENT_LIMIT, break_at, plain, tell_failures
 from .program import LookupResult, Program, Slots
-from .recording import is_module_call
 from .replay.cache import Entry, Pending
-from .replay.guard_text import Miss, first_read, first_read_in_forward
+from .replay.guard_text import Miss, first_read, of_module
 from .replay.guards import EntryGuards
 from .stance import stance
 from .watch.observe import policy
@@ -89,10 +88,13 @@ def _miss(program: Program, inputs: Slots) -> LookupResult:
         if program.point is not None:
             program.cache.note_change(known[0], inputs)
         note_symbols(program, inputs, known)
-    events.emit(events.CacheMiss(program.name, miss))
-    refused = _refuse_to_record(program, miss)
-    if refused is None and program.cache.recording.locked():
-        refused = "another thread is recording"
+    refused: Any = "the stance forbids it"
+    try:
+        refused = _refuse_to_record(program, miss)
+        if refused is None and program.cache.recording.locked():
+            refused = "another thread is recording"
+    finally:
+        events.emit(events.CacheMiss(program.name, miss, refused is None))
     return None if refused is None else plain(program, refused)
 
 
@@ -150,8 +152,8 @@ def _why(program: Program, guards: EntryGuards, inputs: Slots) -> Miss | None:
         miss = guards.why(inputs)
         if miss is not None and not miss.place and miss.guard in program.names:  # guarded before anything ran
             return miss._replace(place=first_read(program.function.__code__, miss.guard))
-        if miss is not None and not miss.caller and is_module_call(miss.place):
-            return miss._replace(caller=first_read_in_forward(inputs[0], miss.guard))
+        if miss is not None and isinstance(inputs[0], torch.nn.Module) and program.names[1:] == ("args", "kwargs"):
+            return of_module(miss, inputs[0])
         return miss
     except Exception as error:
         if not program.settings.suppress_errors:

@@ -45,7 +45,7 @@ def compile_in_place(module: torch.nn.Module, program_of: Callable[[types.Functi
     program = program_of(function, type(module).__qualname__)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if recording():
+        if recording() or torch.is_anomaly_enabled():
             return self._call_impl(*args, **kwargs)
         return run(program, (self, args, kwargs))
 
@@ -53,6 +53,7 @@ def compile_in_place(module: torch.nn.Module, program_of: Callable[[types.Functi
     compiled = in_front(call, function, program)
     compiled.stator = Handle(program)
     module._compiled_call_impl = types.MethodType(compiled, module)
+    object.__setattr__(module, "stator", compiled.stator)
 
 
 def _plain(module: torch.nn.Module) -> torch.nn.Module:
@@ -87,7 +88,7 @@ def compiled_module(
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self is not compiled or type(self) is not subclass:  # made from this class, or given another one
             return original.__call__(self, *args, **kwargs)
-        if recording():
+        if recording() or torch.is_anomaly_enabled():
             return original.__call__(module, *args, **kwargs)
         return run(program, (module, args, kwargs))
 

@@ -98,9 +98,9 @@ IN_THE_LOG = {
     "what was captured": r"FX Graph:\n# Model, graph 1: .*\ndef forward\((?s:.*?)hidden = torch\.relu\(linear\)",
     "what was assumed": r"Guards:\n# Model(?s:.*?)args\[0\]: Tensor torch\.float32 \[4, 8\] stride \[8, 1\] cpu\n"
     rf"    # torch/nn/modules/linear\.py:\d+ from {HERE}:{FIRST}\n",
-    "why it was compiled again": r"Recompiling Model: args\[0\]\.size: expected \(4, 8\), found \(6, 8\)\n"
-    r"    needed by torch/nn/modules/linear\.py:\d+: return F\.linear\(.*\n"
-    rf"    from {HERE}:{FIRST}: hidden = torch\.relu\(self\.first\(x\)\)\n(?s:.*)"
+    "why it was compiled again": r"Recompiling Model: x\.size: expected \(4, 8\), found \(6, 8\)\n"
+    rf"    needed by {HERE}:{FIRST}: hidden = torch\.relu\(self\.first\(x\)\)\n"
+    r"    in torch/nn/modules/linear\.py:\d+: return F\.linear\(.*\n(?s:.*)"
     r"Recorded Model for any args\[0\]\.shape\[0\]",
     "why the graph broke": r"Graph break in Model\.forward: call to print \(side effect\)  \[call-print\]\n"
     rf'  File ".*", line {BREAK}, in Model\.forward\n    print\("half way"\)\n    \^+\n  hint: ',
@@ -124,8 +124,8 @@ IN_WORDS = {
     r"  args\[0\]: Tensor torch\.float32 \[4, 8\] stride \[8, 1\] cpu\n"
     rf"      # torch/nn/modules/linear\.py:\d+ from {HERE}:{FIRST}\n(?s:.*?)\n  and \d+ more of these, "
     r"\d+ more of classes, code and libraries, \d+ more of torch's state\n",
-    "why it was compiled again": r"\nRecorded again: args\[0\]\.size: expected \(4, 8\), found \(6, 8\) "
-    rf"\(needed by\s+torch/nn/modules/linear\.py:\d+ from\s+{HERE}:{FIRST}\)\n\nSymbolic: args\[0\]\.shape\[0\], ",
+    "why it was compiled again": r"\nRecorded again: x\.size: expected \(4, 8\), found \(6, 8\) "
+    rf"\(needed by\s+{HERE}:{FIRST}, in\s+torch/nn/modules/linear\.py:\d+\)\n\nSymbolic: args\[0\]\.shape\[0\], ",
     "why the graph broke": r"\nGraph break 1 \(2 times\): call to print \(side effect\)  \[call-print\]\n"
     rf'  File ".*", line {BREAK}, in Model\.forward\n    print\("half way"\)\n    \^+\n  hint: ',
     "what is kept": r"\nKept for the backward of Model, graph 1: 384 bytes\n  relu: float32\[4, 16\], 256 bytes: .*\n"
@@ -151,7 +151,7 @@ ON_THE_PAGE = {
     ),
     "why it was compiled again": (
         "recompilations",
-        r"Model\s+args\[0\]\.size\s+\(4, 8\)\s+\(6, 8\)\s+modules/linear\.py:\d+ from "
+        r"Model\s+x\.size\s+\(4, 8\)\s+\(6, 8\)\s+modules/linear\.py:\d+ from "
         rf"report/test_answers\.py:{FIRST}$",
     ),
     "why the graph broke": (

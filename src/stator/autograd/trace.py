@@ -213,10 +213,10 @@ def trace(
     # which has graphs only, to put them back would undo what the program has drawn meanwhile.)
     numbers = None if isinstance(function, fx.GraphModule) else torch.get_rng_state()
     try:
-        with around():
+        with around(), _no_anomalies():
             return _Trace(function, inputs, decompositions, stand_ins or stand_ins_for(inputs)).run()
     except DeviceWanted:
-        with around():
+        with around(), _no_anomalies():
             return _Trace(function, inputs, decompositions, FakeStandIns()).run()
     finally:
         if numbers is not None:
@@ -547,6 +547,13 @@ def _tangent(output: Tensor) -> Tensor:
     """Tangents are expected with the strides of their output, if these leave no gaps."""
     with torch.no_grad():
         return torch.empty_like(output, requires_grad=False)
+
+
+def _no_anomalies() -> contextlib.AbstractContextManager[Any]:
+    """There are no numbers yet that could be wrong; nor does a trace say where the program computes them."""
+    if not torch.is_anomaly_enabled():
+        return contextlib.nullcontext()
+    return torch.autograd.set_detect_anomaly(False)
 
 
 @contextlib.contextmanager

@@ -118,7 +118,7 @@ def _balance(site: TopCallSite, won: float) -> str:
 
 
 def _misses(event_log: EventLog) -> list[events.CacheMiss]:
-    return [miss for miss in event_log.of(events.CacheMiss) if miss.why is not None]
+    return [miss for miss in event_log.of(events.CacheMiss) if miss.why is not None and miss.records]
 
 
 def _rows(calls: TopCalls) -> list[dict[str, Any]]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dis
 import inspect
+import os
 import re
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from ..recording import Origin, describe, render_places
+import torch
+
+from ..recording import Origin, describe, is_module_call, render_places
+
+_IN_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
 
 class Miss(NamedTuple):
@@ -21,9 +26,13 @@ class Miss(NamedTuple):
     caller: str = ""  # the user's line that led there, if that is another
 
     def __str__(self) -> str:
-        way = f" from {self.caller}" if self.caller else ""
-        where = f" (needed by {self.place}{way})" if self.place else ""
+        where = f" (needed by {', in '.join(self.places)})" if self.place else ""
         return f"{self.guard}: expected {self.expected}, found {self.found}{where}"
+
+    @property
+    def places(self) -> list[str]:
+        """The user's line, and, if another needs it, where that is."""
+        return [self.caller, self.place] if self.caller else [self.place]
 
 
 class Told(NamedTuple):
@@ -50,15 +59,27 @@ def first_read(code: CodeType, name: str) -> str:
     return ""
 
 
-def first_read_in_forward(module: Any, guard: str) -> str:
-    """The line where the `forward` of a module first reads the argument that a guard is about; empty: none."""
+_GIVEN = re.compile(r"args\[(\d+)\]|kwargs\['(\w+)'\]")
+
+
+def of_module(miss: Miss, module: Any) -> Miss:
+    """Of a call of a module, which takes `*args`: in terms of the arguments of its `forward`, with the line where that
+    first reads the one that the guard is about."""
     forward = inspect.getattr_static(type(module), "forward", None)
-    given = re.match(r"args\[(\d+)\]|kwargs\['(\w+)'\]", guard)
+    given = _GIVEN.match(miss.guard)
     if given is None or not isinstance(forward, FunctionType):
-        return ""
+        return miss
     code = forward.__code__
-    names = code.co_varnames[1 : code.co_argcount] if given[1] else (given[2],)
-    return "".join(first_read(code, name) for name in names[int(given[1] or 0) :][:1])
+    names = code.co_varnames[1 : code.co_argcount]
+
+    def named(found: re.Match[str]) -> str:
+        position = int(found[1] or 0)
+        return found[2] or (names[position] if position < len(names) else found[0])
+
+    miss = miss._replace(guard=_GIVEN.sub(named, miss.guard))
+    if miss.caller or not (_IN_TORCH in miss.place or is_module_call(miss.place)):
+        return miss
+    return miss._replace(caller=first_read(code, named(given)))
 
 
 def absent(origin: Origin, error: Exception) -> Miss:

@@ -57,7 +57,7 @@ class Explanation:
     def recompilations(self) -> list[str]:
         """Why calls were recorded again: the guard that failed, the value expected and the value found."""
         misses = self.event_log.of(CacheMiss) if self.event_log is not None else []
-        return [str(miss.why) for miss in misses if miss.why is not None]
+        return [str(miss.why) for miss in misses if miss.why is not None and miss.records]
 
     @property
     def graph_count(self) -> int:

@@ -119,13 +119,14 @@ def _miss(event: events.CacheMiss) -> None:
     if event.why is None:
         _log("cache").debug("[Cache Miss] %s: no recording yet", event.name)
         return
-    places = {word: getattr(event.why, name, "") for word, name in (("needed by", "place"), ("from", "caller"))}
+    places = [place for place in getattr(event.why, "places", ()) if place]
     why = str(event.why)
-    if places["needed by"]:
+    if places:
         why = why[: why.rindex(" (needed by ")]
     _log("cache").debug("[Cache Miss] %s: %s", event.name, why)
-    lines = [f"\n    {word} {_place(place)}" for word, place in places.items() if place]
-    _log("recompiles").info("Recompiling %s: %s%s", event.name, why, "".join(lines))
+    if event.records:
+        lines = [f"\n    {word} {_place(place)}" for word, place in zip(("needed by", "in"), places, strict=False)]
+        _log("recompiles").info("Recompiling %s: %s%s", event.name, why, "".join(lines))
 
 
 def _place(place: str) -> str:

@@ -85,7 +85,7 @@ class _PageData:
             "breaks": list(self._breaks.values()),
             "derived": self._derived,
             "compiled": self._compiled,
-            "misses": [_miss(miss) for miss in self._event_log.of(events.CacheMiss) if miss.why is not None],
+            "misses": [_miss(miss) for miss in self._event_log.of(events.CacheMiss) if miss.why and miss.records],
             "failures": [
                 *map(_failure, self._event_log.of(events.InternalFailure)),
                 *map(_not_derived, self._event_log.of(events.NotDerived)),

@@ -23,7 +23,7 @@ def reason_of(stop: BreakGraph, probe: _native.Probe | None) -> BreakReason:
         what=stop.detail,
         user_stack=stack[:-1],
     )
-    if stack and policy.is_trusted(reason.filename):  # inside a library: show who called it
+    if stack and not _is_users(reason.filename):  # inside a library: show who called it
         caller = stack[-1]
         reason = replace(
             reason,
@@ -44,13 +44,18 @@ def words(why: BreakGraph | RecursionError) -> str:
     return "the values at hand are nested too deep"
 
 
+def _is_users(filename: str) -> bool:
+    """Is it neither a library nor code of ours that stands around a function?"""
+    return not policy.is_trusted(filename) and not filename.startswith("<stator ")
+
+
 def _user_stack() -> tuple[FrameSummary, ...]:
     """The program's own frames, outermost first."""
     frames: list[FrameSummary] = []
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and len(frames) < 50:
         code = frame.f_code
-        if not policy.is_trusted(code.co_filename):
+        if _is_users(code.co_filename):
             frames.append(FrameSummary(code.co_filename, frame.f_lineno, code.co_qualname, lookup_line=False))
         frame = frame.f_back
     return tuple(reversed(frames))
