@@ -311,3 +311,27 @@ def test_hooks_for_saved_tensors_leave_it_to_python():
             result = call(x)
         result.sum().backward()
         assert x.grad is not None
+
+
+@pytest.mark.parametrize("backend", ["native", "aot_eager", "eager"])
+@pytest.mark.parametrize("hooked", [(1,), (0, 1, 2)])
+def test_full_backward_hooks_on_modules(backend, hooked):
+    def build():
+        torch.manual_seed(0)
+        inner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU())
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), inner, torch.nn.Linear(4, 4))
+        seen = []
+        for place in hooked:
+            model[place].register_full_backward_hook(
+                lambda module, given, taken: seen.append((type(module).__name__, given[0].clone(), taken[0].clone()))
+            )
+        return model, seen
+
+    (plain, expected), (model, seen) = build(), build()
+    compiled = stator.compile(model, backend=backend)
+    for seed in range(4):
+        for each in (plain, compiled):
+            each(rand(seed, 2, 4).requires_grad_()).square().sum().backward()
+    torch.testing.assert_close(seen, expected)
+    torch.testing.assert_close([p.grad for p in model.parameters()], [p.grad for p in plain.parameters()])
+    assert len(seen) == 4 * len(hooked) and compiled.stator.hits >= 2

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
+from torch.nn.modules._functions import BackwardHookFunction
 
 from ...support.graph_leaves import AttributeRead, GlobalRead, OutsideRead
 from ..objects.constants import is_constant
@@ -58,6 +59,9 @@ _OF_TORCH: tuple[Any, ...] = (torch._C._VariableFunctions, torch._C._nn, torch._
 _FUNCTIONS_IN_PYTHON = frozenset({"torch.nn.functional", "torch.functional"})
 
 
+_HOOKED = frozenset({BackwardHookFunction})  # whose nodes are looked for by name, and given hooks
+
+
 @once_differentiable
 def _once(ctx: Any) -> None:
     """Its wrapper is the one that all have."""
@@ -70,7 +74,7 @@ class _Unknown(Exception):
 def reads_of(cls: Any) -> tuple[OutsideRead, ...] | None:
     """What the backward of an autograd function reads; None if that cannot be told."""
     function = cls.backward
-    if cls.vjp is not torch.autograd.Function.vjp or not isinstance(function, types.FunctionType):
+    if cls in _HOOKED or cls.vjp is not torch.autograd.Function.vjp or not isinstance(function, types.FunctionType):
         return None
     reads: list[OutsideRead] = [AttributeRead(cls, "backward", function), AttributeRead(cls, "vjp", cls.vjp)]
     if function.__code__ is _once.__code__:
