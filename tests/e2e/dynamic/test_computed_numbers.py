@@ -286,3 +286,27 @@ def test_keys_that_a_number_is_none_of():
 
     seen = check(world, [*calls[:3], calls[5], later, later], expect=None)
     assert seen.outcomes[:5] == ["miss", "miss", "hit", "hit", "miss"]
+
+
+@pytest.mark.parametrize("choose", [max, min, lambda f, n: f + round(n * 1.5)])
+def test_the_recording_ends_at_the_very_call(choose: Any) -> None:
+    """A number behind a break is looked at once the call was to be another one."""
+
+    def world() -> World:
+        w = World(scale=1.0)
+
+        def fn(x: torch.Tensor) -> Any:
+            return choose(w.scale, x[0].item()), x * 2
+
+        w.fn = fn
+        return w
+
+    def call(scale: float, first: int) -> Any:
+        def run(w: World) -> Any:
+            w.scale = scale
+            return w.fn(torch.tensor([first, 2]))
+
+        return run
+
+    calls = [call(*given) for given in ((2.0, 0), (0.0, 0), (3.0, 1), (4.0, 5), (5.0, 9), (6.0, 2))]
+    check(world, calls, expect=None, unreplayed="tensor-item")

@@ -95,26 +95,32 @@ def replacement_for_numbers(s: Segment, probe: Any, func: Any, args: tuple[Any, 
         s.symbols.specialise_in(args if probe is None else ())
     if found == "length":
         return functools.partial(_length, s)
-    return getattr(s.symbols, found) if isinstance(found, str) else found
+    return functools.partial(_in_place_of, s, func, getattr(s.symbols, found)) if isinstance(found, str) else found
+
+
+def _in_place_of(s: Segment, func: Any, method: Any, *numbers: Any) -> Any:
+    return method(*numbers) if s.tracer.active else func(*map(plain_number, numbers))
 
 
 def _length(s: Segment, tensor: torch.Tensor) -> Any:
     """`len(tensor)`."""
     with torch._C.DisableTorchFunction():
-        try:
-            return s.tracer.size_of(tensor, 0)
-        except Exception as error:  # the program has called us: it must not see that
-            s.fail(error)
+        if s.tracer.active:
+            try:
+                return s.tracer.size_of(tensor, 0)
+            except Exception as error:  # the program has called us: it must not see that
+                s.fail(error)
         return len(tensor)
 
 
 def _compute(s: Segment, name: str, *numbers: Any) -> Any:
-    """`math.cos(n)`."""
-    assert s.symbols is not None
-    try:
-        return s.symbols.function(name, *numbers)
-    except Exception as error:  # as above
-        s.fail(error)
+    """`math.cos(n)`. (The recording may have ended since it was to be called, by what else was found of the call.)"""
+    if s.tracer.active:
+        assert s.symbols is not None
+        try:
+            return s.symbols.function(name, *numbers)
+        except Exception as error:  # as above
+            s.fail(error)
     return FUNCTIONS[name](*map(plain_number, numbers))
 
 
