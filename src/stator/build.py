@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from . import events, reporting
+from .backends import eager
 from .backends.registry import Backend, is_ours
 from .errors import BackendError, SpecializationError
 from .options import View
@@ -20,9 +22,11 @@ from .replay.engine import compile_guards
 from .replay.graph import restoring
 from .replay.guards import EntryGuards
 from .replay.runtime_asserts import checking
-from .support.guard_readers import draws_numbers
+from .support.guard_readers import STATE_NAMES, draws_numbers
 from .support.symbolic_exprs import symbols_in_words
 from .verify import Subject, reference, verifying
+
+_DTYPE = STATE_NAMES.index("default dtype")
 
 
 def build(recording: Recording, name: str, backend: tuple[str, Backend], settings: View, number: int) -> Entry:
@@ -68,6 +72,19 @@ def _take_assumptions(recording: Recording) -> None:
         raise SpecializationError(recording.name, broken)
 
 
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    former = torch.get_default_dtype()
+    if dtype is former:  # the usual case; it is one for all threads
+        yield
+        return
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(former)
+
+
 def _compile(
     recording: Recording, name: str, backend: tuple[str, Backend], settings: View, number: int
 ) -> Callable[..., Any]:
@@ -81,8 +98,10 @@ def _compile(
     try:
         if recording.describe_nodes is not None and not is_ours(backend[1]):
             recording.describe_nodes()
-        with torch.set_grad_enabled(recording.state[0]):  # as it is where the graph will run
-            compiled = backend[1](recording.graph, recording.example_inputs)
+        # As it is where the graph will run: the program may have set it otherwise since.
+        with torch.set_grad_enabled(recording.state[0]), _default_dtype(recording.state[_DTYPE]):
+            compile_graph = eager.compile_graph if recording.shows_nodes and is_ours(backend[1]) else backend[1]
+            compiled = compile_graph(recording.graph, recording.example_inputs)
         if not callable(compiled):
             raise TypeError(f"the backend gave back {compiled!r}, which is not callable")
     except Exception as error:

@@ -311,6 +311,7 @@ class Recording:
     operations: int = 0
     probes: int = 0  # fired in the run
     prints: list[tuple[list[ValueRef], dict[str, Any]]] = field(default_factory=list)  # arguments, keywords
+    shows_nodes: bool = False  # the program looks at autograd's node of what the graph gives: it has to be eager's
     grad_mode: bool | None = None  # what the segment leaves it at, if that differs from how it began
     exit: Exit | None = None  # set: the segment ends at a break and the program goes on behind it
     break_reason: BreakReason | None = None  # why the segment ends where it ends, if not with the function

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from comparing import check
 from torch import nn
+
+import stator
 
 
 def x(*size: int, grad: bool = False, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -362,3 +366,28 @@ def test_inference_mode():
 def test_complex_numbers():
     check(lambda a: torch.view_as_real(torch.view_as_complex(a) * 2).sum(), x(3, 2, grad=True))
     check(lambda a: (a * a.conj()).real, x(3, grad=True, dtype=torch.complex64))
+
+
+LISTS: dict[str, Any] = {
+    "a tensor and its view": lambda t: torch._foreach_add_([t, t[:2]], 1.0),
+    "a tensor twice": lambda t: torch._foreach_mul_([t, t], 2.0),
+    "another is read later": lambda t: torch._foreach_add_([t[:2], t[2:]], [t[2:], t[:2]]),
+    "apart": lambda t: torch._foreach_add_([t[:2], t[2:]], [t[:2], t[2:] * 2]),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("name", LISTS)
+def test_writes_to_lists_of_tensors_that_share_memory(name, backend):
+    """In order: each sees what was written before."""
+
+    def fn(t, step):
+        step(t)
+        return t * 2
+
+    compiled = stator.compile(fn, backend=backend)
+    plain, fast = torch.arange(2.0, 6.0), torch.arange(2.0, 6.0)
+    for _ in range(4):
+        wanted, found = fn(plain, LISTS[name]), compiled(fast, LISTS[name])
+        assert torch.equal(wanted, found) and torch.equal(plain, fast)
+    assert compiled.stator.hits == 3

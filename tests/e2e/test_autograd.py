@@ -12,6 +12,8 @@ from harness import World, check, rand
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import stator
+
 
 def check_right(fn, **how):
     """Right for three tensors that require gradients: results, gradients, effects."""
@@ -103,6 +105,44 @@ def test_full_backward_hook_on_a_module():
         return run
 
     check(world, [call(1), call(2), call(3)], expect=None)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_backward_hooks_on_modules_find_their_nodes(backend):
+    """Torch looks for the node that it has made among those of the graph's results."""
+    torch.manual_seed(0)
+    model, log = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)), []
+    for part in model:
+        part.register_full_backward_hook(lambda module, given, out: log.append(type(module).__name__))
+    model[0].register_full_backward_pre_hook(lambda module, out: (out[0] * 2,))
+
+    def train(fn, seed):
+        x = rand(seed, 3, 4, requires_grad=True)
+        log.clear()
+        model.zero_grad()
+        fn(x).sum().backward()
+        return [x.grad, *[p.grad.clone() for p in model.parameters()]], list(log)
+
+    compiled = stator.compile(model, backend=backend)
+    for seed in range(4):
+        (wanted, logged), (found, told) = train(model, seed), train(compiled, seed)
+        torch.testing.assert_close(found, wanted)
+        assert logged == told == ["Linear", "Tanh", "Linear"]
+    assert compiled.stator.hits == 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_names_of_nodes(backend):
+    weight = rand(9, requires_grad=True)
+
+    def fn(x):
+        y = (x * weight).sin()
+        return y + 1, y.grad_fn.name(), y.grad_fn.next_functions[0][0].name()
+
+    compiled = stator.compile(fn, backend=backend)
+    for seed in range(4):
+        assert compiled(rand(seed))[1:] == ("SinBackward0", "MulBackward0")
+    assert compiled.stator.hits == 3
 
 
 def test_gradients_inside():

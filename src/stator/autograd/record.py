@@ -325,6 +325,7 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _write_as(self, write: Write, named: dict[str, Any]) -> list[Any]:
         """Say a write by its pure form; the results before the written values are given back."""
+        self._refuse_later_reads(write, named)
         takes = {k: v for k, v in named.items() if write.keeps_arguments or k not in write.arguments}
         args = tuple([takes.pop(name) for name in _leading(write.functional, takes)])
         if write.functional is aten.copy.default:
@@ -339,6 +340,23 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         for target, node in zip(flat, nodes[write.returns :], strict=True):
             self.assign(target, node)
         return made[: write.returns]
+
+    def _refuse_later_reads(self, write: Write, named: dict[str, Any]) -> None:
+        """An operator that writes to a list of tensors does so in order, and may read later what it has written."""
+        targets = named[write.arguments[0]]
+        if not isinstance(targets, (list, tuple)):
+            return
+        written = {self._memory_of(target): place for place, target in enumerate(targets)}
+        for value in named.values():
+            for place, tensor in enumerate(value) if isinstance(value, (list, tuple)) else ((-1, value),):
+                if isinstance(tensor, Tensor) and written.get(self._memory_of(tensor), place) != place:
+                    raise CannotDerive("a write to a list of tensors that share memory")
+
+    def _memory_of(self, tensor: Tensor) -> Any:
+        """(Two tensors that are not known share none.)"""
+        self.node_of(tensor)
+        value = self.values.find(tensor)
+        return tensor if value is None else value.memory
 
     def _copied(self, named: dict[str, Any]) -> fx.Node:
         """`copy_`: a copy of the source if it looks like the target, else the target overwritten."""

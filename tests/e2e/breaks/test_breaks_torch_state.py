@@ -151,3 +151,20 @@ def test_modes_of_another_thread_do_not_count():
         thread.join()
         assert not fast(x).requires_grad
     assert found == [True] and fast(x).requires_grad and not backend.wrong
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_graph_is_compiled_under_the_dtype_that_was_the_default_where_it_runs(backend):
+    def fn(x):
+        torch.set_default_dtype(torch.float64)
+        try:
+            return x + torch.ones(4), torch.zeros(2), torch.full((2,), 1.5), torch.arange(3) / 2, torch.arange(2.0)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    compiled = stator.compile(fn, backend=backend)
+    for seed in range(4):
+        for wanted, found in zip(fn(rand(seed)), compiled(rand(seed)), strict=True):
+            assert torch.equal(wanted, found) and wanted.dtype is found.dtype
+    assert torch.get_default_dtype() is torch.float32
+    assert compiled.stator.hits == 3 and len(compiled.stator.break_reasons) == 2

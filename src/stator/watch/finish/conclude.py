@@ -135,6 +135,7 @@ def _recording(segment: Segment, rebuild: Rebuilder, result: ValueRef) -> Record
         operations=tracer.operations,
         prints=[(rebuild.refs(arguments), keywords) for arguments, keywords in segment.prints],
         probes=segment.watcher.events,
+        shows_nodes=tracer.shows_nodes,
         **symbolic_part(segment),
     )
 

@@ -398,6 +398,7 @@ class TensorTracer(SegmentGraph):
         if name in ("grad", "_grad") and self._ledger.changed(tensor) is not None:
             return  # what the segment has set itself
         if value is not None and name == "grad_fn":
+            self.shows_nodes = self.shows_nodes or origin is None
             raise BreakGraph("backward", "grad_fn")
         if name == "storage_offset":
             if origin is None:
