@@ -60,6 +60,7 @@ PROMISED = [
     "numpy",
     "backward",
     "backward-hooks",
+    "module-hooks",
     "autograd-function",
     "functorch",
     "import",

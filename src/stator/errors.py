@@ -112,6 +112,11 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         ("backward-hooks", "backward hook ({what})", "register the hook outside the compiled function"),
         (
+            "module-hooks",
+            "full backward hook of a {what} (torch sets it in each call)",
+            "leave it, or register hooks on tensors and parameters outside of the compiled function",
+        ),
+        (
             "autograd-function",
             "call to the autograd function {what} (its backward is Python)",
             f"write it with torch's operations, or {_MOVE_OUT}",

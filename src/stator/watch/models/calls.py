@@ -31,7 +31,7 @@ from ..graph_break import BreakGraph
 from ..objects import locks
 from ..segment import Segment
 from ..tensors.operators import SCRIPTED
-from . import logging_calls, other_compiler, schedulers, user_hints
+from . import logging_calls, module_hooks, other_compiler, schedulers, user_hints
 from .methods import change_first, dict_get, method_rule, object_method
 from .reads import C_DESCRIPTORS, note_arguments
 from .rules import (
@@ -225,6 +225,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
         "settings, which the guards read again",
     ),
     (schedulers.step, schedulers.STEPS, "computes a few numbers, by one way or another"),
+    (module_hooks.set_on_tensors, [module_hooks.SET], "registers hooks on nodes of autograd"),
     (leave_lock, [locks.LOCK.__exit__], "the end of a `with` that has taken a lock"),
     (ask_for_break, [user_hints.graph_break], "the program asks for a break"),
 ]
@@ -357,6 +358,7 @@ _ASKED_ALWAYS = frozenset(
         group_tensors,
         leave_lock,
         schedulers.step,
+        module_hooks.set_on_tensors,
         scripted,
         numpy_of_numbers,
     }
