@@ -242,3 +242,42 @@ def test_names_that_have_gone_stay_away_and_new_ones_exist() -> None:
     types |= set(re.findall(r"^\} (\w+);", text, re.MULTILINE))
     assert len(gone) > 10 and not gone & types
     assert new <= types
+
+
+# ------------------------------------------------------------------------------------------------- small parts
+
+LONGEST_FILE, LONGEST_FUNCTION, MOST_BRANCHES = 600, 60, 20
+NO_CODE_IN_C = r"/\*.*?\*/|\"(?:\\.|[^\"])*\"|'(?:\\.|[^'])'"
+
+
+def functions_of(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Name, lines and branches of every function. In C a function's braces stand in the first column."""
+    lines = path.read_text().splitlines()
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield node.name, (node.end_lineno or 0) - node.lineno + 1, 0  # branches: ruff's C901
+        return
+    begin = 0
+    for number, line in enumerate(lines):
+        if line == "{":
+            begin = number
+        elif line == "}" and begin:
+            body = re.sub(
+                r"/\*.*?\*/|\"(\\.|[^\"])*\"|'(\\.|[^'])'", "", "\n".join(lines[begin:number]), flags=re.DOTALL
+            )
+            yield lines[begin - 1], number - begin + 3, 1 + len(re.findall(r"\b(?:if|for|while|case)\b|\?", body))
+            begin = 0
+
+
+@pytest.mark.parametrize("end", ["py", "c", "h"])
+def test_files_and_functions_are_small(end: str) -> None:
+    found = []
+    for path in sorted(SOURCE.rglob(f"*.{end}")):
+        here = path.relative_to(SOURCE)
+        if (count := len(path.read_text().splitlines())) > LONGEST_FILE:
+            found.append(f"{here}: {count} lines")
+        for name, lines, branches in functions_of(path):
+            if lines > LONGEST_FUNCTION or branches > MOST_BRANCHES:
+                found.append(f"{here}: {name} has {lines} lines, {branches} branches")
+    assert found == []

@@ -27,7 +27,8 @@ from .replay.cache import Entry
 from .replay.guards import EntryGuards
 from .support.interrupts import is_from_handler
 from .watch.models import user_hints
-from .watch.observe.recorder import CacheHistory, RecordedSegment, Recorder
+from .watch.observe.recorded import CacheHistory, RecordedSegment
+from .watch.observe.recorder import Recorder
 from .watch.symbols.symbolic_numbers import Changing
 
 _MOST_UNEXPECTED = 4  # recordings of a function that may turn out to go by numbers that change

@@ -60,7 +60,7 @@ WAY_BACK = {
 NO_RETURN = {
     # The backward of a compiled graph. There is no eager one.
     "autograd.runtime": (
-        "_node.Graph.backward",
+        "_backward_of.backward",
         "TangentFacts.fit",
         "_without_autocast.run",
         "_told.run",

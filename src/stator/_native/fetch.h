@@ -266,6 +266,24 @@ let_go(Walk *w)
     }
 }
 
+/* A part of an object that lies in its struct; borrowed. */
+static inline PyObject *
+fetch_part(Node *n, PyObject *parent)
+{
+    switch (n->edge) {
+    case FETCH_MEMBER:
+        return member(parent, n->key);
+    case FETCH_FUNCTION:
+        return function_part(parent, n->number);
+    case FETCH_SELF:
+        return PyCFunction_CheckExact(parent) ? PyCFunction_GET_SELF(parent) : NULL;
+    case FETCH_CELL:
+        return PyCell_Check(parent) ? PyCell_GET(parent) : NULL;
+    default:
+        return NULL;
+    }
+}
+
 /* The value of a node, not owned; NULL: there is none, or the walk is unsure. */
 static inline PyObject *
 fetch(Walk *w, Node *n, PyObject *parent)
@@ -284,14 +302,6 @@ fetch(Walk *w, Node *n, PyObject *parent)
             return n->number < PyTuple_GET_SIZE(parent) ? PyTuple_GET_ITEM(parent, n->number) : NULL;
         }
         return PyList_Check(parent) && n->number < PyList_GET_SIZE(parent) ? PyList_GET_ITEM(parent, n->number) : NULL;
-    case FETCH_MEMBER:
-        return member(parent, n->key);
-    case FETCH_FUNCTION:
-        return function_part(parent, n->number);
-    case FETCH_SELF:
-        return PyCFunction_CheckExact(parent) ? PyCFunction_GET_SELF(parent) : NULL;
-    case FETCH_CELL:
-        return PyCell_Check(parent) ? PyCell_GET(parent) : NULL;
     case FETCH_MRO:
         return PyType_Check(parent) ? class_find(w, (PyTypeObject *)parent, n->key) : NULL;
     case FETCH_SUPER:
@@ -305,7 +315,7 @@ fetch(Walk *w, Node *n, PyObject *parent)
         }
         return own(w, tensor_grad(parent));
     default:
-        return NULL;
+        return fetch_part(n, parent);
     }
 }
 

@@ -78,6 +78,30 @@ shared_number(PyObject **expected)
     return 0;
 }
 
+/* Is this what a check that takes it as it is relies on? */
+static int
+is_expected(int fact, PyObject *expected)
+{
+    switch (fact) {
+    case CHECK_TYPE:
+        return PyType_Check(expected) ? 0 : refuse("TYPE takes a type");
+    case CHECK_KEYS:
+        return PyTuple_CheckExact(expected) ? 0 : refuse("KEYS takes a tuple");
+    case CHECK_CODE:
+        return PyTuple_CheckExact(expected) && PyTuple_GET_SIZE(expected) == 2 ? 0 : refuse("CODE takes a pair");
+    case CHECK_NO_ENTRY:
+        return PyUnicode_CheckExact(expected) ? 0 : refuse("NO_ENTRY takes a name");
+    case CHECK_NO_SLOT:
+        return is_member(expected) ? 0 : refuse("NO_SLOT takes a member descriptor");
+    case CHECK_IS:
+    case CHECK_UNSET:
+    case CHECK_ASK:
+        return 0;
+    default:
+        return refuse("no such fact");
+    }
+}
+
 static int
 check_from(Guards *g, GuardCheck *c, PyObject *row)
 {
@@ -90,36 +114,22 @@ check_from(Guards *g, GuardCheck *c, PyObject *row)
     switch (c->fact) {
     case CHECK_TENSOR:
         return tensor_from(g, c, expected);
-    case CHECK_TYPE:
-        return PyType_Check(expected) ? 0 : refuse("TYPE takes a type");
     case CHECK_LEN:
         c->number = PyLong_AsSsize_t(expected);
         return c->number == -1 && PyErr_Occurred() ? -1 : 0;
     case CHECK_SPECIALS:
         c->number = (Py_ssize_t)PyLong_AsUnsignedLong(expected);
         return PyErr_Occurred() ? -1 : 0;
-    case CHECK_KEYS:
-        return PyTuple_CheckExact(expected) ? 0 : refuse("KEYS takes a tuple");
     case CHECK_HAS:
     case CHECK_LACKS:
         return is_key(expected) ? hash_into(expected, &c->number) : refuse("a key is a str or an int");
-    case CHECK_CODE:
-        return PyTuple_CheckExact(expected) && PyTuple_GET_SIZE(expected) == 2 ? 0 : refuse("CODE takes a pair");
-    case CHECK_NO_ENTRY:
-        return PyUnicode_CheckExact(expected) ? 0 : refuse("NO_ENTRY takes a name");
-    case CHECK_NO_SLOT:
-        return is_member(expected) ? 0 : refuse("NO_SLOT takes a member descriptor");
     case CHECK_EQUAL:
         return shared_number(&c->expected);
-    case CHECK_IS:
-    case CHECK_UNSET:
-    case CHECK_ASK:
-        return 0;
     case CHECK_UNHOOKED:
         c->hooks = PyMem_Calloc(HOOKS, sizeof(PyObject *));
         return c->hooks == NULL ? -1 : 0;
     default:
-        return refuse("no such fact");
+        return is_expected(c->fact, expected);
     }
 }
 
@@ -146,6 +156,14 @@ checks_from(Guards *g, Node *n, PyObject *rows, Py_ssize_t capacity)
 }
 
 static int
+wants_nothing(int edge)
+{
+    return edge == FETCH_CONST || edge == FETCH_NAMESPACE || edge == FETCH_SELF || edge == FETCH_CELL || edge == FETCH_CALL ||
+           edge == FETCH_GRAD;
+}
+
+/* Are key and number what fetching relies on? */
+static int
 edge_from(Node *n)
 {
     switch (n->edge) {
@@ -163,15 +181,8 @@ edge_from(Node *n)
     case FETCH_INDEX:
     case FETCH_KEYED:
         return n->number >= 0 ? 0 : refuse("an index is not negative");
-    case FETCH_CONST:
-    case FETCH_NAMESPACE:
-    case FETCH_SELF:
-    case FETCH_CELL:
-    case FETCH_CALL:
-    case FETCH_GRAD:
-        return 0;
     default:
-        return refuse("no such edge");
+        return wants_nothing(n->edge) ? 0 : refuse("no such edge");
     }
 }
 

@@ -117,7 +117,7 @@ extern const Filter filters[KIND_COUNT];
 extern const char *const kind_names[KIND_COUNT];
 extern PyTypeObject ProbeType;
 
-/* ---- the watcher and the thread it runs in (watcher.c) ---- */
+/* ---- the watcher and the thread it runs in (watcher.c, shield.c) ---- */
 
 typedef struct Watcher {
     PyObject_HEAD

@@ -355,6 +355,16 @@ may_be_specialized(Thread *t)
 }
 
 static void
+note_last(Watcher *w, Probe *p)
+{
+    if (w->last_probe != (PyObject *)p) {
+        PyObject *old = w->last_probe; /* a probe's death runs no Python code */
+        w->last_probe = Py_NewRef((PyObject *)p);
+        Py_XDECREF(old);
+    }
+}
+
+static void
 fire(Thread *t, Probe *p)
 {
     Watcher *w = t->watcher;
@@ -367,11 +377,7 @@ fire(Thread *t, Probe *p)
         return;
     }
     w->events++;
-    if (w->last_probe != (PyObject *)p) {
-        PyObject *old = w->last_probe; /* a probe's death runs no Python code */
-        w->last_probe = Py_NewRef((PyObject *)p);
-        Py_XDECREF(old);
-    }
+    note_last(w, p);
     if (p->kind == KIND_FUNCTION) {
         note_function(w, f, p);
         return;

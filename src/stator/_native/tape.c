@@ -215,69 +215,66 @@ tape_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 
 /* ---- running ---- */
 
+static PyObject *made_of(const TapePart *p, PyObject *const *registers);
+
 static PyObject *
-made_of(const TapePart *p, PyObject *const *registers)
+slice_of(const TapePart *p, PyObject *const *registers)
 {
-    PyObject *made = NULL, *items[3] = {NULL};
-    switch (p->kind) {
-    case IN_REGISTER:
-        if (registers[p->index] == NULL) {
-            PyErr_SetString(PyExc_SystemError, "a register is read before it is set");
-            return NULL;
-        }
-        return Py_NewRef(registers[p->index]);
-    case AS_CONSTANT:
-        return Py_NewRef(p->object);
-    case AS_TUPLE:
-        made = PyTuple_New(p->count);
-        break;
-    case AS_LIST:
-        made = PyList_New(p->count);
-        break;
-    case AS_DICT:
-        made = PyDict_New();
-        break;
-    default: /* AS_SLICE */
-        break;
+    PyObject *items[3] = {NULL}, *made = NULL;
+    int done = 0;
+    while (done < p->count && (items[done] = made_of(&p->items[done], registers)) != NULL) {
+        done++;
     }
-    if (made == NULL && p->kind != AS_SLICE) {
-        return NULL;
-    }
-    for (int i = 0; i < p->count; i++) {
-        PyObject *item = made_of(&p->items[i], registers);
-        if (item == NULL) {
-            goto failed;
-        }
-        if (p->kind == AS_TUPLE) {
-            PyTuple_SET_ITEM(made, i, item);
-        }
-        else if (p->kind == AS_LIST) {
-            PyList_SET_ITEM(made, i, item);
-        }
-        else if (p->kind == AS_SLICE) {
-            items[i] = item;
-        }
-        else {
-            int set = PyDict_SetItem(made, PyTuple_GET_ITEM(p->object, i), item);
-            Py_DECREF(item);
-            if (set < 0) {
-                goto failed;
-            }
-        }
-    }
-    if (p->kind == AS_SLICE) {
+    if (done == p->count) {
         made = PySlice_New(items[0], items[1], items[2]);
     }
     for (int i = 0; i < 3; i++) {
         Py_XDECREF(items[i]);
     }
     return made;
-failed:
-    for (int i = 0; i < 3; i++) {
-        Py_XDECREF(items[i]);
+}
+
+/* Steals the item. */
+static int
+put_item(const TapePart *p, PyObject *made, int i, PyObject *item)
+{
+    if (p->kind == AS_TUPLE) {
+        PyTuple_SET_ITEM(made, i, item);
+        return 0;
     }
-    Py_XDECREF(made);
-    return NULL;
+    if (p->kind == AS_LIST) {
+        PyList_SET_ITEM(made, i, item);
+        return 0;
+    }
+    int set = PyDict_SetItem(made, PyTuple_GET_ITEM(p->object, i), item);
+    Py_DECREF(item);
+    return set;
+}
+
+static PyObject *
+made_of(const TapePart *p, PyObject *const *registers)
+{
+    switch (p->kind) {
+    case IN_REGISTER:
+        if (registers[p->index] == NULL) {
+            PyErr_SetString(PyExc_SystemError, "a register is read before it is set");
+        }
+        return Py_XNewRef(registers[p->index]);
+    case AS_CONSTANT:
+        return Py_NewRef(p->object);
+    case AS_SLICE:
+        return slice_of(p, registers);
+    default:
+        break;
+    }
+    PyObject *made = p->kind == AS_TUPLE ? PyTuple_New(p->count) : p->kind == AS_LIST ? PyList_New(p->count) : PyDict_New();
+    for (int i = 0; made != NULL && i < p->count; i++) {
+        PyObject *item = made_of(&p->items[i], registers);
+        if (item == NULL || put_item(p, made, i, item) < 0) {
+            Py_CLEAR(made);
+        }
+    }
+    return made;
 }
 
 static PyObject *

@@ -27,7 +27,7 @@ from ..errors import mark_unwritten
 from ..support.tensor_memory import refuse_short
 from .custom_functions import Watched
 from .functional import TensorView
-from .kept import keeping, modified
+from .kept import AtOnce, OneByOne, keeping, modified
 from .symbols import Later, filled, is_symbolic
 from .tangents import Backwards, Boxed, OneBackward
 from .trace import ConstantOutput, GraphResult, InputAsOutput, Joint, Plan, PlannedOutput, ViewOutput
@@ -135,11 +135,6 @@ def _node(
     constant = [position for position in range(results) if position not in differentiable]
     forward = _without_autocast(forward)
     again = _Again(plan, original, inputs)
-    led = plan.led
-    expected = list(zip(led, tangents, strict=True))
-    watched = None if plan.reads is None else Watched(plan.reads)
-    leading_there = list(plan.read_again.values())
-    run_backward = _without_autocast(_told(label, original))
     kept = keeping(differentiable, plan.emptied)
 
     class Graph(torch.autograd.Function):
@@ -159,33 +154,53 @@ def _node(
                 ctx.mark_non_differentiable(*[produced[position] for position in constant])
             return tuple(produced[:results])
 
-        @staticmethod
-        def backward(ctx: Any, *given: Any) -> Any:
-            for (counter, version), leading in zip(ctx.counters, leading_there, strict=True):
-                if counter._version != version and any(given[position] is not None for position in leading):
-                    raise modified(counter, version, "is a result of a compiled graph")
-            if torch.is_grad_enabled():
-                kept.refuse_spent(ctx, given)
-                if original.backward is not None:
-                    fitting = [facts.fit(given[position], ctx.sizes) for position, facts in expected]
-                    return tuple(original.backward(*ctx.numbers, *fitting))
-                return again.run(ctx.again, given)
-            args = [*kept.take(ctx, given), *ctx.numbers]
-            there = tuple([given[position] is not None for position in led])
-            if watched is not None and not (all(there) and watched.holds(given, led)):
-                return again.run(ctx.again, given)
-            backward, taken = backwards.found.get(there) or _found_for(backwards, there)
-            args += [
-                facts.fit(given[position], ctx.sizes)
-                for (position, facts), takes in zip(expected, taken, strict=True)
-                if takes
-            ]
-            gradients = run_backward(backward, args)
-            return tuple(gradients if all(there) else _those_there_are(gradients, plan.leads, there))
+        backward = staticmethod(_backward_of(joint, label, backwards, original, again, kept, tangents))
 
     # Past the wrapper in Python, which is there for function transforms; a compiled graph is not run under one.
     apply: Callable[..., Any] = super(torch.autograd.Function, Graph).apply
     return apply
+
+
+def _backward_of(
+    joint: Joint,
+    label: str,
+    backwards: Backwards | OneBackward,
+    original: Original,
+    again: _Again,
+    kept: AtOnce | OneByOne,
+    tangents: Sequence[TangentFacts],
+) -> Callable[..., Any]:
+    """The backward of that function."""
+    led, leads = joint.plan.led, joint.plan.leads
+    expected = list(zip(led, tangents, strict=True))
+    watched = None if joint.plan.reads is None else Watched(joint.plan.reads)
+    leading_there = list(joint.plan.read_again.values())
+    run_backward = _without_autocast(_told(label, original))
+
+    def backward(ctx: Any, *given: Any) -> Any:
+        for (counter, version), leading in zip(ctx.counters, leading_there, strict=True):
+            if counter._version != version and any(given[position] is not None for position in leading):
+                raise modified(counter, version, "is a result of a compiled graph")
+        if torch.is_grad_enabled():
+            kept.refuse_spent(ctx, given)
+            if original.backward is not None:
+                fitting = [facts.fit(given[position], ctx.sizes) for position, facts in expected]
+                return tuple(original.backward(*ctx.numbers, *fitting))
+            return again.run(ctx.again, given)
+        args = [*kept.take(ctx, given), *ctx.numbers]
+        there = tuple([given[position] is not None for position in led])
+        if watched is not None and not (all(there) and watched.holds(given, led)):
+            return again.run(ctx.again, given)
+        backward, taken = backwards.found.get(there) or _found_for(backwards, there)
+        args += [
+            facts.fit(given[position], ctx.sizes)
+            for (position, facts), takes in zip(expected, taken, strict=True)
+            if takes
+        ]
+        gradients = run_backward(backward, args)
+        return tuple(gradients if all(there) else _those_there_are(gradients, leads, there))
+
+    return backward
 
 
 def _those_there_are(gradients: Sequence[Any], leads: Sequence[int], there: Sequence[bool]) -> list[Any]:

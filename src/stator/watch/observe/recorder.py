@@ -12,7 +12,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -38,33 +38,12 @@ from .break_reasons import reason_of, words
 from .call_handlers import SPREAD, TABLE
 from .handlers import HANDLERS
 from .module_calls import GETATTR
+from .recorded import Ask, CacheHistory, RecordedSegment
 from .unguarded_values import give_back, use_scalar, use_symbol, works_on_tensors
 
 _MOST_REPEATS = 100
 _SET_TRACERS = frozenset({"sys.settrace", "sys.setprofile"})
 _LOOK_AT_CALLERS = frozenset({"frames", "call-warn"})
-
-
-class RecordedSegment(NamedTuple):
-    """A stretch of the run, recorded: from the function's start, or from `point` on."""
-
-    point: ResumePoint | None
-    recording: Recording
-    transient: bool = False  # it was given up, for a reason that may be gone in the next call
-    again: bool = False  # or that will be gone
-
-
-class CacheHistory(NamedTuple):
-    """What is known of the program from a resume point on."""
-
-    recorded: bool  # is there a recording that fits what it arrives with?
-    changing: frozenset[int]  # slots whose numbers and texts have been seen to change
-    symbols: Changing | None = None  # sizes and numbers that have been seen to change, if they may be symbols
-    expects: bool = True  # may it go by how comparisons of numbers in the graph come out?
-    full: bool = False  # there are as many recordings as there may be, and none of them fits
-
-
-Ask = Callable[[list[RecordedSegment], ResumePoint, tuple[Any, ...], tuple[Any, ...]], CacheHistory]
 
 
 class Recorder:
