@@ -209,10 +209,11 @@ def test_an_index_outside_is_noted_and_not_read() -> None:
                 assert torch.equal(out, table.content().view(rows, columns)[numbers])
 
 
+@pytest.mark.parametrize("scratch", [False, True])
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
-def test_transposes(dtype: torch.dtype, symbolic: bool) -> None:
-    """out[n, i, j] = x[n, j, i] + y[n, i, j]: in tiles, and beside them."""
+def test_transposes(dtype: torch.dtype, symbolic: bool, scratch: bool) -> None:
+    """out[n, i, j] = x[n, j, i] + y[n, i, j]: in tiles, in registers or in scratch memory, and beside them."""
     names = sympy.symbols("rows columns", positive=True, integer=True)
 
     def write(rows: Any, columns: Any) -> Kernel:
@@ -221,6 +222,8 @@ def test_transposes(dtype: torch.dtype, symbolic: bool) -> None:
         x = b.load(0, AXIS(0) * (rows * columns) + AXIS(2) * rows + AXIS(1), dtype)
         y = b.load(1, dense, dtype)
         total = x ^ y if dtype is torch.bool else x + y
+        for _ in range(4 * scratch):  # twice there and back
+            total = b.cast(total, torch.float32 if total.dtype is dtype else dtype)
         b.add("store", (total.id,), total.dtype, (2, dense))
         return kernel(b, [2, rows, columns], [0, 1, 2], [], [dtype] * 3)
 

@@ -134,6 +134,13 @@ def test_a_block_is_few_kernels() -> None:
     assert (seen.kernels, seen.gemms, seen.calls) == (2, 2, [])
 
 
+def test_axes_run_as_one_around_another_loop() -> None:
+    """Height and width of an image, with the channels between them in the order of the loops."""
+    seen = compare(lambda x: x.contiguous(memory_format=torch.channels_last), tensors((3, 5, 6, 7)))
+    kernels = [step.kernel for step in seen.programs[0].steps if isinstance(step, Launch)]
+    assert [kernel.extents for kernel in kernels] == [[3, 5, 42]]
+
+
 def test_the_gradient_of_a_loss_stays_with_its_rows() -> None:
     """The gradient of cross entropy is one kernel along rows, also with a reshape behind it."""
 

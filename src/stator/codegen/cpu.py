@@ -19,7 +19,6 @@ from .cpu_memory import LONGEST_STEP, Size
 from .cpu_reduce import BLOCK
 from .cpu_scan import Scans
 from .cpu_segments import find_tests, stretches, truths
-from .cpu_tiles import VECTORS as TILE_VECTORS
 from .cpu_tiles import Tiles, choose_axes
 from .cpu_values import DEAR
 from .ir import ELEMENT
@@ -88,7 +87,7 @@ class _Writer(Tiles, Scans):
             body = lambda block: self._row(stores)  # noqa: E731
         elif self.tile_axis is not None:
             self.plan_tiles()
-            blocks = _blocks(k.extents[self.tile_axis], self.w * TILE_VECTORS)
+            blocks = _blocks(k.extents[self.tile_axis], self.w * self.tile_vectors)
             body = lambda block: self.tile_unit(block, stores)  # noqa: E731
         else:
             body = lambda block: self._line(stores)  # noqa: E731

@@ -13,7 +13,10 @@ from .cpu_memory import Size, alignment
 from .cpu_reduce import Reductions
 from .ir import IN_MEMORY
 
-VECTORS = 16  # of a row of tiles: processors fetch ahead what lies beside each other
+LONG = (
+    64  # vectors of the tiles' axis in a unit, where that axis is the longer one: the fewer, longer streams are faster
+)
+FEW_VALUES = 4  # of a kernel whose tiles stay in registers
 
 
 def choose_axes(kernel: Any, width: int) -> tuple[int | None, int | None]:
@@ -48,10 +51,14 @@ def is_turned(value: Any, lanes: int, other: int) -> bool:
 
 class Tiles(Reductions):
     tile_axis: int | None = None
+    tile_vectors = 1  # of that axis, in one unit
 
     def plan_tiles(self) -> None:
-        """Room in scratch memory for each load that is turned."""
+        """How much a unit is, and room in scratch memory for each load that is turned."""
         assert self.vector_axis is not None and self.tile_axis is not None
+        along, across = self.k.extents[self.vector_axis], self.k.extents[self.tile_axis]
+        if isinstance(along, int) and isinstance(across, int) and along < across:
+            self.tile_vectors = LONG
         for number, value in enumerate(self.k.values):
             if is_turned(value, self.vector_axis, self.tile_axis):
                 self.tile_offsets[number] = self.scratch_bytes
@@ -63,17 +70,26 @@ class Tiles(Reductions):
         f, w, axis = self.f, self.w, self.tile_axis
         assert axis is not None and self.vector_axis is not None
         across, along = self.k.extents[axis], self.size(self.k.extents[self.vector_axis])
-        start = f.arithmetic("mul", block, str(w * VECTORS))
-        stop = f.arithmetic("add", start, str(w * VECTORS))
-        if not is_multiple(across, w * VECTORS):
+        start = f.arithmetic("mul", block, str(w * self.tile_vectors))
+        stop = f.arithmetic("add", start, str(w * self.tile_vectors))
+        if not is_multiple(across, w * self.tile_vectors):
             stop = f.smaller(stop, self.size(across))
         whole = f.arithmetic("add", start, f.arithmetic("and", f.arithmetic("sub", stop, start), str(-w)))
 
-        def tiles(at: str, _: list[str]) -> list[str]:
+        done = f.arithmetic("and", along, str(-w))
+
+        def across_first(u: str, _: list[str]) -> list[str]:
+            f.loop("0", done, w, lambda at, _: self._tile(u, at, stores))
+            return []
+
+        def along_first(at: str, _: list[str]) -> list[str]:
             f.loop(start, whole, w, lambda u, _: self._tile(u, at, stores))
             return []
 
-        done, _ = f.loop("0", along, w, tiles, whole=True)
+        if self.tile_vectors == 1:
+            f.loop(start, whole, w, across_first)
+        else:
+            f.loop("0", done, w, along_first)
 
         def lines(first: str, last: str, begin: str) -> None:
             def line(u: str, _: list[str]) -> list[str]:
@@ -100,6 +116,9 @@ class Tiles(Reductions):
         assert axis is not None
         self.axis[axis], self.lane, self.mask = start, at, None
         self.env.append({})
+        if len(self.k.values) <= FEW_VALUES:
+            self._rows_in_registers(start, stores)
+            return []
         for number in self.tile_offsets:
             self._turn(number)
         self.env.pop()
@@ -117,8 +136,32 @@ class Tiles(Reductions):
         self.tile_row = None
         return []
 
+    def _rows_in_registers(self, start: str, stores: Sequence[int]) -> None:
+        """All rows of a tile one after the other, without scratch memory between."""
+        f, axis = self.f, self.tile_axis
+        assert axis is not None
+        turned = {number: self._turned(number) for number in self.tile_offsets}
+        self.env.pop()
+        for row in range(self.w):
+            self.axis[axis] = f.arithmetic("add", start, str(row))
+            self.env.append({})
+            for number, rows in turned.items():
+                f.width = self.w
+                dtype = self.k.buffers[self.k.values[number].attr[0]].dtype
+                self.env[-1][number] = self._from_memory(rows[row], dtype)
+            self.body(list(stores))
+            self.env.pop()
+
     def _turn(self, number: int) -> None:
-        """Loads the vectors of a tile, swaps rows and lanes, stores it."""
+        """A tile, turned, in scratch memory."""
+        f, w = self.f, self.w
+        dtype = self.k.buffers[self.k.values[number].attr[0]].dtype
+        kind = f"<{w} x {IN_MEMORY[dtype]}>"
+        for n, row in enumerate(self._turned(number)):
+            f.do(f"store {kind} {row}, ptr {self._tile_address(number, str(n))}, align {alignment(dtype)}")
+
+    def _turned(self, number: int) -> list[str]:
+        """Loads the vectors of a tile, swaps rows and lanes."""
         f, w = self.f, self.w
         assert self.vector_axis is not None
         buffer, index = self.k.values[number].attr
@@ -131,8 +174,7 @@ class Tiles(Reductions):
         for n in range(w):
             address = f.emit(f"getelementptr {element}, ptr {first}, i64 {f.arithmetic('mul', str(n), step)}")
             rows.append(f.emit(f"load {kind}, ptr {address}, align {alignment(dtype)}"))
-        for n, row in enumerate(self._transposed(rows, kind)):
-            f.do(f"store {kind} {row}, ptr {self._tile_address(number, str(n))}, align {alignment(dtype)}")
+        return self._transposed(rows, kind)
 
     def _transposed(self, rows: list[str], kind: str) -> list[str]:
         """Blocks of lanes swapped between pairs of rows, for blocks of 1, 2, 4, …"""

@@ -7,7 +7,7 @@ Enters and leaves: a `Kernel` that `loops.check` accepts.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from .loops import Index, Kernel, Size, Value, index_of, operands
 
@@ -68,9 +68,11 @@ def _in_order(kernel: Kernel, axes: list[int]) -> list[int]:
 
 
 def _merge_axes(kernel: Kernel) -> bool:
-    """Two neighbours become one axis, where every index runs through them as through one."""
+    """Two axes become one, where every index runs through them as through one. Loops between them are free to go
+    elsewhere, but for what scans visit in order."""
     for loops in (kernel.outer, kernel.inner):
-        for high, low in pairwise(loops):
+        ordered = kernel.scans and loops is kernel.inner
+        for high, low in pairwise(loops) if ordered else permutations(loops, 2):
             extent: Size = kernel.extents[low]
             indices = [i for v in kernel.values if (i := index_of(v)) is not None]
             if all(_same(i.coefficient(high), i.coefficient(low) * extent) for i in indices):
