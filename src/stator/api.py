@@ -293,6 +293,7 @@ class _Explained:
             event_log=self._event_log,
             derive=self._derive,
             call_again=self,
+            calls=(handle.calls, handle.recordings, handle.limit),
         )
 
 

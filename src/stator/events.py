@@ -129,6 +129,7 @@ class CacheMiss(Event):
     name: str
     why: object = None  # str() gives the guard that failed, expected and found; None: there was no recording yet
     records: bool = True  # False: the call runs as plain Python
+    call: int = 0  # of the function's calls so far, the number of this one
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def _miss(program: Program, inputs: Slots) -> LookupResult:
         if refused is None and program.cache.recording.locked():
             refused = "another thread is recording"
     finally:
-        events.emit(events.CacheMiss(program.name, miss, refused is None))
+        events.emit(events.CacheMiss(program.name, miss, refused is None, program.stats.calls + 1))
     return None if refused is None else plain(program, refused)
 
 

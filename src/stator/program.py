@@ -66,6 +66,10 @@ class Stats:
     def plain_calls(self) -> int:
         return self.plain + self.passed.value
 
+    @property
+    def calls(self) -> int:
+        return self.hits + self.recordings + self.plain_calls
+
 
 def _why_not(function: types.FunctionType) -> BreakReason | None:
     code = function.__code__

@@ -85,7 +85,7 @@ def test_explain_says_what_broke_and_what_was_compiled_again(script: Path, capsy
     assert re.search(r"first call .*, then plain .*, compiled .* \(medians\)\n  \d+\.\d\d times as fast.*; ", out)
     assert "Graph break 1 (2 times): call to print (side effect)  [call-print]" in out
     assert f'File "{script}", line {line_of("print(")}, in Net.forward' in out
-    assert "Net: args[0].size: expected (3, 8), found (5, 8)" in out
+    assert "Net: x.size: expected (3, 8), found (5, 8)" in out
     ran = r"  Net, graph {}: 3 times, median [\d.]+ ms, about [\d.]+ ms in all\n"
     assert re.search(f"Compiled graphs that ran:\n{ran.format(1)}{ran.format(2)}", out)
 

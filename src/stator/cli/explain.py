@@ -13,6 +13,7 @@ from .. import events
 from ..backends.registry import look_up
 from ..report.event_log import EventLog
 from ..report.explain import Explanation, runs
+from ..report.forecast import Forecast, forecast
 from ..report.page import write
 from ..report.style import folded, short_path
 from .bench import duration
@@ -90,6 +91,11 @@ def report(script: str, calls: TopCalls, event_log: EventLog) -> Iterator[str]:
         yield ""
         yield "Recompilations:"
         yield from (folded(f"  {miss.name}: {short_path(str(miss.why))}") for miss in misses)
+    foretold = list(_forecasts(calls, event_log))
+    if foretold:
+        yield ""
+        yield "Forecast:"
+        yield from (folded(f"  {line}") for each in foretold for line in each.lines())
     for failure in event_log.of(events.InternalFailure):
         yield ""
         yield f"Failure inside stator, in {failure.where}: {failure.exception!r}; report: {failure.report_path}"
@@ -115,6 +121,16 @@ def _site(site: TopCallSite) -> Iterator[str]:
 def _balance(site: TopCallSite, won: float) -> str:
     word = "won" if won >= 0 else "lost"
     return f"{duration(abs(won))} {word} so far, {duration(site.recording)} spent on recording and compiling"
+
+
+def _forecasts(calls: TopCalls, event_log: EventLog) -> Iterator[Forecast]:
+    """Of each function that was called often enough."""
+    misses = event_log.of(events.CacheMiss)
+    for handle in calls.handles:
+        own = [miss for miss in misses if miss.name == handle.name]
+        found = forecast(handle.name, own, handle.calls, handle.recordings, handle.limit)
+        if found is not None:
+            yield found
 
 
 def _misses(event_log: EventLog) -> list[events.CacheMiss]:

@@ -79,7 +79,8 @@ def of_module(miss: Miss, module: Any) -> Miss:
     miss = miss._replace(guard=_GIVEN.sub(named, miss.guard))
     if miss.caller or not (_IN_TORCH in miss.place or is_module_call(miss.place)):
         return miss
-    return miss._replace(caller=first_read(code, named(given)))
+    line = first_read(code, named(given))
+    return miss._replace(place=line) if is_module_call(miss.place) and line else miss._replace(caller=line)
 
 
 def absent(origin: Origin, error: Exception) -> Miss:

@@ -16,6 +16,7 @@ from stator.errors import BreakReason, render
 from stator.events import BackwardDerived, CacheMiss, Kept
 
 from .event_log import EventLog
+from .forecast import Forecast, forecast
 from .logs import SPECIALISED
 from .page import write
 from .style import folded, guards_in_short, short_path
@@ -40,6 +41,7 @@ class Explanation:
     event_log: EventLog | None = None  # what happened
     derive: Callable[[], None] | None = None  # derives the backward graphs, for the event log
     call_again: Callable[..., Explanation] | None = None
+    calls: tuple[int, int, int] = (0, 0, 0)  # that were made; recordings among them; how many there may be
 
     def again(self, *args: Any, **kwargs: Any) -> Explanation:
         """Call the function again, with what it has recorded so far; explains all calls up to this one."""
@@ -58,6 +60,12 @@ class Explanation:
         """Why calls were recorded again: the guard that failed, the value expected and the value found."""
         misses = self.event_log.of(CacheMiss) if self.event_log is not None else []
         return [str(miss.why) for miss in misses if miss.why is not None and miss.records]
+
+    @property
+    def forecast(self) -> Forecast | None:
+        """How many recordings there will be, and which lines cause them; None before the tenth call."""
+        misses = self.event_log.of(CacheMiss) if self.event_log is not None else []
+        return forecast(self.name or "function", misses, *self.calls)
 
     @property
     def graph_count(self) -> int:
@@ -115,6 +123,8 @@ class Explanation:
             yield from (f"  {line}" for line in guards_in_short(lines, MOST_GUARDS))
         for why in self.recompilations:
             yield folded(f"\nRecorded again: {short_path(why)}")
+        if self.forecast is not None:
+            yield folded("\nForecast: " + "\n".join(self.forecast.lines()))
         if self.symbolic:
             yield f"\nSymbolic: {', '.join(self.symbolic)}"
         for text in self.specialised:
