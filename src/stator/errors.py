@@ -235,6 +235,11 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
             "leave it; under fullgraph=True, or called outside of the compiled function, there is one graph",
         ),
         (
+            "data-parallel",
+            "call to {what} (buffers and buckets of gradients, between processes)",
+            "leave it; for fullgraph=True compile the module inside: DistributedDataParallel(stator.compile(module))",
+        ),
+        (
             "cache-limit",
             "{what} has used up its recordings (options.cache_size_limit)",
             "pass what keeps changing as a tensor, or raise the limit",

@@ -1,0 +1,37 @@
+"""DistributedDataParallel with real processes: compiled modules inside of it, and itself compiled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import loops
+
+PROGRAM = Path(loops.__file__)
+
+
+def run_group(store: Path, size: int = 2) -> list[tuple[int, str]]:
+    """By process: its exit code, and what it wrote."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, PROGRAM, store],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    try:
+        return [(process.wait(), text) for process in processes for text in [process.communicate()[0]]]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def test_training_loops_of_two_processes(tmp_path):
+    for code, text in run_group(tmp_path / "store"):
+        assert code == 0, text[-4000:]
+        assert text.splitlines()[-1] == f"{len(loops.LOOPS) * len(loops.BACKENDS)} loops as eager's"
