@@ -68,6 +68,44 @@ def test_a_disabled_method_and_class():
     check(world, CALLS, expect=None, graphs=2)
 
 
+@pytest.mark.parametrize("disable", [torch.compiler.disable, torch._dynamo.disable])
+@pytest.mark.parametrize("recursive", [True, False])
+def test_what_a_disabled_function_calls(disable, recursive):
+    """Eager, torch.compile and we agree: a part that is left alone, with or without what it calls, is not compiled."""
+
+    @(disable if recursive else lambda fn: disable(fn, recursive=False))
+    def outer(x):
+        return x * (100 if torch.compiler.is_compiling() else 1)
+
+    def fn(x):
+        return outer(x + 1) - 1
+
+    compiled, theirs = stator.compile(fn, backend="eager"), torch.compile(fn, backend="eager")
+    for seed in range(4):
+        assert torch.equal(compiled(rand(seed)), fn(rand(seed)))
+        assert torch.equal(theirs(rand(seed)), fn(rand(seed)))
+    assert [why.id for why in compiled.stator.break_reasons] == ["disabled-function"]
+    assert compiled.stator.hits == 3
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_a_disabled_class_of_modules(part):
+    def world():
+        log = []
+
+        @torch.compiler.disable
+        class Net(nn.Module):
+            def forward(self, x):
+                log.append(1)
+                return x * (100 if torch.compiler.is_compiling() else 1)
+
+        net = nn.Sequential(nn.Tanh(), Net()) if part else Net()
+        return World(fn=lambda x: net(x + 1) - 1, log=log)
+
+    seen = check(world, CALLS, expect=None, graphs=2)
+    assert {why.id for why in seen.world.fn.stator.break_reasons} == {"disabled-function"}
+
+
 def test_a_disabled_function_that_c_code_calls():
     def world():
         log = []

@@ -109,3 +109,19 @@ def test_a_failure_draws_no_random_numbers_twice():
         expect="miss miss hit hit hit hit",
         raises=IndexError,
     )
+
+
+@pytest.mark.parametrize(
+    "step", [lambda x: x.contiguous(), lambda x: x.to(x.dtype, memory_format=torch.contiguous_format)]
+)
+def test_an_operation_may_give_back_its_operand(step):
+    def fn(x):
+        y = step(x)
+        return y is x, y * 2
+
+    def call(*size, gaps=False):
+        return lambda w: w.fn(rand(1, size[0], 2 * size[1])[:, ::2] if gaps else rand(1, *size))
+
+    turned = [lambda w, n=n: w.fn(rand(n, n, 3).t()) for n in (2, 4)]
+    calls = [call(2, 3), turned[0], call(2, 6, gaps=True), call(2, 3), turned[1], call(4, 5), call(3, 5, gaps=True)]
+    check(lambda: World(fn=fn), calls, expect=None)

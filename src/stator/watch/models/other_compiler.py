@@ -41,6 +41,10 @@ def is_mark(code: types.CodeType) -> bool:
     )
 
 
+# Torch marks no classes of modules: a program has marked one of its own, whose calls are these functions.
+_CALLS_OF_MODULES = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
+
+
 def break_at(function: types.FunctionType, caller: types.CodeType) -> BreakGraph | None:
     """The break that a call of such a function means; None: torch marks its own functions, too, for what its compiler
     cannot do, and that says nothing of ours."""
@@ -49,7 +53,7 @@ def break_at(function: types.FunctionType, caller: types.CodeType) -> BreakGraph
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     disabled = cells["fn"].cell_contents
     code = getattr(disabled, "__code__", None)
-    if code is None or code.co_filename.startswith(_TORCH):
+    if code is None or (code.co_filename.startswith(_TORCH) and code not in _CALLS_OF_MODULES):
         return None
     name = getattr(disabled, "__name__", type(disabled).__name__)
     reason = vars(function).get("_torchdynamo_disable_msg")

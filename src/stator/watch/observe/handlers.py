@@ -135,6 +135,8 @@ def on_is(s: Segment, probe: Any, left: Any, right: Any) -> None:
     if mine is not None and other is not None and left is not right:
         first, second = sorted((mine, other), key=lambda origin: origin.index)
         s.ledger.require(second, Fact.OTHER, first.index)
+    elif left is not right:
+        s.tracer.tell_apart(left, right)
 
 
 def on_truth(s: Segment, probe: Any, value: Any) -> None:

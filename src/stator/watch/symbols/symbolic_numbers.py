@@ -42,6 +42,7 @@ ANY_SIZE = (0, 2**62)
 _MOST_NUMBERS = 1_000  # that are symbols; where more than these change, it is data, which a graph would not take anyway
 
 _READ_TOO_LATE = ("__defaults__", "__kwdefaults__")  # a frame that starts has its arguments already
+MAY_GIVE_BACK = frozenset({"contiguous", "to"})  # their operand itself, for some strides
 _FACTS_OF_SIZES = frozenset(
     "shape size stride numel nelement nbytes __len__ is_contiguous is_same_size dim_order".split()
 )
@@ -285,7 +286,7 @@ class Symbols(ComputedNumbers):
         if self.abandoned is not None:
             return
         try:
-            if node.target in ("contiguous", "to"):
+            if node.target in MAY_GIVE_BACK:
                 with self.shapes.noting():
                     self.shapes.run_exactly(node)
             self._pin(self.shapes.known(operand) for operand in node.all_input_nodes)

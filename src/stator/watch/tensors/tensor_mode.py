@@ -36,7 +36,7 @@ from ..objects.containers import expose
 from ..objects.fingerprints import PLAIN_TENSORS, fingerprint, is_tensor
 from ..objects.run_context import RunContext
 from ..symbols.data_branches import Truths
-from ..symbols.symbolic_numbers import Symbols
+from ..symbols.symbolic_numbers import MAY_GIVE_BACK, Symbols
 from . import failing_ops
 from .nodes import NOTHING, OWN_FOLDERS, Nodes
 from .op_targets import OpInfo, op_info_of, spell
@@ -300,6 +300,14 @@ class TensorTracer(SegmentGraph):
         node = fx.Node(self._nodes.graph, "aside", kind, target, args, kwargs)
         self._symbols.run_aside(node)
         node.args, node.kwargs = (), {}
+
+    def tell_apart(self, *tensors: Any) -> None:
+        """The program finds two tensors different. With other strides the one may be what an operation gave back."""
+        known = [self.known.get(id(tensor)) for tensor in tensors if is_tensor(tensor)]
+        nodes = [found.node for found in known if found is not None]
+        for node in nodes if self._symbols is not None and len(nodes) == 2 else ():
+            if node.op == "call_method" and node.target in MAY_GIVE_BACK and node.args[0] in nodes:
+                self._symbols.run_aside(node)
 
     def _fact(self, step: PreparedCall, result: Any) -> Any:
         """Sizes are symbols where they may be others in the next call."""
