@@ -6,8 +6,11 @@ import contextlib
 import io
 import threading
 
+import pytest
 import torch
 from harness import World, check, check_stateless, rand
+
+import stator
 
 
 class Scope:
@@ -363,3 +366,34 @@ def test_a_recording_that_ends_inside_a_range_of_the_profiler():
         return list(map(inner, [1, 2])), x + 1
 
     check(lambda: World(fn=fn), [lambda w, n=n: w.fn(rand(n)) for n in range(4)], expect=None)
+
+
+LAYER = torch.nn.Linear(4, 4)
+
+
+@torch.inference_mode()
+def of_inference(x):
+    return LAYER(x).relu() * 2, x
+
+
+def partly_of_inference(x):
+    with torch.inference_mode():
+        y = LAYER(x) * 2
+    return y, LAYER(x) + 1
+
+
+def written_in_inference(x):
+    with torch.inference_mode():
+        x.add_(1)
+        return x * 2, x
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("fn", [of_inference, partly_of_inference, written_in_inference])
+def test_tensors_made_in_inference_mode(fn, backend):
+    compiled = stator.compile(fn, backend=backend)
+    for seed in range(4):
+        for got, wanted in zip(compiled(rand(seed, 2, 4)), fn(rand(seed, 2, 4)), strict=True):
+            torch.testing.assert_close(got, wanted)
+            assert (got.is_inference(), got.requires_grad) == (wanted.is_inference(), wanted.requires_grad)
+    assert compiled.stator.hits == 3

@@ -89,6 +89,8 @@ def wrap(
         plain = _without_autocast(forward)
         if any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
             plain = torch.no_grad()(plain)  # nothing that comes out has a gradient
+        if plan.in_inference_mode:
+            plain = torch.inference_mode()(plain)
 
         def run(*primals: Any) -> Sequence[Any]:
             return plain(list(primals))

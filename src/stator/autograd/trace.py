@@ -83,6 +83,7 @@ class Plan:
 
     inputs: list[int] = field(default_factory=list)  # the function's inputs that are primals
     writes: list[WriteBack] = field(default_factory=list)
+    in_inference_mode: bool = False  # are all results made in one that the graph enters?
     outputs: list[PlannedOutput] = field(default_factory=list)
     differentiable: list[int] = field(default_factory=list)  # positions of results that require gradients
     led: list[int] = field(default_factory=list)  # of those, the ones that the backward takes tangents of
@@ -257,6 +258,7 @@ class _Trace:
         self._find_writes()
         self._plan_outputs(outputs)
         self._refuse_leaves()
+        self._plan.in_inference_mode = self._is_of_inference()
         if self._plan.differentiable and not torch.is_grad_enabled():
             raise CannotDerive("gradients of a part of a graph that runs without them")
         tangents, gradients = self._differentiate()
@@ -277,6 +279,15 @@ class _Trace:
         self._plan.random = recorder.random
         primals = [_detached(leaf) for leaf in self._leaves]
         return Joint(module, primals, tangents, self._plan, self._stand_ins)
+
+    def _is_of_inference(self) -> bool:
+        """Are the results made in an inference mode that the graph itself enters? Then all of them have to be."""
+        made = [tensor.is_inference() for tensor in self._results]
+        if torch.is_inference_mode_enabled() or not any(made):
+            return False
+        if not all(made) or self._plan.writes:
+            raise CannotDerive("a part of a graph that runs in inference mode")
+        return True
 
     def _call(self) -> list[Any]:
         recorder = self._recorder

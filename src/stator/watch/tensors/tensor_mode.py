@@ -303,9 +303,11 @@ class TensorTracer(SegmentGraph):
 
     def tell_apart(self, *tensors: Any) -> None:
         """The program finds two tensors different. With other strides the one may be what an operation gave back."""
+        if self._symbols is None:
+            return
         known = [self.known.get(id(tensor)) for tensor in tensors if is_tensor(tensor)]
         nodes = [found.node for found in known if found is not None]
-        for node in nodes if self._symbols is not None and len(nodes) == 2 else ():
+        for node in nodes if len(nodes) == 2 else ():
             if node.op == "call_method" and node.target in MAY_GIVE_BACK and node.args[0] in nodes:
                 self._symbols.run_aside(node)
 
