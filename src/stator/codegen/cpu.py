@@ -335,6 +335,15 @@ class _Writer(Tiles, Scans):
             self.mask = former
             return result
 
+        def straight(vectors: int, lo: str, begin: Sequence[tuple[str, str]]) -> list[str]:
+            """Without a loop: vector after vector, into accumulators by turns."""
+            first = [value for _, value in begin]
+            sets = [first, *[[value for _, value in carried] for _ in range(min(unroll, vectors) - 1)]]
+            for number in range(vectors):
+                turn = number % len(sets)
+                sets[turn] = at(str(int(lo) + number * self.w), sets[turn], None)
+            return [value for each in sets for value in each]
+
         def run(lo: str, hi: str, begin: Sequence[tuple[str, str]]) -> list[str]:
             def main(i: str, inside: list[str]) -> list[str]:
                 results: list[str] = []
@@ -344,9 +353,13 @@ class _Writer(Tiles, Scans):
                 return results
 
             copies = [*begin, *[item for _ in range(unroll - 1) for item in carried]]
-            i, made = self.f.loop(lo, hi, self.w * unroll, main, copies, whole=True)
+            vectors = _whole_vectors(lo, hi, self.w)
+            if vectors is None or vectors > 2 * unroll:
+                i, made = self.f.loop(lo, hi, self.w * unroll, main, copies, whole=True)
+            else:
+                i, made = str(int(lo) + vectors * self.w), straight(vectors, lo, begin)
             made = self._tree(list(reduces), made, len(carried))
-            if no_tail:
+            if no_tail or i == hi:
                 return made
             kinds = [(kind, value) for (kind, _), value in zip(carried, made, strict=True)]
             return self.f.loop(i, hi, self.w, lambda i, inside: at(i, inside, self._tail(i, hi)), kinds)[1]
@@ -354,6 +367,11 @@ class _Writer(Tiles, Scans):
         if any(self.k.values[r].attr == "sum" for r in reduces):
             return self.in_blocks(stop, BLOCK * self.w * unroll, carried, list(accumulated), list(reduces), run)
         return run(start, stop, [(kind, value) for (kind, _), value in zip(carried, accumulated, strict=True)])
+
+
+def _whole_vectors(start: str, stop: str, width: int) -> int | None:
+    """How many vectors a stretch fills, if that is known."""
+    return (int(stop) - int(start)) // width if start.isdigit() and stop.isdigit() else None
 
 
 def _product(sizes: Iterable[Size]) -> Size:
