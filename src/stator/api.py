@@ -23,7 +23,7 @@ from .modules import compile_in_place, compiled_module
 from .options import FIELDS
 from .options import options as global_options
 from .program import Program
-from .replay.cache import Cache, cache_for
+from .replay.cache import Cache, Entry, cache_for
 from .report import dump, progress  # noqa: F401  they read events
 from .report.event_log import EventLog
 from .report.explain import Explanation
@@ -286,7 +286,7 @@ class _Explained:
             break_reasons=[*self._at_once, *handle.break_reasons],
             guards=[line for entry in entries for line in entry.guards.lines()],
             segments=entries,
-            compile_times={entry.name: entry.seconds for entry in entries},
+            compile_times=_seconds(entries),
             symbolic=[text for entry in entries for text in entry.symbolic],
             specialised=[text for entry in entries for text in entry.specialised],
             name=self._name,
@@ -295,6 +295,11 @@ class _Explained:
             call_again=self,
             calls=(handle.calls, handle.recordings, handle.limit),
         )
+
+
+def _seconds(entries: Sequence[Entry]) -> dict[str, float]:
+    """By recording, under the names that reports have for them."""
+    return {f"{entry.name}, graph {entry.number}" if entry.number else entry.name: entry.seconds for entry in entries}
 
 
 def _without_data(inputs: Sequence[Any]) -> list[Any]:

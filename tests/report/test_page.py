@@ -102,8 +102,8 @@ def test_every_guard_is_of_some_kind() -> None:
 
 def test_recompilations_say_why(net_page: Path) -> None:
     (miss,) = data_of(net_page)["misses"]
-    assert (miss["guard"], miss["expected"], miss["found"]) == ("args[1]", "2", "3")
-    assert miss["caller"] == f"{__file__}:{line_of('for _ in range(n' + '):')}"
+    assert (miss["guard"], miss["expected"], miss["found"]) == ("n", "2", "3")
+    assert miss["place"] == f"{__file__}:{line_of('for _ in range(n' + '):')}"
 
 
 def test_specialised_numbers_are_marked(net_page: Path) -> None:
@@ -232,7 +232,7 @@ def test_what_a_reader_sees(net_page: Path) -> None:
         browser.click(".span")
         assert browser.text("[role=status]").startswith("watch, ")
         browser.click("nav a", PARTS.index("recompilations"))
-        browser.wait("document.querySelector('main').innerText.includes('args[1]')")
+        browser.wait("document.querySelector('main').innerText.includes('n\\t2\\t3')")
         browser.click("nav a", PARTS.index("memory"))
         browser.wait("!!document.querySelector('.chart svg .edge')")
         assert "kept" in browser.text() and "float32[3, 8]" in browser.text()
@@ -329,3 +329,22 @@ def test_twelve_layers_of_bert(tmp_path: Path) -> None:
         browser.open(path, "source")
         assert "modeling_bert.py" in browser.text() and "24 ops" in browser.text()
         assert browser.complaints == []
+
+
+def test_all_graphs_of_a_line_are_in_the_source(tmp_path: Path) -> None:
+    """A line that several graphs were made of: each is among its marks, from which the page makes its bands."""
+
+    def same(x):
+        return x * 2
+
+    explained = stator.explain(same)(torch.ones(2))
+    explained = explained.again(torch.ones(2, dtype=torch.float64))
+    path = Path(explained.save_html(tmp_path / "bands.html"))
+    data = data_of(path)
+    source = next(source for source in data["sources"] if data["files"][source["file"]] == __file__)
+    marks = source["marks"][str(line_of("return x " + "* 2"))]["graph"]
+    assert sorted({recording for recording, _ in marks}) == [0, 1]
+    assert "--bands" in path.read_text()
+    assert [name.rpartition(", ")[2] for name in sorted(explained.compile_times)] == ["graph 1", "graph 2"]
+    seconds = sorted(round(recording["seconds"], 6) for recording in data["recordings"])
+    assert seconds == sorted(round(each, 6) for each in explained.compile_times.values())

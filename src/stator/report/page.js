@@ -194,7 +194,9 @@ function sourceLine(no, text, mark, at) {
   const kinds = [graphs.length && "graph", mark.break && "broken", at === no && "at"].filter(Boolean).join(" ");
   const words = [graphs.length && count(graphs.length, "op"), !graphs.length && mark.guards && `${mark.guards} g`].filter(Boolean).join(" ");
   const title = [graphs.length && `${count(graphs.length, "operation")} of ${[...new Set(graphs.map(([r]) => `graph ${r + 1}`))].join(", ")}`, mark.guards && count(mark.guards, "guard")].filter(Boolean).join("; ");
-  const row = h("div", { class: `row ${kinds}`, id: `L${no}`, style: graphs.length ? { "--hue": hue(graphs[0][0]) } : {} },
+  const hues = [...new Set(graphs.map(([r]) => hue(r)))]; // one band beside the line for each graph that it went into
+  const style = graphs.length ? { "--hue": hues[0], "--bands": `linear-gradient(${hues.map((one, i) => `${one} ${(100 * i) / hues.length}% ${(100 * (i + 1)) / hues.length}%`).join(", ")})` } : {};
+  const row = h("div", { class: `row ${kinds}`, id: `L${no}`, style },
     h("span", { class: "no" }, String(no)),
     graphs.length ? h("button", { type: "button", class: "gutter", title, click: () => unfold(row, graphs) }, words) : h("span", { class: "gutter", title }, words),
     h("span", { class: "tx" }, ...highlighted(text)));
