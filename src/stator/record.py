@@ -163,7 +163,8 @@ def _history(program: Program, recorded: bool) -> CacheHistory:
         rates = any(reason.id == "scheduler-step" for reason in program.stats.break_reasons)
         changing = Changing(program.cache.symbols, not program.settings.assume_static_by_default, rates)
     expects = program.cache.unexpected < _MOST_UNEXPECTED
-    return CacheHistory(recorded, frozenset(program.cache.changing), changing, expects)
+    several = max(len(known_guards(program)), len(known_guards(program.start))) > 1
+    return CacheHistory(recorded, frozenset(program.cache.changing), changing, expects, several)
 
 
 def _keep(program: Program, recorder: Recorder, segments: list[RecordedSegment], start: float) -> None:

@@ -101,14 +101,19 @@ as_iterator(PyObject *Py_UNUSED(module), PyObject *object)
 static PyObject *
 distinct(PyObject *Py_UNUSED(module), PyObject *number)
 {
-    if (PyUnicode_CheckExact(number) && PyUnicode_GET_LENGTH(number) > 1) {
-        return PyUnicode_FromKindAndData(PyUnicode_KIND(number), PyUnicode_DATA(number), PyUnicode_GET_LENGTH(number));
+    if (PyUnicode_CheckExact(number) && PyUnicode_GET_LENGTH(number) > 0) {
+        Py_ssize_t length = PyUnicode_GET_LENGTH(number);
+        PyObject *text = PyUnicode_New(length, PyUnicode_MAX_CHAR_VALUE(number)); /* also of one character: a new one */
+        if (text != NULL && PyUnicode_CopyCharacters(text, 0, number, 0, length) < 0) {
+            Py_CLEAR(text);
+        }
+        return text;
     }
     if (PyFloat_CheckExact(number)) {
         return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
     }
     if (!PyLong_CheckExact(number)) {
-        PyErr_SetString(PyExc_TypeError, "distinct(value) takes an int, a float or a text of several characters");
+        PyErr_SetString(PyExc_TypeError, "distinct(value) takes an int, a float or a text that is not empty");
         return NULL;
     }
     Py_ssize_t digits = long_digits((PyLongObject *)number);

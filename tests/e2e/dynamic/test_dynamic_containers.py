@@ -151,7 +151,6 @@ READERS = {
         lambda x, b: x * b(35),
     ),
     "sorted": (lambda: [5, 2.5], item(0), lambda x, b: (x * 2, sorted(b))),
-    "text": (lambda: [5, 2], item(0), lambda x, b: (x * 2, str(b), f"{b}")),
     "pop": (lambda: [5, 2], item(0), lambda x, b: x * list(range(20)).pop(b[0])),
 }
 

@@ -50,7 +50,6 @@ def test_it_stays_symbolic(fn):
 NEEDS_THE_NUMBER = {
     "rounding": lambda x, f: x * round(f, 1) * int(f) + math.floor(f) + f.is_integer(),
     "math": lambda x, f: x * math.sin(f) + math.fsum([f, 1.0]),
-    "formatting": lambda x, f: (x * 2, f"{f:.2f}", str(f)),
     "hashing": lambda x, f: (x * 2, {f: 1}),
     "complex numbers": lambda x, f: (x * (f * 1j)).abs(),
     "identity": lambda x, f: (x * 2, f is f),

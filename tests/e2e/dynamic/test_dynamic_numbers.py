@@ -155,7 +155,6 @@ NEEDS_THE_NUMBER = {
     "a list index": lambda x, n: x * list(range(20))[n],
     "slices of a list": lambda x, n: (x * 2, list(range(20))[:n], list(range(20))[n::2]),
     "repeating": lambda x, n: (x * 2, "ab" * n, n * "ab", [0] * n, n * (1,)),
-    "formatting": lambda x, n: (x * 2, f"{n} {n:03d} {n!r}", "%d" % n, "{}".format(n), str(n)),  # noqa: UP031, UP032
     "hashing": lambda x, n: (x * 2, {n: 1}, {5: "a", 7: "b"}.get(n), {(n, 1): 2}, {n}, hash(n), n in {1, 7}),
     "powers of two": lambda x, n: x * 2**n + pow(3, n, 7),
     "math": lambda x, n: x * (math.floor(n / 2) + math.sqrt(n) + math.log(n) + math.comb(n, 2) + math.gcd(n, 35)),

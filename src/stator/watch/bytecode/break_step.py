@@ -7,6 +7,8 @@ the instruction and runs on to the next *stop*, and the list of its exits. It re
 
 What holds in between:
 - A stop is an instruction that has a probe, or a return. FOR_ITER is none: it is executed, and both its ways followed.
+  A step that begins with a part of an f-string goes on to the text as a whole; one that is said to begin a loop, to
+  the loop's first round.
 - Each way through the step is followed by itself: at every instruction it is known which variables are bound and which
   slots of the stack hold NULL.
 - A step raises nothing: what an instruction raises becomes an exit, at that instruction.
@@ -23,7 +25,7 @@ from . import opcodes as o
 from .continuation import ContinuationBuilder, Layout, Slot, check_place, find_site
 from .flow import Flow, NotResumable, PerCode, flow_of
 
-__all__ = ["StepEnd", "moves", "step"]
+__all__ = ["StepEnd", "begins_loop", "makes_text", "moves", "step"]
 
 _MOST_STATES = 5_000
 
@@ -56,11 +58,13 @@ def step(
     stops: frozenset[int] | Callable[[int], bool] | None = None,
     handled: bool = False,
     held: Iterable[str] = (),
+    loops: bool = False,
 ) -> tuple[CodeType, list[StepEnd]]:
     """The step from an instruction. `stops` are offsets of the original code (of the CALL itself, for calls); by
     default the instructions that are given a probe. With `handled` the code takes one more argument, the last: the
     exception that a caller of the frame is handling (`handled_around` in suspend.py). What comes out at an exit are
-    the variables that are read there, those that the step has set, and those of `held` that are bound still."""
+    the variables that are read there, those that the step has set, and those of `held` that are bound still. `loops`:
+    what the instruction gives is iterated over next, and no code of the program's has a part in that."""
     site = find_site(code, offset)
     flow, k, names = flow_of(site.code), site.k, frozenset(bound)
     check_place(flow, k, names, stack)
@@ -70,14 +74,28 @@ def step(
         raise NotResumable("there is nothing after a return")
     parameters = flow.parameters(names)
     kept = tuple(flow.parameters(frozenset(held)))
-    key = ("step", k, tuple(parameters), stack, stops, handled, kept)
+    key = ("step", k, tuple(parameters), stack, stops, handled, kept, loops)
     made = flow.made.get(key)
     exits = None if made is None else _exits.get(made)
     if made is None or exits is None:
-        made, exits = _Step(site.code, k, parameters, stack, stops, handled, kept).build()
+        made, exits = _Step(site.code, k, parameters, stack, stops, handled, kept, loops).build()
         flow.made[key] = made
         _exits.put(made, exits)
     return made, exits
+
+
+def makes_text(code: CodeType, offset: int) -> bool:
+    """Is this the part of an f-string? Then a step goes past others of its kind."""
+    site = find_site(code, offset)
+    return flow_of(site.code).ops[site.k] in o.FORMATS
+
+
+def begins_loop(code: CodeType, offset: int) -> bool:
+    """Is what this call gives iterated over by a loop?"""
+    site = find_site(code, offset)
+    flow = flow_of(site.code)
+    follower = flow.lasts[site.k] + 1
+    return flow.ops[site.k] in o.CALLS and flow.ops[follower : follower + 2] == [o.GET_ITER, o.FOR_ITER]
 
 
 def moves(
@@ -131,8 +149,10 @@ class _Step:
         stops: frozenset[int] | Callable[[int], bool] | None,
         handled: bool,
         held: tuple[int, ...],
+        loops: bool,
     ) -> None:
         self.flow = flow_of(code)
+        self.loop = self.flow.lasts[k] + 1 if loops else -1  # where its iterator is made
         self.held = {*held}  # slots of variables that are to live for as long as they are bound
         self.first = State(k, frozenset(parameters), stack)
         self.stops = stops
@@ -190,6 +210,10 @@ class _Step:
         if flow.ops[k] in o.RETURNS:
             return True
         if self.stops is None:
+            if k == self.loop:
+                return False
+            if flow.ops[self.first.k] in o.FORMATS and flow.ops[k] in o.MAKES_TEXT:
+                return False
             return flow.rule(k) is not None
         offset = flow.offset(k)
         return self.stops(offset) if callable(self.stops) else offset in self.stops

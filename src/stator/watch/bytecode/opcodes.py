@@ -131,7 +131,7 @@ _COMMON: dict[str, ProbeRule] = {
     "BUILD_LIST": ProbeRule(n.PACK, lambda arg: _top(arg) if arg else None),
     "BUILD_CONST_KEY_MAP": ProbeRule(n.PACK, lambda arg: _top(arg + 1)),
     "BUILD_SLICE": ProbeRule(n.PACK, lambda arg: _top(arg)),
-    "BUILD_STRING": ProbeRule(n.PACK, lambda arg: _top(arg) if arg else None),
+    "BUILD_STRING": ProbeRule(n.PACK, lambda arg: _top(arg) if arg else None, _always("text")),
     "BUILD_SET": ProbeRule(n.HASH, lambda arg: _top(arg) if arg else None),
     "BUILD_MAP": ProbeRule(n.HASH, lambda arg: (arg, 2 * arg, 2) if arg else None),
     "BEFORE_WITH": _plain(n.WITH, 1),
@@ -384,6 +384,9 @@ BUILD_STRING: int = dis.opmap["BUILD_STRING"]
 PARTS_OF_TEXT: frozenset[int] = _opcodes(
     *"FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE LOAD_CONST LOAD_FAST".split()
 )
+# Those that make texts, and put them together
+FORMATS: frozenset[int] = _opcodes("FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE")
+MAKES_TEXT: frozenset[int] = FORMATS | {BUILD_STRING}
 COPY: int = dis.opmap["COPY"]
 SWAP: int = dis.opmap["SWAP"]
 RESUME: int = dis.opmap["RESUME"]
@@ -395,6 +398,7 @@ RETURN_VALUE: int = dis.opmap["RETURN_VALUE"]
 JUMP_FORWARD: int = dis.opmap["JUMP_FORWARD"]
 JUMP_BACKWARD: int = dis.opmap["JUMP_BACKWARD"]
 FOR_ITER: int = dis.opmap["FOR_ITER"]
+GET_ITER: int = dis.opmap["GET_ITER"]
 END_FOR: int = dis.opmap.get("END_FOR", -1)
 PUSH_EXC_INFO: int = dis.opmap["PUSH_EXC_INFO"]
 POP_EXCEPT: int = dis.opmap["POP_EXCEPT"]

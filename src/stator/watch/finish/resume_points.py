@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ... import _native
 from ...recording import Continuation, ResumePoint
-from ..bytecode.break_step import StepEnd, moves, step
+from ..bytecode.break_step import StepEnd, begins_loop, makes_text, moves, step
 from ..bytecode.continuation import Layout, raise_at, resume
 from ..bytecode.flow import NotResumable
 from ..bytecode.suspend import Choose, Suspended, handled_around, made_function, suspended
@@ -36,6 +36,11 @@ class Break(NamedTuple):
     resume_points: list[ResumePoint]
     exits: list[StepEnd]  # of the step
     moves: tuple[int, ...] | None  # of a step that only calls a method, which lies before its object at the end
+    passes: frozenset[int]  # kinds of probes that the step goes past, to the end of an f-string or into a loop
+
+    def goes_past(self, probe: _native.Probe) -> bool:
+        """Is this an instruction on the way of the step?"""
+        return probe.kind in self.passes and (probe.kind != _native.PACK or probe.arg == "text")
 
     def emptied(self, keeps: Callable[[Any], bool]) -> Break:
         """What `arrive` needs, and of the values those alone: the program may let go of the others meanwhile."""
@@ -62,13 +67,26 @@ def break_here(watcher: _native.Watcher, *, inside: bool) -> Break:
         _check_untouched(watcher)
     handled = handled_around(frames)
     held = [name for name, value in zip(last.bound, last.values, strict=False) if may_be_noticed(value)]
-    code, exits = step(last.code, last.offset, last.bound, last.stack, handled=handled is not None, held=held)
+    loops = not inside and _calls_range(watcher) and begins_loop(last.code, last.offset)
+    code, exits = step(
+        last.code, last.offset, last.bound, last.stack, handled=handled is not None, held=held, loops=loops
+    )
     values = last.values if handled is None else (*last.values, handled)
     state = dict(zip(code.co_varnames, values, strict=False))
     outer = [dict(zip(_argument_names(frame), frame.values, strict=False)) for frame in frames[:-1]]
     resume_points = [_resume_point(frames, exit) for exit in exits]
     moved = None if handled is not None else moves(last.code, last.offset, last.bound, last.stack, exits)
-    return Break(frames, [*outer, state], Continuation(code, last.function.__globals__), resume_points, exits, moved)
+    made = Continuation(code, last.function.__globals__)
+    passed = {_native.ITER} if loops else {_native.FORMAT, _native.PACK} if makes_text(last.code, last.offset) else ()
+    return Break(frames, [*outer, state], made, resume_points, exits, moved, frozenset(passed))
+
+
+def _calls_range(watcher: _native.Watcher) -> bool:
+    probe = watcher.last_probe
+    if probe is None or probe.kind != _native.CALL:
+        return False
+    operands = watcher.stack(0, probe.depth)[probe.depth - probe.span :]
+    return operands[1 if operands[0] is _native.MISSING else 0] is range
 
 
 # C code which is given one of these may have moved or changed it before it came to what breaks the graph.

@@ -92,10 +92,10 @@ def _message(s: Segment, func: Any, kwnames: tuple[str, ...], level: Any, logger
     if _ask(s, emits, logger, level):  # type: ignore[arg-type]
         looks_around = {"stacklevel", "stack_info"} & set(kwnames)
         raise BreakGraph("frames" if looks_around else "call-logging", f"logging.{func.__qualname__}")
-    return _no_message
+    return no_message
 
 
-def _no_message(*args: Any, **kwargs: Any) -> None:
+def no_message(*args: Any, **kwargs: Any) -> None:
     """In the place of a call that nobody would hear."""
 
 

@@ -18,7 +18,7 @@ def is_unguarded(value: Any) -> bool:
     """Can it be made an object of its own, and told by that wherever it goes?"""
     if type(value) is float:
         return value == value  # a NaN is told by its identity already
-    return type(value) is int or (type(value) is str and 1 < len(value) <= _LONGEST)
+    return type(value) is int or (type(value) is str and 0 < len(value) <= _LONGEST)
 
 
 class OwnObjects:

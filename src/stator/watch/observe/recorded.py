@@ -25,6 +25,7 @@ class CacheHistory(NamedTuple):
     changing: frozenset[int]  # slots whose numbers and texts have been seen to change
     symbols: Changing | None = None  # sizes and numbers that have been seen to change, if they may be symbols
     expects: bool = True  # may it go by how comparisons of numbers in the graph come out?
+    several: bool = False  # has it been recorded more than once?
     full: bool = False  # there are as many recordings as there may be, and none of them fits
 
 

@@ -39,7 +39,15 @@ from .call_handlers import SPREAD, TABLE
 from .handlers import HANDLERS
 from .module_calls import GETATTR
 from .recorded import Ask, CacheHistory, RecordedSegment
-from .unguarded_values import give_back, use_scalar, use_symbol, works_on_tensors
+from .unguarded_values import (
+    give_back,
+    is_call_of,
+    is_ignored,
+    is_left_to_python,
+    use_scalar,
+    use_symbol,
+    works_on_tensors,
+)
 
 _MOST_REPEATS = 100
 _SET_TRACERS = frozenset({"sys.settrace", "sys.setprofile"})
@@ -80,17 +88,17 @@ class Recorder:
         self._repeated = 0  # segments in a row that were known already
         self.watcher: Any = None
         self._mode = TensorMode(self)
-        self._begin(None, torch_state(), known.symbols, known.expects)
+        self._begin(None, torch_state(), known)
 
-    def _begin(
-        self, point: ResumePoint | None, state: tuple[Any, ...], changing: Changing | None, expects: bool
-    ) -> None:
+    def _begin(self, point: ResumePoint | None, state: tuple[Any, ...], known: CacheHistory) -> None:
         """A segment starts: nothing is known, nothing recorded."""
+        changing = None if known.recorded else known.symbols
+        self._steps_over = known.several and not self._whole
         captures = self._settings.capture_scalar_outputs
         symbolic = changing is not None and (changing or user_hints.has_marks() or captures)
         course = Course(self._take_over, self.stop, self.failed_inside, self.enter)
         settings = SegmentSettings(
-            captures, self._settings.reorder_print, expects, changing if symbolic else None, self._whole
+            captures, self._settings.reorder_print, known.expects, changing if symbolic else None, self._whole
         )
         self.segment = Segment(self.name, point, state, self.own, course, settings, TABLE)
         self._mode.follow(self.segment)
@@ -401,6 +409,8 @@ class Recorder:
             return False
         if probe.kind == _native.NEXT or torch._C._is_torch_function_all_disabled():
             return True
+        if self._break is not None and self._break.goes_past(probe):
+            return True
         with torch._C.DisableTorchFunction():
             try:
                 there = arrive(self.watcher, self._break)
@@ -414,24 +424,22 @@ class Recorder:
         return False
 
     def _start_segment(self, there: ReachedPoint, state: tuple[Any, ...]) -> None:
-        known, changing, symbols, expects, full = self._ask(
-            self.segments, there.point, (*there.slots, there.functions[0]), state
-        )
-        if full:
+        known = self._ask(self.segments, there.point, (*there.slots, there.functions[0]), state)
+        if known.full:
             self.lost(False)
             return
         slots = self._make_distinct(there)
-        self._hopeless = {id(slots[index]) for index in changing}
+        self._hopeless = {id(slots[index]) for index in known.changing}
         before = self._break.states[-1].values() if self._break is not None else ()
         carried = {id(self.own.original(value)) for value in before}
         made = {id(new) for old, new in zip(there.slots, slots, strict=True) if id(old) not in carried}
         self._changing = self._hopeless | made
         root_code = self.segment.root_code
         self.segment.release()
-        self._begin(there.point, state, None if known else symbols, expects)
+        self._begin(there.point, state, known)
         self.segment.root_code = root_code
-        self._known_already, self._waiting = known, False
-        self._repeated = self._repeated + 1 if known else 0
+        self._known_already, self._waiting = known.recorded, False
+        self._repeated = self._repeated + 1 if known.recorded else 0
         self._continued = {id(a): (b, a) for a, b in zip(there.originals, there.functions, strict=True)}
         fixed = frozenset(index for index, (_, place) in enumerate(there.places) if place < 0)
         noted = self._note_slots(there.functions[0], there.names, slots, fixed)
@@ -463,26 +471,36 @@ class Recorder:
         if self.segment.symbols is not None and (
             type(value) not in UNGUARDED_TYPES or self.segment.symbols.was_symbol(value)
         ):
-            use_symbol(self.segment, probe, value)
+            if not self._leaves_to_python(probe, value):
+                use_symbol(self.segment, probe, value)
             return
         if probe.arg == "returned" and probe.kind == _native.PACK and self._in_root(probe):
             return  # it is part of the result
+        if is_ignored(self.segment, probe):
+            self.watcher.leave_unguarded(value)
+            return
         if self.segment.tracer.is_scalar(value):
             use_scalar(self.segment, probe, value)
             return
-        noted = (
-            self.segment.ledger.changed_at == self.watcher.events
-        )  # then the change counts as made: it is too late to break
         waits = id(value) in self._hopeless or not works_on_tensors(self.segment, probe)
-        if id(value) in self._changing and waits and not noted:
-            try:
-                self._suspend(None, inside=False)
-            except NotResumable:
-                pass
-            else:
-                return
+        if (id(value) in self._changing and waits and self._step_over()) or self._leaves_to_python(probe, value):
+            return
         self.segment.ledger.specialize(value)
         give_back(self.segment)
+
+    def _leaves_to_python(self, probe: Any, value: Any) -> bool:
+        return self._steps_over and is_left_to_python(self.segment, probe, value) and self._step_over()
+
+    def _step_over(self) -> bool:
+        """Let Python make the next step, if that can be: one segment ends here, the next begins behind it."""
+        noted = self.segment.ledger.changed_at == self.watcher.events
+        if noted and not is_call_of(self.segment, self.watcher.last_probe, list.append):
+            return False  # the change counts as made: it is too late to break
+        try:
+            self._suspend(None, inside=False)
+        except NotResumable:
+            return False
+        return True
 
     def held(self) -> Iterator[Any]:
         """What the frames' variables hold and nobody else may: made inside, or by Python at an earlier break."""

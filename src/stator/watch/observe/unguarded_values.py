@@ -14,7 +14,9 @@ import torch
 from ... import _native
 from ...support.guard_readers import container_kind
 from ...support.number_functions import FUNCTIONS, name_of_function
+from ..bytecode.break_step import begins_loop
 from ..graph_break import BreakGraph
+from ..models import logging_calls
 from ..objects.containers import expose
 from ..objects.fingerprints import is_tensor
 from ..objects.ledger import give_back_contents
@@ -44,6 +46,44 @@ def use_symbol(s: Segment, probe: Any, value: Any) -> None:
         s.symbols.specialise_in(value)
     else:
         s.symbols.keep(value)
+
+
+_SHOWING = (str, repr, format, str.format)
+
+
+def is_left_to_python(s: Segment, probe: Any, value: Any) -> bool:
+    """Does an instruction make a text of symbolic numbers, or a loop over a range? Then Python can make the step, and
+    go on with the text, or into the loop."""
+    if s.symbols is not None and any(symbol.data for symbol in s.symbols.symbols_in(value)):
+        return False
+    if probe.kind == _native.FORMAT:
+        return True
+    operands = s.watcher.stack(0, probe.depth)[probe.depth - probe.span :]
+    if probe.kind == _native.BINARY:
+        return bool(probe.arg == "%" and type(operands[0]) is str)
+    if probe.kind != _native.CALL:
+        return False
+    func = _called(operands)
+    return _makes_text(func) or (func is range and begins_loop(probe.code, probe.offset))
+
+
+def _called(operands: list[Any]) -> Any:
+    return operands[1 if operands[0] is _native.MISSING else 0]
+
+
+def _makes_text(func: Any) -> bool:
+    return any(func is known for known in _SHOWING)
+
+
+def is_ignored(s: Segment, probe: Any) -> bool:
+    """Does the instruction call what reads nothing at all?"""
+    return is_call_of(s, probe, logging_calls.no_message)
+
+
+def is_call_of(s: Segment, probe: Any, function: Any) -> bool:
+    if probe.kind != _native.CALL:
+        return False
+    return _called(s.watcher.stack(0, probe.depth)[probe.depth - probe.span :]) is function
 
 
 def _is_lacking(s: Segment, number: Any, container: Any) -> bool:
@@ -91,7 +131,9 @@ def replacement_for_numbers(s: Segment, probe: Any, func: Any, args: tuple[Any, 
         if name is not None and s.symbols.is_computable(name, args):
             return functools.partial(_compute, s, name)
     if found is None and not symbolic_uses.passes(func, args):
-        s.symbols.specialise_in([number for value in (func, *args) for number in symbolic_uses.hidden_numbers(value)])
+        later = probe is not None and (func is range or _makes_text(func))  # the operands themselves are looked at next
+        looked = [value for value in (func, *args) if not (later and s.symbols.find(value) is not None)]
+        s.symbols.specialise_in([number for value in looked for number in symbolic_uses.hidden_numbers(value)])
         s.symbols.specialise_in(args if probe is None else ())
     if found == "length":
         return functools.partial(_length, s)

@@ -491,10 +491,10 @@ class Symbols(ComputedNumbers):
 
     def specialise_in(self, value: Any) -> None:
         """C code is going to read this, all the way down."""
-        for symbol in list(self._symbols_in(value)):
+        for symbol in list(self.symbols_in(value)):
             self.specialise(symbol)
 
-    def _symbols_in(self, value: Any, depth: int = 20) -> Iterator[Symbol]:
+    def symbols_in(self, value: Any, depth: int = 20) -> Iterator[Symbol]:
         symbol = self.find(value)
         if symbol is not None:
             yield symbol
@@ -502,14 +502,14 @@ class Symbols(ComputedNumbers):
             yield from self._table.values()
         elif isinstance(value, (tuple, list)):
             for item in list(value):
-                yield from self._symbols_in(item, depth - 1)
+                yield from self.symbols_in(item, depth - 1)
         elif isinstance(value, dict):
             for key, item in list(value.items()):
-                yield from self._symbols_in(key, depth - 1)
-                yield from self._symbols_in(item, depth - 1)
+                yield from self.symbols_in(key, depth - 1)
+                yield from self.symbols_in(item, depth - 1)
         elif isinstance(value, slice):
             for item in (value.start, value.stop, value.step):
-                yield from self._symbols_in(item, depth - 1)
+                yield from self.symbols_in(item, depth - 1)
 
     def keep(self, value: Any) -> None:
         """The instruction at hand does nothing with it that we would not hear of."""
