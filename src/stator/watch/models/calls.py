@@ -32,7 +32,7 @@ from ..objects import locks
 from ..segment import Segment
 from ..tensors.operators import SCRIPTED
 from . import data_parallel, logging_calls, module_hooks, other_compiler, schedulers, user_hints
-from .methods import change_first, dict_get, method_rule, object_method
+from .methods import change_first, dict_get, method_rule, object_method, operate_in_place
 from .reads import C_DESCRIPTORS, note_arguments
 from .rules import (
     Args,
@@ -124,6 +124,10 @@ _FUNCTIONS_OF_TORCH += [
 _PURE_OPERATORS = [
     f for f in _all_of(_operator) if f.__name__[0] != "_" and not f.__name__.startswith(("i", "set", "del"))
 ]
+_IN_PLACE_OPERATORS = _named(
+    operator,
+    "iadd iand iconcat ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor",
+)
 _CLASSES_OF_ITERTOOLS = [cls for cls in vars(itertools).values() if isinstance(cls, type)]
 
 # Rule, callables, and why that rule is right for them. What comes first counts.
@@ -156,6 +160,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
     (get_item, [operator.getitem], "an item read like any other"),
     (call_first, _named(operator, "call"), "a call like any other"),
     (pure, _PURE_OPERATORS, "the operators that change nothing"),
+    (operate_in_place, _IN_PLACE_OPERATORS, "change their first argument as the operator does"),
     (pure, [operator.index, operator.inv, operator.invert], "left out above for how their names begin"),
     (calls_back, [functools.reduce, functools.cmp_to_key], "call their first argument"),
     (pure, [functools.partial], "made here; calls of it have a rule of their own"),
@@ -327,6 +332,7 @@ _ASKED_ALWAYS = frozenset(
     {
         calls_back,
         change_first,
+        operate_in_place,
         get_item,
         own_globals,
         get_attribute,

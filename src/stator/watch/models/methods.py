@@ -6,7 +6,9 @@ import collections
 import contextvars
 import copyreg
 import functools
+import inspect
 import itertools
+import operator
 import re
 import types
 from collections.abc import Iterable
@@ -71,6 +73,33 @@ def _change(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None
     origin = s.ledger.find(args[0])
     if origin is not None:
         change_all(s.ledger, origin, args[0], _gone(func.__name__, args))
+
+
+@takes(1)
+def _clear_frame(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`frame.clear()`: a frame that the run has made, and that is no generator's, is gone anyway in a replay."""
+    frame = args[0]
+    suspendable = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    if type(frame) is not types.FrameType or s.ledger.find(frame) is not None or frame.f_code.co_flags & suspendable:
+        raise BreakGraph("frames", "frame.clear")
+
+
+@takes(2)
+def operate_in_place(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`operator.iadd(a, b)` and its kin: what `a += b` does, and gives."""
+    left, right = args[:2]
+    consult_deep(s, right)
+    if issubclass(type(left), (str, bytes)):
+        raise BreakGraph("unknown-callable", f"operator.{func.__name__} of a text")
+    origin = s.ledger.find(left)
+    kind = container_kind(type(left))
+    if origin is None or kind in (None, "tuple") or issubclass(type(left), frozenset):
+        consult_deep(s, left)
+    elif type(left) is list and func in (operator.iadd, operator.iconcat):
+        append(s.ledger, origin, left)
+    else:
+        change_all(s.ledger, origin, left)
+        touch(s, left)
 
 
 # Methods of lists, sets and deques that let go of no item; and those that let go of what is at one place.
@@ -284,6 +313,8 @@ def method_rule(func: Any) -> Rule | None:
         return read_type
     if cls in ITERATOR_TYPES:
         return advance if name in ("__next__", "send", "throw", "close") else pure
+    if cls is types.FrameType and name == "clear":
+        return _clear_frame
     if cls is contextvars.ContextVar and name == "get":
         return context_variable
     if cls in (types.FunctionType, types.MethodType) and name == "__get__":

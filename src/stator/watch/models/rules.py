@@ -314,8 +314,16 @@ def read_again(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> N
 
 @takes(1)
 def context_variable(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    value = s.watcher.paused(func, *args)
-    s.ledger.read(s.ledger.constant(func), Edge.CALL, args, value)
+    try:
+        value = s.watcher.paused(func, *args)
+    except LookupError:  # which the program is about to get
+        origin = s.ledger.read(s.ledger.constant(func), Edge.CALL, (args[0], _NOT_SET), _NOT_SET)
+        s.ledger.require(origin, Fact.IS, _NOT_SET)
+    else:
+        s.ledger.read(s.ledger.constant(func), Edge.CALL, args, value)
+
+
+_NOT_SET = object()
 
 
 def cached(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:

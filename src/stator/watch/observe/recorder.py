@@ -30,7 +30,6 @@ from ..objects.ledger import give_back_contents
 from ..objects.object_age import newborn
 from ..objects.own_objects import UNGUARDED_TYPES, OwnObjects, is_unguarded
 from ..segment import Course, Segment, SegmentSettings
-from ..symbols.symbolic_numbers import Changing
 from ..tensors import leaf_interiors, leaves
 from ..tensors.tensor_mode import TensorMode
 from . import marked_functions, module_calls, policy

@@ -73,7 +73,9 @@ _PASSING_METHODS = frozenset(
     "__iter__ __len__ __contains__ __eq__ __ne__ __add__".split()
 )
 _PASSING_METHODS_OF_DICTS = frozenset({"pop", "__setitem__", "__getitem__", "__init__", "__new__"})
-_NUMBER_PROTOCOL = "add sub mul floordiv mod truediv neg eq ne lt le gt ge".split()
+_NUMBER_PROTOCOL = (
+    "add sub mul floordiv mod truediv neg eq ne lt le gt ge iadd isub imul ifloordiv imod itruediv".split()
+)
 _OPERATOR_IDS = frozenset({id(builtins.divmod), *(id(getattr(operator, name)) for name in _NUMBER_PROTOCOL)})
 _PASSING: tuple[Any, ...] = (
     *(tuple, list, dict, set, frozenset, slice, zip, reversed, map, filter, super, torch.Size),
