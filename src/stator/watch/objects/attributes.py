@@ -28,9 +28,7 @@ _TensorBase = torch._C.TensorBase
 _MODULE_GETATTR = torch.nn.Module.__dict__["__getattr__"]
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _FRAMES_AND_OWNERS = (types.FrameType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-_GENERIC_MODULES = frozenset(
-    {"builtins", "collections", "functools", "operator", "itertools", "types", "re", "_contextvars"}
-)
+_GENERIC_MODULES = frozenset("builtins collections functools operator itertools types re _contextvars".split())
 _start_of_super: Callable[[Any], type] = super.__dict__["__thisclass__"].__get__  # past `super`'s own lookup
 _class_of_super: Callable[[Any], type | None] = super.__dict__["__self_class__"].__get__
 _instance_of_super: Callable[[Any], Any] = super.__dict__["__self__"].__get__
