@@ -406,9 +406,8 @@ class Recorder:
         if self._stopping:
             self.lost(False)
             return False
-        if probe.kind == _native.NEXT or torch._C._is_torch_function_all_disabled():
-            return True
-        if self._break is not None and self._break.goes_past(probe):
+        goes_on = probe.kind == _native.NEXT or (self._break is not None and self._break.goes_past(probe))
+        if goes_on or torch._C._is_torch_function_all_disabled():
             return True
         with torch._C.DisableTorchFunction():
             try:
@@ -479,8 +478,7 @@ class Recorder:
             self.watcher.leave_unguarded(value)
             return
         if self.segment.tracer.is_scalar(value):
-            use_scalar(self.segment, probe, value)
-            return
+            return use_scalar(self.segment, probe, value)
         waits = id(value) in self._hopeless or not works_on_tensors(self.segment, probe)
         if (id(value) in self._changing and waits and self._step_over()) or self._leaves_to_python(probe, value):
             return
