@@ -10,6 +10,7 @@ import threading
 import types
 import weakref
 
+import pytest
 from attacks import attack
 from harness import World
 
@@ -425,3 +426,40 @@ def test_rule_5_special_methods_with_a_log():
         replayed=False,
         raises=ValueError,
     )
+
+
+GETTERS = {
+    "itemgetter": operator.itemgetter,
+    "attrgetter": lambda k: operator.attrgetter("abc"[k]),
+    "methodcaller": lambda k: operator.methodcaller("pick", k),
+    "item of several": lambda k: lambda thing, get=operator.itemgetter(0, k): get(thing)[1],
+}
+
+
+class Letters(list):
+    a, b, c = 2.0, 3.0, 4.0
+
+    def pick(self, k):
+        return self[k]
+
+
+@pytest.mark.parametrize("name", GETTERS)
+def test_pitfall_14_a_getter_is_another_one(name):
+    def world():
+        w = World(get=GETTERS[name](0), thing=Letters([5.0, 6.0, 7.0]))
+        w.fn = lambda x: x * w.get(w.thing)
+        return w
+
+    def put(k):
+        return lambda w: setattr(w, "get", GETTERS[name](k))
+
+    attack(world, put(1), put(2), put(0))
+
+
+def test_pitfall_14_a_getter_that_sorts_is_another_one():
+    def world():
+        w = World(key=operator.itemgetter(0), rows=[(1, 5.0), (2, 3.0)])
+        w.fn = lambda x: x * sorted(w.rows, key=w.key)[0][1]
+        return w
+
+    attack(world, lambda w: setattr(w, "key", operator.itemgetter(1)))

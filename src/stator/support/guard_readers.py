@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..recording import TensorFacts
+from .builtin_types import TYPE_MODELS
 
 _C: Any = torch._C
 _AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -247,14 +248,7 @@ def is_unhooked(module: Any) -> bool:
 
 # -- containers
 
-_KINDS: tuple[tuple[type, str], ...] = (
-    (list, "list"),
-    (dict, "dict"),
-    (tuple, "tuple"),
-    (set, "set"),
-    (frozenset, "set"),
-    (deque, "deque"),
-)
+_KINDS = tuple((model.type, model.kind) for model in TYPE_MODELS if model.kind is not None)
 
 
 _EXACT_KINDS: dict[type, str | None] = {

@@ -7,7 +7,6 @@ that the replay follows. What it cannot make raises `BreakGraph`.
 from __future__ import annotations
 
 import collections
-import functools
 import gc
 import operator
 import traceback
@@ -26,6 +25,7 @@ from ...recording import (
     Outside,
     ValueRef,
 )
+from ...support.builtin_types import TYPE_MODELS
 from ...support.guard_readers import (
     class_dict,
     container_kind,
@@ -322,13 +322,7 @@ def _is_entry(one: Any, other: Any) -> bool:
     return one is other or (type(one) is type(other) is tuple and len(one) == 2 and all(map(operator.is_, one, other)))
 
 
-_WALKERS: dict[type, Callable[[Any], Any]] = {
-    type(iter({})): dict.__iter__,
-    type(iter({}.values())): lambda walked: iter(dict.values(walked)),
-    type(iter({}.items())): lambda walked: iter(dict.items(walked)),
-    type(reversed({})): dict.__reversed__,
-    type(iter(set())): iter,
-}
+_WALKERS = {model.type: model.iterated for model in TYPE_MODELS if model.iterated is not None}
 _EXCEPTION_LINKS = ("__context__", "__cause__", "__suppress_context__")
 _EXCEPTION_MEMBERS: dict[type, tuple[str, ...]] = {
     AttributeError: ("name", "obj"),
@@ -338,31 +332,10 @@ _EXCEPTION_MEMBERS: dict[type, tuple[str, ...]] = {
     ModuleNotFoundError: ("msg", "name", "path"),
     StopIteration: ("value",),
 }
-_REDUCED = (
-    *map(type, (iter([]), iter(()), iter(""), iter(b""), iter(range(0)), iter(range(1 << 70)), reversed([]))),
-    *map(type, (iter(int, 1), enumerate([]))),
-    *map(type, (zip(), map(abs, ()), filter(None, ()), [].append)),
-)
 _WITH_ATTRIBUTES = (types.SimpleNamespace, collections.OrderedDict)  # builtin types whose instances have a dict
 _DESCRIBE: dict[type, Callable[[Rebuilder, Any, Construct], None]] = {
-    **dict.fromkeys(_REDUCED, Rebuilder._reduced),
-    **dict.fromkeys(_WALKERS, Rebuilder._walker),
-    slice: Rebuilder._slice,
-    bytearray: Rebuilder._bytearray,
-    types.MethodType: Rebuilder._method,
-    functools.partial: Rebuilder._partial,
-    types.GenericAlias: Rebuilder._alias,
-    types.CellType: Rebuilder._cell,
-    types.FunctionType: Rebuilder._function,
-    types.SimpleNamespace: Rebuilder._namespace,
+    model.type: getattr(Rebuilder, f"_{model.rebuilt}") for model in TYPE_MODELS if model.rebuilt is not None
 }
 _DESCRIBE_BASES: dict[str, Callable[[Rebuilder, Any, Construct], None]] = {
-    "list": Rebuilder._list,
-    "tuple": Rebuilder._tuple,
-    "dict": Rebuilder._dict,
-    "set": Rebuilder._set,
-    "deque": Rebuilder._deque,
+    model.kind: getattr(Rebuilder, f"_{model.kind}") for model in TYPE_MODELS if model.kind is not None
 }
-
-
-# -- changes into effects

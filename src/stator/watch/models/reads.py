@@ -14,14 +14,15 @@ from typing import Any
 import torch
 
 from ... import _native
-from ...recording import Edge, Origin
+from ...recording import Edge, Fact, Origin
+from ...support.builtin_types import TYPE_MODELS, types_where
 from ...support.guard_readers import VALUE_TYPES, class_dict, container_kind, is_open
 from ..graph_break import BreakGraph
 from ..objects.constants import is_constant
 from ..objects.containers import change_key, contains, expose, expose_deep, read_index, read_key
 from ..objects.fingerprints import is_tensor
 from ..objects.identity import Identity
-from ..objects.ledger import COMPOSED
+from ..objects.ledger import COMPOSED, HELD
 from ..objects.repr_reads import asks_for_repr, shows_address
 from ..observe import policy
 from ..segment import Segment
@@ -33,27 +34,11 @@ _WATCHED_CALLABLES = (types.FunctionType, type, operator.itemgetter)
 _KeyWrapper = type(functools.cmp_to_key(lambda a, b: 0))
 
 # Objects of C types which C code may hold and pass on without reading anything that needs a guard.
-_INERT = (
-    types.FunctionType,
-    _native.Compiled,
-    types.MethodType,
-    types.BuiltinFunctionType,
-    types.MethodWrapperType,
-    type,
-    property,
-    staticmethod,
-    classmethod,
-    super,
-    torch.Generator,
-)
+_INERT = (*types_where(lambda model: model.inert), _native.Compiled)
 
 
 # What says which one it is: methods are made anew all the time and compared by these.
-_PARTS: dict[type, tuple[str, ...]] = {
-    types.MethodType: ("__func__", "__self__"),
-    types.BuiltinFunctionType: ("__name__", "__self__"),
-    types.MethodWrapperType: ("__name__", "__self__"),
-}
+_PARTS = {model.type: model.told_by for model in TYPE_MODELS if model.told_by}
 
 
 def _is_plain_class(cls: type) -> bool:
@@ -116,6 +101,16 @@ def _consult_proxied(s: Segment, origin: Any, proxy: Any) -> None:
     consult_deep(s, mapping)
 
 
+def consult_getter(s: Segment, getter: Any) -> None:
+    """An `itemgetter` and the like: what it gets is in it for good, so which one it is says all."""
+    origin = s.ledger.find(getter)
+    if origin is None:
+        return
+    if not all(map(is_constant, getter.__reduce__()[1])):
+        raise BreakGraph("unguardable", f"{type(getter).__name__} of an object")
+    s.ledger.check(origin, Fact.IS, getter)
+
+
 def consult_callable(s: Segment, value: Any) -> None:
     """C code is going to call this value with arguments that nobody sees: it must not read more than them."""
     while issubclass(type(value), types.MethodType):
@@ -123,9 +118,12 @@ def consult_callable(s: Segment, value: Any) -> None:
     if type(value) is _native.Compiled:
         s.table.call(s, None, value, (), ())
         return
+    if issubclass(type(value), operator.itemgetter):
+        consult_getter(s, value)
+        return
     if issubclass(type(value), type):
         s.classes.note_construction(value)
-    if issubclass(type(value), (types.FunctionType, type, operator.itemgetter)) or value is None or not callable(value):
+    if issubclass(type(value), (types.FunctionType, type)) or value is None or not callable(value):
         return
     if type(value) is _KeyWrapper and s.ledger.find(value) is None:
         return
@@ -172,7 +170,10 @@ def note_texts_in(s: Segment, template: Any, values: Any) -> None:
 
 
 def _is_inert(value: Any) -> bool:
-    return issubclass(type(value), _INERT) or is_constant(value) or is_tensor(value)
+    if is_constant(value) or is_tensor(value):
+        return True
+    told = type(value) not in HELD or type(value) in _PARTS  # what is compared by its parts has to say which
+    return told and issubclass(type(value), _INERT)
 
 
 def use_as_key(s: Segment, key: Any) -> None:

@@ -36,6 +36,7 @@ from .reads import (
     consult,
     consult_callable,
     consult_deep,
+    consult_getter,
     depend_on,
     has_written,
     in_library,
@@ -441,14 +442,21 @@ def call_methodcaller(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...
     kind, parts = func.__reduce__()
     if kind is not operator.methodcaller:
         raise BreakGraph("unknown-callable", "operator.methodcaller with keywords")
+    consult_getter(s, func)
     s.attributes.read(args[0], parts[0])
     method = _native.mro_lookup(type(args[0]), parts[0])
     if issubclass(type(method), C_DESCRIPTORS):
         s.table.call(s, None, method, (args[0], *parts[1:]), ())
 
 
+def call_itemgetter(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    consult_getter(s, func)
+    pure(s, func, args, kwnames)
+
+
 @takes(1)
 def call_attrgetter(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    consult_getter(s, func)
     for path in func.__reduce__()[1]:
         if "." in path:
             raise BreakGraph("unknown-callable", "operator.attrgetter with a dotted name")

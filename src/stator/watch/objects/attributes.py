@@ -7,7 +7,6 @@ The lookup is repeated by hand on the class dicts and the instance dict, running
 from __future__ import annotations
 
 import enum
-import functools
 import inspect
 import types
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import torch
 
 from ... import _native
 from ...recording import Edge, Fact, Origin
+from ...support.builtin_types import TYPE_MODELS
 from ..graph_break import BreakGraph
 from .classes import Classes
 from .constants import is_constant
@@ -39,28 +39,7 @@ _SET_UNSEEN = frozenset({"real", "imag", "__class__", "__dict__"})  # of tensors
 _OWN_LOOKUP = (type, super)  # builtin types whose attribute lookup is not the generic one
 
 # C attributes that are parts of the object, fixed or guarded as children: reading them runs nothing.
-_PARTS: dict[type, frozenset[str]] = {
-    types.FunctionType: frozenset(
-        {
-            "__code__",
-            "__defaults__",
-            "__kwdefaults__",
-            "__closure__",
-            "__globals__",
-            "__name__",
-            "__qualname__",
-        }
-        | {"__module__", "__doc__", "__annotations__"}
-    ),
-    types.MethodType: frozenset({"__func__", "__self__"}),
-    types.CellType: frozenset({"cell_contents"}),
-    functools.partial: frozenset({"func", "args", "keywords"}),
-    property: frozenset({"fget", "fset", "fdel", "__doc__"}),
-    staticmethod: frozenset({"__func__", "__wrapped__"}),
-    classmethod: frozenset({"__func__", "__wrapped__"}),
-    slice: frozenset({"start", "stop", "step"}),
-    types.BuiltinFunctionType: frozenset({"__self__", "__name__", "__qualname__", "__doc__", "__module__"}),
-}
+_PARTS = {model.type: model.attributes for model in TYPE_MODELS if model.attributes}
 
 
 def _is_generic(getter: Any) -> bool:

@@ -8,49 +8,13 @@ read of them.
 from __future__ import annotations
 
 import enum
-import re
 import sys
 import types
 from typing import Any
 
-import torch
-
 from ...recording import Fact
+from ...support.builtin_types import TYPE_MODELS, Comparison, types_where
 
-EQUAL_TYPES: frozenset[type] = frozenset(
-    {
-        int,
-        float,
-        complex,
-        bool,
-        str,
-        bytes,
-        type(None),
-        type(...),
-        type(NotImplemented),
-        range,
-        torch.device,
-        re.Pattern,
-    }
-)
-IDENTITY_TYPES: frozenset[type] = frozenset(
-    {
-        torch.dtype,
-        torch.layout,
-        torch.memory_format,
-        torch.qscheme,
-        types.CodeType,
-        types.GenericAlias,  # nothing says what is in it, but it never changes
-        types.UnionType,
-        types.MethodDescriptorType,
-        types.WrapperDescriptorType,
-        types.GetSetDescriptorType,
-        types.MemberDescriptorType,
-        types.ClassMethodDescriptorType,
-        torch._ops.OpOverload,
-        torch._ops.OpOverloadPacket,
-    }
-)
 # Numbers and texts of numpy's own, which torch loads. Others are objects: `numpy.void` is a view of memory that may
 # change, an instance of a subclass has attributes.
 _NUMPY_SCALARS: frozenset[type] = frozenset(
@@ -60,12 +24,11 @@ _NUMPY_SCALARS: frozenset[type] = frozenset(
     and issubclass(cls, sys.modules["numpy"].generic)
     and not issubclass(cls, (sys.modules["numpy"].void, sys.modules["numpy"].object_))
 )
-_BY_VALUE = (tuple, torch.Size, slice, types.BuiltinFunctionType)
-_OBJECT_TYPES = (dict, list, set, types.FunctionType, types.MethodType, types.CellType)
+_BY_VALUE = types_where(lambda model: model.compared is Comparison.BY_CONTENT)
 _FIXED_TYPES: dict[type, Fact | None] = {
-    **dict.fromkeys(EQUAL_TYPES, Fact.EQUAL),
-    **dict.fromkeys(IDENTITY_TYPES, Fact.IS),
-    **dict.fromkeys(_OBJECT_TYPES, None),
+    model.type: model.compared if isinstance(model.compared, Fact) else None
+    for model in TYPE_MODELS
+    if model.compared is not None and model.compared is not Comparison.BY_CONTENT
 }
 # The same for the ledger, which asks `constant_fact` for types that are not in here: about every value of some types.
 KINDS: dict[type, Any] = {**_FIXED_TYPES, **dict.fromkeys(_BY_VALUE, NotImplemented)}

@@ -10,30 +10,24 @@ program's. What is not looked at: tensors, which a graph would have to give back
 
 from __future__ import annotations
 
-import functools
 import gc
-import operator
 import weakref
 from types import (
     AsyncGeneratorType,
     BuiltinFunctionType,
-    CellType,
     CodeType,
     CoroutineType,
     FunctionType,
     GeneratorType,
-    MappingProxyType,
-    MethodType,
-    MethodWrapperType,
     ModuleType,
-    SimpleNamespace,
 )
 from typing import Any
 
 import torch
 
 from ... import _native
-from ...support.guard_readers import VALUE_TYPES, container_kind, is_open
+from ...support.builtin_types import types_where
+from ...support.guard_readers import container_kind, is_open
 from .constants import is_constant
 from .iterator_types import ITERATOR_TYPES
 
@@ -44,34 +38,7 @@ _SUSPENDED = (GeneratorType, CoroutineType, AsyncGeneratorType)  # to close one 
 _NOT_ENTERED = (torch.Tensor, type, ModuleType, CodeType, BuiltinFunctionType)
 # What these hold is what the collector is told of, and holding it is all that they do. An object of any other C type
 # may keep a buffer, a lock or a register of something.
-_TRANSPARENT = frozenset(
-    {
-        object,
-        dict,
-        list,
-        tuple,
-        bytearray,
-        *VALUE_TYPES,
-        FunctionType,
-        MethodType,
-        MethodWrapperType,
-        CellType,
-        MappingProxyType,
-        SimpleNamespace,
-        property,
-        staticmethod,
-        classmethod,
-        super,
-        slice,
-        functools.partial,
-        functools._lru_cache_wrapper,
-        operator.itemgetter,
-        operator.attrgetter,
-        operator.methodcaller,
-        _native.Compiled,
-        *ITERATOR_TYPES,
-    }
-)
+_TRANSPARENT = frozenset({*types_where(lambda model: model.transparent), _native.Compiled, *ITERATOR_TYPES})
 
 
 def may_be_noticed(value: Any) -> bool:

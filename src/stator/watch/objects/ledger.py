@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import types
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 from ... import _native
 from ...recording import Check, Edge, Fact, Origin
+from ...support.builtin_types import TYPE_MODELS
 from ...support.guard_readers import VALUE_TYPES, plain_value
 from ..graph_break import BreakGraph
 from .constants import DEEPEST, KINDS, constant_fact, is_constant
@@ -36,17 +34,7 @@ _KEYED_FACTS = frozenset(
 _ALIASES = (types.GenericAlias, types.UnionType)
 COMPOSED = frozenset({*_ALIASES, tuple, slice})  # constants, if all that they are made of are
 # Objects of C types that are equal, and have one hash, if what they hold is the same.
-_HELD: dict[type, Callable[[Any], Iterable[Any]]] = {
-    tuple: lambda items: items,
-    slice: lambda bounds: (bounds.start, bounds.stop, bounds.step),
-    types.MethodType: lambda method: (method.__self__, method.__func__),
-    types.BuiltinMethodType: lambda method: (method.__self__,),
-    types.MethodWrapperType: lambda method: (method.__self__,),
-    weakref.ReferenceType: lambda ref: (ref(),),
-    type({}.keys()): lambda view: gc.get_referents(view)[0],
-    type({}.values()): lambda view: dict.values(gc.get_referents(view)[0]),
-    type({}.items()): lambda view: chain.from_iterable(dict.items(gc.get_referents(view)[0])),
-}
+HELD = {model.type: model.held for model in TYPE_MODELS if model.held is not None}
 
 
 @dataclass(eq=False, slots=True)
@@ -122,10 +110,10 @@ class Ledger(_native.Ledger):
         origin = self.find(value)
         if origin is not None:
             self.identity_used[origin.index] = origin
-        elif type(value) in _HELD:
+        elif type(value) in HELD:
             if depth == DEEPEST:
                 raise BreakGraph("unguardable", "a key or a set's member that is nested too deep")
-            for part in _HELD[type(value)](value):
+            for part in HELD[type(value)](value):
                 self.use_identity(part, depth + 1)
         elif type(value) in _ALIASES and self.is_made_of_objects(value):
             raise BreakGraph("unguardable", "a generic alias made of an object")
@@ -137,7 +125,7 @@ class Ledger(_native.Ledger):
             return not is_constant(value)
         if cls in _ALIASES and self.find(value) is not None:
             return False
-        parts = (getattr(value, "__origin__", None), *value.__args__) if cls in _ALIASES else _HELD[cls](value)
+        parts = (getattr(value, "__origin__", None), *value.__args__) if cls in _ALIASES else HELD[cls](value)
         return depth == DEEPEST or any(self.is_made_of_objects(part, depth + 1) for part in parts)
 
     # -- changes

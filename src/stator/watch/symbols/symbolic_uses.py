@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from ... import _native
+from ...support.builtin_types import types_where
 from ...support.guard_readers import VALUE_TYPES, container_kind, is_open
 from ..graph_break import BreakGraph
 from ..models.calls import rule_for
@@ -271,11 +272,7 @@ def _hides(value: Any) -> bool:
     return hasattr(cls, "__next__") or issubclass(cls, _HOLDERS)
 
 
-_VIEWS: dict[Any, Any] = {}
-_HOLDERS: tuple[type, ...] = (
-    *(collections.deque, functools.partial, types.MappingProxyType, types.MethodWrapperType),
-    *(type(_VIEWS.keys()), type(_VIEWS.values()), type(_VIEWS.items())),
-)
+_HOLDERS = types_where(lambda model: model.hides)
 
 
 def refuse_unheard_calls(func: Any, args: tuple[Any, ...]) -> None:
