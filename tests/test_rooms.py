@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "source_lines": set(),
     "own_files": set(),
     "errors": {"source_lines"},
-    "events": {"errors"},
+    "events": {"errors", "support"},
     "guard_codes": set(),
     "recording": {"errors", "guard_codes", "_native"},  # origins are made in C
     "support": {"errors", "recording", "support"},

@@ -19,6 +19,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from stator.errors import BreakReason
+from stator.support.interrupts import let_through
 
 Text = Callable[[], str]
 
@@ -250,11 +251,12 @@ def listening(kind: type[Event] | None = None) -> bool:
 
 
 def emit(event: Event) -> None:
-    """Hand `event` to its readers. Never raises what a reader raised."""
+    """Hand `event` to its readers. Never raises what a reader raised; what a signal handler raised then goes on."""
     for reader in READERS.get(type(event), ()):
         try:
             reader(event)
-        except Exception:
+        except Exception as error:
+            let_through(error)
             logging.getLogger("stator").exception("a reader of %s failed", type(event).__name__)
 
 

@@ -55,7 +55,13 @@ def plain(program: Program, why: Any) -> Plain:
 
 
 def internal_failure(program: Program, where: str, error: BaseException | None) -> None:
-    """A fault of ours: the program keeps its result; we keep a report, and warn of the first one."""
+    """A fault of ours: the program keeps its result; we keep a report, and warn of the first one. What a signal handler
+    of the program has raised is none: the program gets it, as late as this."""
+    if error is not None and is_from_handler(error):
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame
     program.stats.plain += 1
     program.transient += 1
     fault = error or RuntimeError("no recording")

@@ -6,7 +6,6 @@ runs as plain Python; or None: the call is to be recorded.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,6 +20,7 @@ from .replay.cache import Entry, Pending
 from .replay.guard_text import Miss, first_read, of_module
 from .replay.guards import EntryGuards
 from .stance import stance
+from .support.interrupts import let_through
 from .watch.observe import policy
 
 _SUSPENDED = frozenset({"generator-root", "coroutine-root"})  # kinds of functions that are never one graph
@@ -142,8 +142,10 @@ def is_full(program: Program, more: int = 0) -> bool:
 
 def note_symbols(program: Program, inputs: Slots, guards: Iterable[EntryGuards]) -> None:
     if program.settings.dynamic_shapes:
-        with contextlib.suppress(Exception):  # whatever the objects in it do when they are looked at
+        try:
             program.cache.note_symbols(inputs, guards)
+        except Exception as error:  # whatever the objects in it do when they are looked at
+            let_through(error)
 
 
 def _why(program: Program, guards: EntryGuards, inputs: Slots) -> Miss | None:
@@ -156,6 +158,7 @@ def _why(program: Program, guards: EntryGuards, inputs: Slots) -> Miss | None:
             return of_module(miss, inputs[0])
         return miss
     except Exception as error:
+        let_through(error)
         if not program.settings.suppress_errors:
             raise
         return Miss(program.name, "guards to hold", f"{type(error).__name__}: {error}", "")

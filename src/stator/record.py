@@ -26,6 +26,7 @@ from .recording import Recording, ResumePoint
 from .replay.cache import Entry
 from .replay.guards import EntryGuards
 from .support.interrupts import is_from_handler
+from .support.torch_modes import ModesKept
 from .watch.models import user_hints
 from .watch.observe.recorded import CacheHistory, RecordedSegment
 from .watch.observe.recorder import Recorder
@@ -82,6 +83,8 @@ def record(program: Program, function: types.FunctionType, slots: Given) -> Any:
         program.transient += not displaced
         program.stats.plain += 1
         _let_go(recorder)
+        if recorder.failure is not None and is_from_handler(recorder.failure):
+            raise recorder.failure
     else:
         _try_to_keep(program, recorder, segments, start)
     return recorder.own.original(recorder.returned[0])
@@ -112,7 +115,8 @@ def _not_begun(program: Program, why: BaseException | None) -> None:
 def _try_to_keep(program: Program, recorder: Recorder, segments: list[RecordedSegment], start: float) -> None:
     try:
         try:
-            _keep(program, recorder, segments, start)
+            with ModesKept():
+                _keep(program, recorder, segments, start)
         except Exception as error:
             not_kept(program, error)
     except (*FOR_THE_USER, Warning):

@@ -53,6 +53,26 @@ def test_an_object_file_is_all_that_is_needed() -> None:
     assert code.object_bytes == kept
 
 
+FAILING = """
+import gc
+from stator.codegen import jit
+for n in range(3):
+    try:
+        jit.compile_ir("define i32 @f() { %a = add i32 %a, 1 ret i32 %a }", ["f"])
+        raise SystemExit("compiled")
+    except RuntimeError as error:
+        error.me = error
+    gc.collect()
+    assert jit.compile_ir("define i32 @f() { ret i32 3 }", ["f"]).address("f")
+print("alive")
+"""
+
+
+def test_the_collector_ends_what_an_exception_has_left_of_a_module() -> None:
+    done = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr[-2000:]
+
+
 def test_two_modules_may_define_the_same_name() -> None:
     other = jit.compile_ir("define i64 @twice(i64 %x) { ret i64 7 }", ["twice"])
     assert (twice(jit.compile_ir(SINE, ["twice"]), 5), twice(other, 5)) == (10, 7)

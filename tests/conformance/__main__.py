@@ -4,6 +4,8 @@
     fuzz      random programs
     models    the zoo of models
     faults    failures put in at every call site of stator's own
+    disturb   other threads, signals, collections, forks and interpreters amid recordings and replays
+    page      a report in a browser, which must be there
 
 Each part is a script that prints as it goes and ends with its numbers; those of all parts end the output. The exit
 status is 0 if nothing is different, wrong or not survived. All of it takes hours; `--quick` runs a sample of each
@@ -49,11 +51,21 @@ def faults(asked: argparse.Namespace) -> list[str]:
     return ["--jobs", str(asked.jobs), *(["--quick", "--share", "10"] if asked.quick else [])]
 
 
+def disturb(asked: argparse.Namespace) -> list[str]:
+    return ["--seed", str(asked.seed), "--seconds", "2" if asked.quick else "60"]
+
+
+def page(asked: argparse.Namespace) -> list[str]:
+    return ["-q", *(["-k", "hostile"] if asked.quick else [])]
+
+
 PARTS = {
     "cpython": Part("conformance/cpython.py", cpython, "tests identical / different"),
     "fuzz": Part("fuzz/run.py", fuzz, "programs fuzzed / mismatches"),
     "models": Part("models/table.py", models, "models right / wrong / in one graph"),
     "faults": Part("faults/inject.py", faults, "faults injected / survived"),
+    "disturb": Part("faults/disturbances.py", disturb, "processes disturbed / failed"),
+    "page": Part("report/in_browser.py", page, "tests in a browser passed / failed"),
 }
 
 

@@ -21,6 +21,13 @@ def test_functions_that_fail_are_not_noticed() -> None:
     assert int(numbers[1]) == int(numbers[2]) > 100
 
 
+def test_the_rest_of_the_process_disturbs_nothing() -> None:
+    command = [sys.executable, INJECT.with_name("disturbances.py"), "--together", "--seconds", "0.3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and len(re.findall(r": [1-9]\d* calls", done.stdout)) == 7, done.stdout + done.stderr
+    assert "processes disturbed / failed: 1 / 0" in done.stdout
+
+
 def test_allocations_that_fail_in_the_c_core_crash_nothing() -> None:
     folder = INJECT.parents[1] / "watch"
     paths = os.pathsep.join([str(INJECT.parents[2] / "src"), str(folder)])

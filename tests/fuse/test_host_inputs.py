@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -290,3 +292,37 @@ def test_effects_are_not_repeated() -> None:
         with pytest.raises(IndexError):
             compiled([x, w, torch.arange(6) + 8])
         assert NOTED == [30, 30]
+
+
+def test_another_thread_exchanges_memory_while_a_product_runs() -> None:
+    """The product lets go of the GIL; the kernel behind it reads what lies there then, or the graph does not run on."""
+    size = 1 << 24  # so much is given back to the system at once
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return (x * (y @ y)[0, 0]).sum()
+
+    x, y = torch.ones(size), torch.eye(1024)
+    compiled = stator.compile(f, backend="native")
+    for factor in (1.0, 2.0, 3.0):
+        assert compiled(x, y * factor).item() == size * factor**2
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # the other thread runs where this one lets it
+    try:
+        for length, value in ((size, 2.0), (3, 5.0)):
+            others, begun = [torch.full((length,), value)], threading.Event()
+            former, factor = x[0].item(), value + 1
+
+            def exchange(others: list[Tensor] = others, begun: threading.Event = begun) -> None:
+                begun.wait()
+                x.set_(others.pop())
+
+            thread = threading.Thread(target=exchange)
+            thread.start()
+            scaled = y * factor
+            begun.set()
+            result = compiled(x, scaled).item()
+            thread.join()
+            assert result in (size * former * factor**2, length * value * factor**2)
+    finally:
+        sys.setswitchinterval(interval)
+    assert compiled.stator.recordings == 1

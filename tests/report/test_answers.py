@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser import EXECUTABLE, WHY_NOT, Browser
+from browser import Browser
 from torch import nn
 
 import stator
@@ -80,8 +80,6 @@ def words() -> str:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """What a reader sees in a part of the page."""
-    if EXECUTABLE is None:
-        pytest.skip(WHY_NOT)
     path = Path(explained().save_html(tmp_path_factory.mktemp("page") / "report.html"))
 
     def text(part: str) -> str:
@@ -170,6 +168,7 @@ ON_THE_PAGE = {
 }
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("question", ON_THE_PAGE)
 def test_the_page_answers(page: Callable[[str], str], question: str) -> None:
     part, pattern = ON_THE_PAGE[question]

@@ -6,12 +6,13 @@ import json
 import linecache
 import re
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from browser import EXECUTABLE, WHY_NOT, Browser
+from browser import Browser
 from torch import nn
 
 import stator
@@ -19,7 +20,7 @@ from stator.recording import Fact
 from stator.replay.guard_facts import FACTS
 from stator.report.page import embedded, render
 
-needs_browser = pytest.mark.skipif(EXECUTABLE is None, reason=WHY_NOT)
+needs_browser = pytest.mark.browser
 EVIL = "</script><img src=x onerror=window.hacked=1>"
 
 
@@ -168,6 +169,25 @@ def test_texts_of_programs_stay_texts(evil_page: Path) -> None:
     assert "<img" not in raw and "<!--" not in raw
     assert data["title"] == EVIL and f"/tmp/{EVIL}.py" in data["files"]
     assert EVIL in data["breaks"][0]["reason"] and any(EVIL in origin for origin in data["origins"])
+
+
+def test_a_parser_of_html_finds_our_own_elements_alone(evil_page: Path) -> None:
+    """As a browser reads it: what is in a script ends at the first end tag, whatever the script means."""
+
+    class Elements(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[tuple[str, dict[str, str | None]]] = []
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.found.append((tag, dict(attrs)))
+
+    parser, plain = Elements(), Elements()
+    parser.feed(evil_page.read_text())
+    plain.feed(render({"title": "plain"}))
+    assert parser.found == plain.found
+    assert [attributes.get("id") for tag, attributes in parser.found if tag == "script"].count("data") == 1
+    assert not any(name.startswith("on") for _, attributes in parser.found for name in attributes)
 
 
 def test_embedded_json_is_the_data() -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from harness import World, check, rand
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import BaseTorchFunctionMode
 
 import stator
-from stator.replay import effects
+from stator import events, record
+from stator.replay import cache, effects
+from stator.watch.objects import attributes
+from stator.watch.observe import recorder
+from stator.watch.symbols import symbolic_shapes
 
 
 def test_rule_6_a_class_attribute_comes_and_goes() -> None:
@@ -303,6 +310,97 @@ def test_pitfall_15_what_a_handler_raises_while_a_graph_is_compiled() -> None:
     finally:
         signal.signal(signal.SIGUSR1, former)
     assert len(log) == 4 and (fast.stator.recordings, fast.stator.hits) == (1, 2)
+
+
+class Late(Exception):
+    """What a signal handler raises."""
+
+
+@pytest.fixture
+def handled() -> Iterator[None]:
+    def handler(number: int, frame: Any) -> None:
+        raise Late
+
+    former = signal.signal(signal.SIGUSR1, handler)
+    yield
+    signal.signal(signal.SIGUSR1, former)
+
+
+PLACES = [
+    (recorder.Recorder, "prepare"),
+    (recorder.Recorder, "finish"),
+    (recorder.Recorder, "release"),
+    (attributes.Attributes, "read"),
+    (record, "_make_entry"),
+    (cache.Cache, "add"),
+    (symbolic_shapes.Shapes, "run"),
+    (events, "emit"),
+]
+
+
+@pytest.mark.usefixtures("handled")
+@pytest.mark.parametrize(("owner", "name"), PLACES, ids=[name for _, name in PLACES])
+def test_pitfall_15_what_a_handler_raises_in_the_midst_of_a_recording(
+    owner: Any, name: str, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The program gets it, once, and no fault is told; what it did is done once."""
+    plain, armed = getattr(owner, name), [1]
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        if armed:
+            armed.clear()
+            signal.raise_signal(signal.SIGUSR1)
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    log: list[int] = []
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        log.append(1)
+        return (x * 2).relu()
+
+    fast = stator.compile(fn, backend="eager", dynamic=True)
+    with pytest.raises(Late):
+        fast(rand(0))
+    assert not armed and len(log) <= 1
+    log.clear()
+    for seed in range(4):
+        assert torch.equal(fast(rand(seed, 3 + seed)), fn(rand(seed, 3 + seed)))
+    assert (len(log), fast.stator.hits) == (8, 3)
+    assert not [each for each in recwarn if "stator failed" in str(each.message)]
+
+
+@pytest.mark.usefixtures("handled")
+def test_pitfall_15_modes_that_were_on_when_a_handler_raised() -> None:
+    """A handler may raise between the beginning of a mode and that of its `with` block."""
+
+    def backend(module: Any, inputs: Any) -> Any:
+        if armed:
+            armed.clear()
+            FakeTensorMode().__enter__()
+            BaseTorchFunctionMode().__enter__()
+            torch._C._dispatch_tls_set_dispatch_key_included("PythonDispatcher", True)
+            signal.raise_signal(signal.SIGUSR1)
+        return module.forward
+
+    def state() -> Any:
+        keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+        modes = torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()
+        return *map(str, keys), *modes, torch._C._only_lift_cpu_tensors(), torch.is_grad_enabled()
+
+    armed, before = [1], state()
+    fast = stator.compile(lambda x: x * 2, backend=backend)
+    for outer in (contextlib.nullcontext(), torch.no_grad(), torch.inference_mode()):
+        armed[:] = [1]
+        with outer:
+            inside = state()
+            with pytest.raises(Late):
+                fast(rand(0))
+            assert state() == inside
+            for seed in range(3):
+                assert torch.equal(fast(rand(seed)), rand(seed) * 2)
+            fast.stator.reset()
+        assert state() == before
 
 
 def test_rule_6_what_cannot_be_taken_back_is_not_made_again(fault: _Fault, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,6 +280,7 @@ host_dealloc(Host *h)
     PyMem_Free(h->checks);
     PyMem_Free(h->buffers);
     PyMem_Free(h->buffer_of);
+    PyMem_Free(h->check_of);
     PyMem_Free(h->slots);
     PyMem_Free(h->outputs);
     Py_TYPE(h)->tp_free((PyObject *)h);

@@ -44,6 +44,7 @@ typedef struct {
     int64_t *slots;      /* known ones have their values */
     int *outputs;
     int *buffer_of;      /* by register: the buffer that is its memory, or -1 */
+    int *check_of;       /* by register: its place in `checks`, or -1 */
     PyObject *constants; /* a tuple: registers behind the inputs */
     PyObject *compute;   /* a callable (inputs) -> tuple of the unknown slots, or NULL */
     PyObject *fallback;  /* a callable (inputs) -> results: the same graph by other means */
@@ -120,6 +121,8 @@ void arena_give(char *memory, Block *from);
 int input_holds(const Host *h, const HostInput *in, PyObject *value, const int64_t *slots);
 int inputs_hold(const Host *h, PyObject *list, const int64_t *slots);
 int written_alone(const Host *h, PyObject *list, const int64_t *slots);
+int memory_stands(HostRun *r, int buffer); /* 1, or 0 with an exception */
+int input_stands(const HostRun *r, int reg);
 
 /* host_steps.c */
 int set_register(HostRun *r, int reg, PyObject *value); /* takes the reference */

@@ -47,6 +47,39 @@ input_holds(const Host *h, const HostInput *in, PyObject *value, const int64_t *
     return !in->by_kernels || (uintptr_t)data % (uintptr_t)in->itemsize == 0;
 }
 
+/* 1: an input is what it was when the call began, or no kernel touches it; else 0 with an exception. */
+int
+input_stands(const HostRun *r, int reg)
+{
+    int check = r->h->check_of[reg];
+    if (check < 0 || input_holds(r->h, &r->h->checks[check], r->registers[reg], r->slots) > 0) {
+        return 1;
+    }
+    PyErr_SetString(PyExc_RuntimeError, "an input of a compiled graph was changed while the graph ran");
+    return 0;
+}
+
+/* Since a tensor was looked at, other threads may have run, and with them Python code that gave it other memory. Whoever is about to use
+ * the memory asks again: what lies elsewhere now is looked at anew. */
+int
+memory_stands(HostRun *r, int buffer)
+{
+    int reg = r->h->buffers[buffer].reg;
+    void *handle = reg < 0 || r->registers[reg] == NULL ? NULL : handle_of(r->registers[reg]), *data;
+    if (handle == NULL) {
+        return 1; /* the arena, a number, or nothing, which is not used */
+    }
+    if (torch_c.data(handle, &data) == 0 && (data == r->data[buffer] || r->h->check_of[reg] >= 0)) {
+        if (data != r->data[buffer] && !input_stands(r, reg)) {
+            return 0;
+        }
+        r->data[buffer] = data;
+        return 1;
+    }
+    PyErr_SetString(PyExc_RuntimeError, "a tensor of a compiled graph got other memory while the graph ran");
+    return 0;
+}
+
 /* What a check is about: an input, or a constant. Borrowed. */
 static PyObject *
 checked_value(const Host *h, PyObject *list, const HostInput *in)

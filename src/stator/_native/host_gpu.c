@@ -374,6 +374,9 @@ gpu_upload(HostRun *r, const HostStep *s)
     char number[16];
     void *handle = value == NULL ? NULL : handle_of(value), *data = NULL;
     if (handle != NULL) {
+        if (!input_stands(r, s->numbers[0])) {
+            return -1;
+        }
         if (torch_c.data(handle, &data) || data == NULL) {
             PyErr_SetString(PyExc_RuntimeError, "a tensor has no memory that can be told");
             return -1;

@@ -92,6 +92,24 @@ check_from(Host *h, HostInput *in, PyObject *row)
                : refuse("a check of something that is no input");
 }
 
+/* Do the steps of each block make it up? Packed matrices are for blocks alone. */
+static int
+blocks_are_whole(const Host *h)
+{
+    for (int i = 0; i < h->step_count; i++) {
+        if (h->steps[i].kind == STEP_BLOCKS) {
+            if (!blocks_fit(h, i)) {
+                return refuse("a block of steps that does not fit them");
+            }
+            i += h->steps[i].numbers[0];
+        }
+        else if (h->steps[i].kind == STEP_GEMM && h->steps[i].count != 3) {
+            return refuse("a packed matrix outside of a block");
+        }
+    }
+    return 0;
+}
+
 static int
 tables_from(Host *h, PyObject *slots, PyObject *buffers, PyObject *checks, PyObject *steps, PyObject *outputs)
 {
@@ -99,13 +117,16 @@ tables_from(Host *h, PyObject *slots, PyObject *buffers, PyObject *checks, PyObj
     h->slots = PyMem_Calloc((size_t)h->known + 1, sizeof(int64_t));
     h->buffers = PyMem_Calloc((size_t)PyList_GET_SIZE(buffers) + 1, sizeof(HostBuffer));
     h->buffer_of = PyMem_Calloc((size_t)h->registers + 1, sizeof(int));
+    h->check_of = PyMem_Calloc((size_t)h->registers + 1, sizeof(int));
     h->checks = PyMem_Calloc((size_t)PyList_GET_SIZE(checks) + 1, sizeof(HostInput));
     h->steps = PyMem_Calloc((size_t)PyList_GET_SIZE(steps) + 1, sizeof(HostStep));
-    if (h->slots == NULL || h->buffers == NULL || h->buffer_of == NULL || h->checks == NULL || h->steps == NULL) {
+    if (h->slots == NULL || h->buffers == NULL || h->buffer_of == NULL || h->check_of == NULL || h->checks == NULL ||
+        h->steps == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     memset(h->buffer_of, -1, (size_t)h->registers * sizeof(int));
+    memset(h->check_of, -1, (size_t)h->registers * sizeof(int));
     for (int i = 0; i < h->known; i++) {
         h->slots[i] = PyLong_AsLongLong(PyList_GET_ITEM(slots, i));
         if (h->slots[i] == -1 && PyErr_Occurred()) {
@@ -129,6 +150,7 @@ tables_from(Host *h, PyObject *slots, PyObject *buffers, PyObject *checks, PyObj
         if (check_from(h, in, PyList_GET_ITEM(checks, h->check_count - 1)) < 0) {
             return -1;
         }
+        h->check_of[in->reg] = h->check_count - 1;
     }
     for (; h->step_count < PyList_GET_SIZE(steps);) {
         HostStep *s = &h->steps[h->step_count++];
@@ -136,16 +158,8 @@ tables_from(Host *h, PyObject *slots, PyObject *buffers, PyObject *checks, PyObj
             return -1;
         }
     }
-    for (int i = 0; i < h->step_count; i++) {
-        if (h->steps[i].kind == STEP_BLOCKS) {
-            if (!blocks_fit(h, i)) {
-                return refuse("a block of steps that does not fit them");
-            }
-            i += h->steps[i].numbers[0];
-        }
-        else if (h->steps[i].kind == STEP_GEMM && h->steps[i].count != 3) {
-            return refuse("a packed matrix outside of a block");
-        }
+    if (blocks_are_whole(h) < 0) {
+        return -1;
     }
     return ints_from(outputs, &h->outputs, &h->output_count, h->registers);
 }

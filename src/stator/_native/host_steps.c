@@ -87,7 +87,10 @@ make_alias(HostRun *r, const HostStep *s)
     for (int i = 0; i < 2 * rank + 1; i++) {
         shape[i] = r->slots[s->items[i]];
     }
-    void *handle = handle_of(r->registers[s->more[0]]), *made;
+    void *handle = r->registers[s->more[0]] == NULL ? NULL : handle_of(r->registers[s->more[0]]), *made;
+    if (handle != NULL && !input_stands(r, s->more[0])) {
+        return -1;
+    }
     if (handle == NULL || torch_c.alias(handle, rank, shape, shape + rank, shape[2 * rank], &made)) {
         PyErr_SetString(PyExc_RuntimeError, "a tensor cannot be seen otherwise");
         return -1;
@@ -172,6 +175,9 @@ host_buffers(HostRun *r, const HostStep *s, char **buffers, int64_t *sizes)
     }
     for (int i = 0; i < s->count; i++) {
         int reg = r->h->buffers[s->items[i]].reg;
+        if (!memory_stands(r, s->items[i])) {
+            return -1;
+        }
         buffers[i] = r->data[s->items[i]];
         if (buffers[i] == NULL && (reg < 0 || r->registers[reg] == NULL || handle_of(r->registers[reg]) == NULL)) {
             PyErr_SetString(PyExc_TypeError, "a kernel needs a tensor or a float where there is none"); /* NULL: a tensor of size 0 */
@@ -277,6 +283,9 @@ static int
 gemm(HostRun *r, const HostStep *s)
 {
     int64_t v[GEMM_NUMBERS];
+    if (!memory_stands(r, s->items[0]) || !memory_stands(r, s->items[1]) || !memory_stands(r, s->items[2])) {
+        return -1;
+    }
     int some = gemm_numbers(r, s, v);
     if (some <= 0) {
         return some;

@@ -24,6 +24,8 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from ..errors import CannotDerive
 from ..support.graph_leaves import CustomFunction, OutsideRead
 from ..support.guard_readers import SIZES, memory_of
+from ..support.interrupts import let_through
+from ..support.torch_modes import ModesKept
 from . import custom_functions, meta_kernels
 from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted
@@ -292,14 +294,15 @@ class _Trace:
     def _call(self) -> list[Any]:
         recorder = self._recorder
         if not isinstance(self._function, fx.GraphModule):
-            with recorder, Choices(recorder, lines=True), honoured(recorder):
+            with ModesKept(), recorder, Choices(recorder, lines=True), honoured(recorder):
                 return list(self._function(*self._given))
         try:
-            with recorder, Choices(recorder, lines=False):
+            with ModesKept(), recorder, Choices(recorder, lines=False):
                 return _LineByLine(self._function, recorder).run_and_leave(*self._given)
         except (CannotDerive, DeviceWanted):
             raise
         except Exception as error:  # the graph ran on real tensors; here it needs something that stand-ins do not have
+            let_through(error)
             raise CannotDerive(f"{type(error).__name__} on tensors without data: {error}") from error
 
     # -- inputs

@@ -17,8 +17,8 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,7 @@ class _Llvm:
         if refused := executable_memory_refused():
             raise Unavailable(refused)
         self._machines: dict[Target, Any] = {}
+        self._contexts: dict[int, Any] = {}  # of modules that are not closed yet
         try:
             self._set_up()
         except (RuntimeError, OSError) as error:
@@ -94,11 +95,24 @@ class _Llvm:
             self._machines[target] = self._new_machine(target)
         return self._machines[target]
 
-    def optimized(self, text: str, target: Target) -> Any:
-        """The module, after the few passes that our text profits from: it is explicit vector code without much to
-        find in it. `docs/design/code-cache.md` has what the others cost and gave."""
+    @contextmanager
+    def optimized(self, text: str, target: Target) -> Iterator[Any]:
+        """A module for the length of a `with` block. What it is part of outlives it, whatever is raised wherever: the
+        collector, which gets both with the frames of a traceback, would end them in an order of its own."""
+        context = self.binding.create_context()
+        self._contexts[id(context)] = context
+        module = self.binding.parse_assembly(text, context=context)
+        try:
+            self._optimize(module, target)
+            yield module
+        finally:
+            module.close()
+            del self._contexts[id(context)]
+
+    def _optimize(self, module: Any, target: Target) -> None:
+        """The few passes that our text profits from: it is explicit vector code without much to find in it.
+        `docs/design/code-cache.md` has what the others cost and gave."""
         machine = self.machine(target)
-        module = self.binding.parse_assembly(text, context=self.binding.create_context())
         module.triple, module.data_layout = target.triple, str(machine.target_data)
         module.verify()
         passes = self.binding.create_new_module_pass_manager()
@@ -109,7 +123,6 @@ class _Llvm:
         passes.add_dead_code_elimination_pass()
         tuning = self.binding.create_pipeline_tuning_options(speed_level=1)
         passes.run(module, self.binding.create_pass_builder(machine, tuning))
-        return module
 
     def link(self, object_bytes: bytes, names: Iterable[str]) -> Code:
         builder = self.binding.JITLibraryBuilder().add_object_img(object_bytes).add_current_process()
@@ -229,7 +242,8 @@ def compile_ir(text: str, names: Iterable[str], target: Target | None = None) ->
     with lock:
         llvm = _ready()
         target = target or llvm.host
-        object_bytes = llvm.machine(target).emit_object(llvm.optimized(text, target))
+        with llvm.optimized(text, target) as module:
+            object_bytes = llvm.machine(target).emit_object(module)
         return llvm.link(object_bytes, names)
 
 
@@ -244,7 +258,8 @@ def assembly(text: str, target: Target | None = None) -> str:
     with lock:
         llvm = _ready()
         target = target or llvm.host
-        made: str = llvm.machine(target).emit_assembly(llvm.optimized(text, target))
+        with llvm.optimized(text, target) as module:
+            made: str = llvm.machine(target).emit_assembly(module)
         return made
 
 

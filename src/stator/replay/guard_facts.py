@@ -24,6 +24,7 @@ from ..support.guard_readers import (
     same_constant,
     tensor_facts,
 )
+from ..support.interrupts import let_through
 from ..support.literals import literal
 from ..support.python_source import SourceValues
 from . import layout
@@ -74,7 +75,8 @@ def surely_holds(check: Check, value: Any, values: Any = ()) -> bool:
     """Does it hold? If asking fails, it does not."""
     try:
         return holds(check, value, values)
-    except Exception:
+    except Exception as error:
+        let_through(error)
         return False
 
 

@@ -15,6 +15,7 @@ from .. import _native
 from ..options import options
 from ..recording import Edge, Fact, Origin, Recording, describe, render_places
 from ..support.guard_readers import STATE_NAMES, same_constant, shared_storages, torch_state
+from ..support.interrupts import let_through
 from ..support.symbolic_exprs import Relation, render, term_value, terms_of
 from ..support.symbolic_exprs import holds as relation_holds
 from .guard_edges import fetch
@@ -71,7 +72,8 @@ class EntryGuards:
         """The reference: the same, torch's state aside."""
         try:
             return self._check(slots)
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return None
 
     def _compare(self, found: Any, expected: tuple[Any, ...] | None) -> None:
@@ -135,6 +137,7 @@ class EntryGuards:
             try:
                 values[step.index] = fetch(step, values, slots)
             except Exception as error:
+                let_through(error)
                 return None if step.edge in (Edge.KEYED, Edge.COMPUTED) else absent(step, error)
         if not 0 <= check < len(origin.checks):
             return None
@@ -152,12 +155,14 @@ class EntryGuards:
             try:
                 value = fetch(origin, values, slots)
             except Exception as error:
+                let_through(error)
                 return absent(origin, error)
             values.append(value)
             for check in origin.checks:
                 try:
                     ok = holds(check, value, values)
-                except Exception:
+                except Exception as error:
+                    let_through(error)
                     ok = False
                 if not ok:
                     return Miss(*say(check, origin, value), *render_places(check.place))
@@ -184,7 +189,8 @@ class EntryGuards:
                 if origin.parent is not None and origin.parent.index in lost:
                     raise LookupError(origin.index)
                 value = fetch(origin, values, slots)
-            except Exception:
+            except Exception as error:
+                let_through(error)
                 value = None
                 lost.add(origin.index)
             values.append(value)

@@ -13,6 +13,12 @@ import types
 from collections.abc import Iterator
 
 
+def let_through(error: BaseException) -> None:
+    """Raises it again if it is none of ours: for who takes an exception for an answer, and goes on."""
+    if is_from_handler(error):
+        raise error
+
+
 def is_from_handler(error: BaseException) -> bool:
     """Was this raised inside of a signal handler?"""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -10,6 +10,7 @@ from torch import fx
 
 from ... import _native
 from ...recording import Fact, Origin, Place, Specialised
+from ...support.interrupts import let_through
 from ..graph_break import BreakGraph
 from ..objects.run_context import RunContext
 from ..tensors.nodes import Nodes
@@ -112,6 +113,7 @@ class SymbolTable:
             try:
                 self.shapes.run(node, result)
             except Exception as error:
+                let_through(error)
                 self.abandon(f"{node.name}: {type(error).__name__}: {error}")
 
     # -- specialising

@@ -26,6 +26,7 @@ from torch.utils._sympy import functions
 from ...recording import Place
 from ...support.guard_readers import stand_for
 from ...support.symbolic_exprs import TERMS, Expression, Relation
+from ...support.torch_modes import ModesKept
 from .size_rules import Outline, Sizes, lies_in_order, told
 
 _RESHAPE_IN_PLACE = frozenset("t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_ as_strided_".split())
@@ -70,7 +71,7 @@ class Shapes:
             if dim >= 0 and sizes[dim] >= _SMALLEST:
                 sizes[dim] = self._symbol(sizes[dim], ("size", origin, dim), max(low, _SMALLEST), high)
         strides = self._strides(tensor, sizes, origin, dims)
-        with self.mode, torch._C.DisableTorchFunction():
+        with ModesKept(), self.mode, torch._C.DisableTorchFunction():
             fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
             fake.requires_grad_(tensor.requires_grad)
         stand_for(fake, tensor)
@@ -144,7 +145,7 @@ class Shapes:
         )
         if node.target in (operator.getitem, operator.setitem):
             args = (args[0], _without_data(args[1]), *args[2:])
-        with torch.no_grad(), self.mode, enable_python_dispatcher(), _quiet():
+        with ModesKept(), torch.no_grad(), self.mode, enable_python_dispatcher(), _quiet():
             if node.op == "call_method":
                 value = getattr(args[0], str(node.target))(*args[1:], **kwargs)
             else:
@@ -168,7 +169,7 @@ class Shapes:
         return self._approximations[node]
 
     def _make(self, outline: Outline) -> torch.Tensor:
-        with self.mode:
+        with ModesKept(), self.mode:
             return torch.empty(outline.sizes, dtype=outline.dtype, device=outline.device)
 
     def known(self, node: fx.Node) -> Any:

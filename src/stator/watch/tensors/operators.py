@@ -16,6 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
+from ...support.interrupts import let_through
+from ...support.torch_modes import ModesKept
 from ..graph_break import BreakGraph
 from .operator_bodies import can_run_again
 
@@ -110,10 +112,11 @@ def require_sizes(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str,
         return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
 
     try:
-        with torch.no_grad(), mode:
+        with ModesKept(), torch.no_grad(), mode:
             given, named = pytree.tree_map(without_data, (args, kwargs))
             results = pytree.tree_leaves(func(*given, **named))
     except Exception as error:
+        let_through(error)
         raise BreakGraph("unknown-callable", f"{name}, which does not say what sizes its results have") from error
     for result in results:
         if result is None:
