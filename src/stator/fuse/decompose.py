@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import random_numbers
+from . import random_numbers, windows
 
 aten = torch.ops.aten
 Decomposition = Callable[..., Any]
@@ -521,4 +521,4 @@ def decompositions(native_random: bool = False) -> dict[Any, Decomposition]:
     torchs = get_decompositions(packets)
     for op in (aten.linspace.default, aten.logspace.default):
         torchs[op] = _of_floats(torchs[op])
-    return {**torchs, **RULES, **(random_numbers.RULES if native_random else {})}
+    return {**torchs, **RULES, **windows.RULES, **(random_numbers.RULES if native_random else {})}
