@@ -142,18 +142,19 @@ next_key(PyObject *container, Py_ssize_t *pos, PyObject **key)
 {
     PyObject *value;
     Py_hash_t hash;
-    return PyDict_CheckExact(container) ? PyDict_Next(container, pos, key, &value)
+    return PyDict_Check(container) ? PyDict_Next(container, pos, key, &value)
                                         : _PySet_NextEntry(container, pos, key, &hash);
 }
 
+/* An OrderedDict has an order of its own, which does not matter with one key. */
 static int
 same_keys(Walk *w, PyObject *found, PyObject *expected)
 {
-    if (!PyDict_CheckExact(found) && !PyAnySet_CheckExact(found)) {
+    Py_ssize_t count = PyTuple_GET_SIZE(expected), i = 0, pos = 0;
+    if (!PyDict_CheckExact(found) && !PyAnySet_CheckExact(found) && !(PyODict_CheckExact(found) && count <= 1)) {
         w->unsure = 1;
         return 0;
     }
-    Py_ssize_t count = PyTuple_GET_SIZE(expected), i = 0, pos = 0;
     if ((PyDict_Check(found) ? PyDict_GET_SIZE(found) : PySet_GET_SIZE(found)) != count) {
         return 0;
     }

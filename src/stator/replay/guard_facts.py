@@ -5,6 +5,7 @@ A new fact is a member of `Fact` (in `guard_codes.py`) and a row here: docs/cont
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -155,7 +156,8 @@ def _size_in_c(code: int) -> Callable[[Check, type | None], CheckInC | None]:
     def in_c(check: Check, cls: type | None) -> CheckInC | None:
         if cls is None:
             return None
-        if issubclass(cls, dict) and (code == n.CHECK_LEN or cls is dict):
+        few = code == n.CHECK_KEYS and cls is OrderedDict and len(check.expected) <= 1  # in whatever order
+        if issubclass(cls, dict) and (code == n.CHECK_LEN or cls is dict or few):
             return code, n.OWN, check.expected
         fixed = cls is frozenset or (issubclass(cls, tuple) and not is_open(cls))
         listed = cls is set or (code == n.CHECK_LEN and issubclass(cls, (list, tuple, set)))

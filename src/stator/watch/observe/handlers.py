@@ -78,6 +78,8 @@ def on_cell(s: Segment, probe: Any, cell: types.CellType) -> None:
     except ValueError:
         s.ledger.require(origin, Fact.UNSET, None)
         return
+    if origin.edge is Edge.LOCAL:  # a variable of a frame, handed over at a break: C code wants to know what it is
+        s.ledger.require(origin, Fact.TYPE, types.CellType)
     s.ledger.read(origin, Edge.ATTR, "cell_contents", value)
 
 
