@@ -245,6 +245,28 @@ def test_an_index_is_looked_at_before_anything_is_written():
     assert [entry.restores for entry in done.world.fn.stator.entries] == [()]
 
 
+@pytest.mark.parametrize("moves", [False, True])
+def test_an_index_that_several_writes_take(moves):
+    """They do not write to it, and it is looked at once for all of them; unless the program moves it on."""
+
+    def world() -> World:
+        caches = [torch.zeros(2, 4), torch.zeros(2, 4)]
+
+        def fn(x: torch.Tensor, position: torch.Tensor) -> Any:
+            for cache in caches:
+                cache.index_copy_(1, position, x[:, None])
+                if moves:
+                    position.add_(1)
+            return x + caches[1].sum(), position * 1
+
+        return World(fn=fn, caches=caches)
+
+    calls = [lambda w, p=p: w.fn(rand(p, 2), torch.tensor([p])) for p in (0, 1, 2, 3, 4, 1, -9, 2)]
+    done = check(world, calls, expect=None, graphs=1, raises=(IndexError, RuntimeError))
+    assert done.outcomes[:4] == ["miss", "hit", "hit", "hit"]
+    assert [bool(entry.restores) for entry in done.world.fn.stator.entries] == [moves]
+
+
 def test_large_tensors_are_not_kept(monkeypatch):
     """Where an index cannot be looked at before, the graph ends."""
     monkeypatch.setattr(failing_ops, "_MOST_BYTES", 15)

@@ -58,6 +58,11 @@ class Fingerprints:
                 return alias_set
         raise BreakGraph("tensor-changed", "version")
 
+    def counts_no_write(self, tensor: Any) -> bool:
+        """Has torch counted no write to this outside tensor since it was reached?"""
+        noted = self._noted.get(id(tensor))
+        return noted is not None and noted[1][0] is not None and noted[1][0] == fingerprint(tensor)[0]
+
     def verify(self, known: Container[int], alias_sets: Iterable[tuple[Any, AliasSet]]) -> None:
         """The segment ends. Those that had no operation must be as they were."""
         for key, (tensor, _) in self._noted.items():

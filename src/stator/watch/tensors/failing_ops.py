@@ -118,7 +118,7 @@ def _is_index(value: Any) -> bool:
 
 def _is_as_it_was(tracer: SegmentGraph, node: fx.Node) -> bool:
     """Is it computed from nothing that the segment has written to?"""
-    written = {_storage_of(tensor) for tensor in tracer.written_tensors()}
+    written = {_storage_of(tensor) for tensor in tracer.written_tensors() if not _is_only_read(tracer, tensor)}
     inputs = {tracer.known[id(tensor)].node: tensor for _, tensor, _ in tracer.inputs}
     pending, seen = [node], set[fx.Node]()
     while pending:
@@ -129,6 +129,12 @@ def _is_as_it_was(tracer: SegmentGraph, node: fx.Node) -> bool:
             seen.add(node)
             pending += node.all_input_nodes
     return True
+
+
+def _is_only_read(tracer: SegmentGraph, tensor: Any) -> bool:
+    """An operand of a write that is no target of it. Of indices each write is counted: the statistics of norms, whose
+    writes are not, are no whole numbers."""
+    return _is_index(tensor) and tracer.counts_no_write(tensor)
 
 
 def _storage_of(tensor: Any) -> Any:

@@ -181,6 +181,10 @@ class SegmentGraph(_native.Tracer):
         written = set(self.written_inputs())
         return [tensor for origin, tensor, _ in self.inputs if origin.index in written]
 
+    def counts_no_write(self, tensor: Any) -> bool:
+        """Has torch counted no write to this input?"""
+        return self._ledger.fingerprints.counts_no_write(tensor)
+
     def early_inputs(self) -> list[int]:
         """What may fail for other numbers comes first: the origins of inputs that are written before it is through."""
         symbols = self._symbols
