@@ -236,8 +236,8 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         (
             "data-parallel",
-            "call to {what} (buffers and buckets of gradients, between processes)",
-            "leave it; for fullgraph=True compile the module inside: DistributedDataParallel(stator.compile(module))",
+            "call to {what} (sends parameters, buffers or gradients between processes)",
+            "leave it: the layers inside are compiled; for fullgraph=True compile the module inside of the wrapper",
         ),
         (
             "cache-limit",

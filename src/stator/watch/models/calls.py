@@ -31,7 +31,7 @@ from ..graph_break import BreakGraph
 from ..objects import locks
 from ..segment import Segment
 from ..tensors.operators import SCRIPTED
-from . import data_parallel, logging_calls, module_hooks, other_compiler, schedulers, user_hints
+from . import logging_calls, module_hooks, other_compiler, schedulers, user_hints
 from .methods import change_first, dict_get, method_rule, object_method, operate_in_place
 from .reads import C_DESCRIPTORS, note_arguments
 from .rules import (
@@ -230,7 +230,6 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
         _named(torch.autograd, "_profiler_enabled") + _named(torch._C, "_accelerator_getAccelerator"),
         "settings, which the guards read again",
     ),
-    (data_parallel.around_forward, data_parallel.AROUND_FORWARD, "acts on the reducer of gradients"),
     (schedulers.step, schedulers.STEPS, "computes a few numbers, by one way or another"),
     (module_hooks.set_on_tensors, [module_hooks.SET], "registers hooks on nodes of autograd"),
     (leave_lock, [locks.LOCK.__exit__], "the end of a `with` that has taken a lock"),
@@ -364,7 +363,6 @@ _ASKED_ALWAYS = frozenset(
         call_methodcaller,
         object_method,
         other_compiler.ask_for_compiler,
-        data_parallel.around_forward,
         group_tensors,
         leave_lock,
         schedulers.step,

@@ -1,8 +1,8 @@
-"""`DistributedDataParallel`: what it does before and behind the module's forward runs as plain Python, as in eager.
+"""`DistributedDataParallel.forward` is watched by a text without the profiler's range, and without the mark that
+torch's own compiler looks for.
 
-There buffers are broadcast, buckets are made again and the reducer is told what comes; all of that is C++ code with
-state of its own. The module in between is watched. `forward` is watched by a text without the profiler's range, and
-without the mark that torch's own compiler looks for.
+What lies around the forward of the module inside (buffers are sent, buckets are made again, the reducer is told what
+comes) breaks the graph, by rows of `side_effect_calls`: it runs as plain Python, as in eager.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
-from ..graph_break import BreakGraph
-from ..segment import Segment
 from .substitutes import substitute
 
 _FORWARD = """
@@ -26,10 +24,5 @@ def outer(self, *inputs, **kwargs):
     return self._post_forward(output)
 """
 
-_DDP: Any = DistributedDataParallel
-AROUND_FORWARD = [_DDP._pre_forward, _DDP._post_forward]
-substitute(_DDP.forward, _FORWARD)
-
-
-def around_forward(s: Segment, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> None:
-    raise BreakGraph("data-parallel", f"DistributedDataParallel.{func.__name__}")
+_class: Any = DistributedDataParallel
+substitute(_class.forward, _FORWARD)

@@ -52,6 +52,19 @@ TABLE: tuple[SideEffectRow, ...] = (
     SideEffectRow("import", "builtins", "__import__", "runs a module's code, once"),
     SideEffectRow("import", "importlib", "import_module reload", "runs a module's code, once"),
     SideEffectRow("identity", "builtins", "id", "a new number in every process and for every object"),
+    # training by several processes: what they do around the forward of a module, which itself is watched
+    SideEffectRow(
+        "data-parallel",
+        "torch.nn.parallel.distributed",
+        "DistributedDataParallel._pre_forward DistributedDataParallel._post_forward",
+        "sends buffers, and tells the reducer of gradients what comes",
+    ),
+    SideEffectRow(
+        "data-parallel",
+        "torch.distributed.fsdp._fully_shard._fsdp_common",
+        "_dynamo_disable.",
+        "the hooks of `fully_shard`: gathers parameters and frees them",
+    ),
     # files, processes, the network, the operating system
     SideEffectRow("call-open", "builtins", "open", "the file's contents are not ours to guard"),
     SideEffectRow("call-open", "io", "open open_code", "the file's contents are not ours to guard"),

@@ -24,6 +24,7 @@ import torch.utils.weak
 
 from ... import _native
 from ..models import checkpoints, other_compiler, side_effect_calls, transforms, user_hints
+from ..models import data_parallel as data_parallel  # has its function watched by another text
 from . import module_calls
 
 _ABSTRACT = collections.abc.Sized.__subclasshook__.__func__.__code__.co_filename  # type: ignore[attr-defined]
