@@ -1,6 +1,6 @@
 """Whole jobs, from the first call to the last: stator against eager and torch.compile, side by side in one process.
 
-    python benchmarks/jobs.py [--quick] [--backend native] [--only NAME ...] [--memory]
+    python benchmarks/jobs.py [--quick] [--backend native] [--only NAME ...] [--alone] [--memory]
 
 Each job is made once per side, with the same seed, and its rounds are run in turn: one of eager, one of torch.compile,
 one of stator. What is said of a job: the time of its steady steps (the median of the second half of the rounds) and the
@@ -373,11 +373,11 @@ class Side:
 
     @property
     def steady(self) -> float:
-        return statistics.median(self.times[len(self.times) // 2 :])
+        return statistics.median(self.times[len(self.times) // 2 :]) if self.times else math.nan
 
     @property
     def total(self) -> float:
-        return sum(self.times)
+        return sum(self.times) if self.times else math.nan
 
 
 def _wrap(name: str, side: Side, backend: str) -> Wrap:
@@ -392,11 +392,13 @@ def _wrap(name: str, side: Side, backend: str) -> Wrap:
     return wrap
 
 
-def measure(job: Job, rounds: int, backend: str) -> dict[str, Side]:
+def measure(job: Job, rounds: int, backend: str, alone: bool) -> dict[str, Side]:
     sides = {name: Side() for name in ("eager", "torch", "stator")}
+    if alone:
+        sides["torch"].failed = "not asked for"
     for name, side in sides.items():
         torch.manual_seed(0)
-        side.round = job.make(_wrap(name, side, backend))
+        side.round = None if side.failed else job.make(_wrap(name, side, backend))
     for number in range(rounds):
         for side in sides.values():
             if side.failed or side.round is None:
@@ -456,6 +458,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a third of the rounds")
     parser.add_argument("--backend", default="native")
     parser.add_argument("--only", nargs="*", help="jobs whose names have one of these in them")
+    parser.add_argument("--alone", action="store_true", help="without torch.compile, which takes most of the time")
     parser.add_argument("--memory", action="store_true", help="5,000 steps: does the process grow?")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -473,7 +476,8 @@ def main() -> int:
             continue
         torch._dynamo.reset()
         stator.reset()
-        missed += not report(job, measure(job, job.rounds // (3 if given.quick else 1), given.backend), given.backend)
+        rounds = job.rounds // (3 if given.quick else 1)
+        missed += not report(job, measure(job, rounds, given.backend, given.alone), given.backend)
     return 1 if missed else 0
 
 
