@@ -231,3 +231,26 @@ def test_an_alias_from_outside_stays_the_same_object():
         return run(w)
 
     check(world, [run, run, other, run], expect="miss hit miss hit")
+
+
+def test_an_iterator_over_a_text_of_any_letters():
+    def world():
+        w = World(text="a€bc")
+
+        def fn(x):
+            letters = iter(w.text)
+            return x * 2, next(letters), letters
+
+        w.fn = lambda x: fn(x)
+        return w
+
+    def call(text, seed):
+        def change(w):
+            w.text = text
+            doubled, first, rest = w.fn(rand(seed))
+            return doubled, first, type(rest), list(rest)
+
+        return change
+
+    calls = [call(*pair) for pair in (("a€bc", 1), ("a€bc", 2), ("x€", 3), ("abc", 4), ("a€bc", 5))]
+    check(world, calls, expect="miss hit miss miss hit", graphs=3)

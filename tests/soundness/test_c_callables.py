@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextvars
 import functools
 import itertools
@@ -463,3 +464,15 @@ def test_pitfall_14_a_getter_that_sorts_is_another_one():
         return w
 
     attack(world, lambda w: setattr(w, "key", operator.itemgetter(1)))
+
+
+def test_pitfall_14_a_list_that_is_searched_changes():
+    def world():
+        w = World(items=[1, 3, 5], wanted=3, sign=types.SimpleNamespace(of=1))
+        w.fn = lambda x: x * bisect.bisect(w.items, w.wanted, key=lambda item: item * w.sign.of)
+        return w
+
+    def negate(w):
+        w.sign.of = -1
+
+    attack(world, lambda w: w.items.insert(0, 0), lambda w: setattr(w, "wanted", 5), negate)

@@ -6,6 +6,7 @@ code and makes one; for each C callable of the table one call. All of them see o
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import math
@@ -218,6 +219,8 @@ CALLS: dict[Any, Callable[[list[int]], Any]] = {
     functools.reduce: lambda v: functools.reduce(operator.add, v),
     functools.partial: lambda v: functools.partial(max, v)(),
     itertools.chain: lambda v: sum(itertools.chain(v, v)),
+    bisect.bisect_left: lambda v: bisect.bisect_left(v, 3),
+    bisect.bisect: lambda v: bisect.bisect(v, 3, key=abs),
     hash: lambda v: hash(v[0]),
     deque: lambda v: deque(v)[0],
     torch.Size: lambda v: torch.Size(v).numel(),

@@ -53,7 +53,7 @@ def _names(text: str) -> frozenset[str]:
 _VIEWED: dict[Any, Any] = {}
 KEYS, VALUES, ITEMS = type(_VIEWED.keys()), type(_VIEWED.values()), type(_VIEWED.items())
 _REDUCED: tuple[Any, ...] = (
-    *(iter([]), iter(()), iter(""), iter(b""), iter(range(0)), iter(range(1 << 70)), reversed([])),
+    *(iter([]), iter(()), iter(""), iter("\u20ac"), iter(b""), iter(range(0)), iter(range(1 << 70)), reversed([])),
     *(iter(int, 1), enumerate([]), zip(), map(abs, ()), filter(None, ())),
 )
 _CONTENT, _NEVER = Comparison.BY_CONTENT, Comparison.NEVER

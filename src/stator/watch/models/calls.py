@@ -7,6 +7,7 @@ functions need no rule, their frames are watched.
 from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found]
+import _bisect
 import _heapq
 import _operator
 import builtins
@@ -166,6 +167,7 @@ _TABLE: list[tuple[Rule, Iterable[Any], str]] = [
     (calls_back, [functools.reduce, functools.cmp_to_key], "call their first argument"),
     (pure, [functools.partial], "made here; calls of it have a rule of their own"),
     (calls_back, _CLASSES_OF_ITERTOOLS, "call or compare what they find in their arguments"),
+    (calls_back, _named(_bisect, "bisect_left bisect_right"), "compare the items of a list with another one"),
     (change_first, _all_of(_heapq), "compare the items of a list and move them"),
     (change_first, [collections._count_elements], "counts in the dict that it is given"),  # type: ignore[attr-defined]
     (hash_of, [hash], "of values, not of identities"),
