@@ -320,3 +320,20 @@ def test_every_so_many_elements(dtype: torch.dtype, step: int) -> None:
             assert code([g.address for g in given], {}, cut(count))
             want = x[::step] ^ x[1::step] if dtype is torch.bool else x[::step] + x[1::step]
             assert torch.equal(given[1].content(), want) and given[1].bands_are_whole()
+
+
+@pytest.mark.parametrize("dtype", SHORT, ids=str)
+def test_elements_the_other_way_round(dtype: torch.dtype) -> None:
+    """out[i, j] = x[i, -1 - j], in whole vectors and beside them."""
+    for width, target in machines():
+        for count in (1, 16, 64, 131):
+            b = KernelBuilder()
+            x = b.load(0, AXIS(0) * count + AXIS(1) * -1 + (count - 1), dtype)
+            b.add("store", (x.id,), x.dtype, (1, AXIS(0) * count + AXIS(1)))
+            code = Compiled(kernel(b, [3, count], [0, 1], [], [dtype] * 2), width, target)
+            assert ("shufflevector" in code.written.text) or count < width or width == 1
+            data = (torch.randn(3, count) * 8).to(dtype)
+            for at_end in (False, True):
+                given = [Guarded(t.flatten(), at_end=at_end) for t in (data, torch.empty_like(data))]
+                assert code([g.address for g in given], {}, cut(3))
+                assert torch.equal(given[1].content(), data.flip(1).flatten()) and given[1].bands_are_whole()

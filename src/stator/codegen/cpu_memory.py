@@ -168,6 +168,8 @@ class KernelMemory:
         step = index.coefficient(self.vector_axis)
         if mask is None and not index.gathered and isinstance(step, int) and 2 <= step <= LONGEST_STEP:
             return self._every(step, number, element, dtype)
+        if mask is None and not index.gathered and step == -1:
+            return self._backwards(number, element, dtype)
         addresses = self._addresses(number, element, index)
         every = "splat (i1 true)"
         f.declare(f"declare {kind} @llvm.masked.gather.{suffix}.v{w}p0(<{w} x ptr>, i32, {bits}, {kind})")
@@ -195,6 +197,15 @@ class KernelMemory:
             done = len(lanes)
             made = f.emit(f"shufflevector {kind} {made}, {kind} {loaded}, <{w} x i32> {_lanes(lanes, w)}")
         return made
+
+    def _backwards(self, number: int, element: str, dtype: torch.dtype) -> str:
+        """A vector that lies in memory the other way round."""
+        f, w = self.f, self.w
+        kind = f"<{w} x {element}>"
+        last = f.arithmetic("sub", str(1 - w), self.lane)
+        address = f.emit(f"getelementptr {element}, ptr {self._base(number)}, i64 {last}")
+        loaded = f.emit(f"load {kind}, ptr {address}, align {alignment(dtype)}")
+        return f.emit(f"shufflevector {kind} {loaded}, {kind} poison, <{w} x i32> {_lanes(range(w - 1, -1, -1), w)}")
 
     def _tile_address(self, number: int, row: str) -> str:
         element = IN_MEMORY[self.k.buffers[self.k.values[number].attr[0]].dtype]
