@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from stator import _native as n
 
 # The package is not imported here: these run on CPythons without torch.
-_CODES = importlib.util.spec_from_file_location("guard_codes", Path(n.__file__).with_name("guard_codes.py"))
+_CODES = importlib.util.spec_from_file_location(
+    "guard_codes", Path(__file__).parents[2] / "src" / "stator" / "guard_codes.py"
+)
 assert _CODES is not None and _CODES.loader is not None
 guard_codes = importlib.util.module_from_spec(_CODES)
 _CODES.loader.exec_module(guard_codes)
