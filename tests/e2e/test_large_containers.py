@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import types
 import weakref
 
 import pytest
@@ -150,3 +151,25 @@ def test_many_numbers_that_change():
         items = [float(n * 31 % 5003 + seed) for n in range(5000)]
         assert torch.equal(compiled(rand(seed), items), rand(seed) + max(items))
     assert all(not entry.symbolic for entry in compiled.stator.entries)
+
+
+def test_constants_of_fifty_megabytes_and_a_dict_with_a_million_keys():
+    """They are compared by identity while they are the same, and looked up by their hashes; what changes is noticed."""
+    state = types.SimpleNamespace(text="x" * 50_000_000, data=b"y" * 50_000_000, number=1 << 400_000_000)
+    table = dict.fromkeys(range(1_000_000), 2)
+
+    def fn(x, key):
+        there = 3 if table.get(key) is None else table[key]
+        return x * there + len(state.text) % 7 + state.data[-1] + state.number.bit_length() % 5
+
+    fast = stator.compile(fn, backend="eager", dynamic=False)
+    for turn in range(4):
+        table[0] = turn  # other versions, same keys
+        assert torch.equal(fast(rand(turn), -5), fn(rand(turn), -5))
+        assert torch.equal(fast(rand(turn), 999_999), fn(rand(turn), 999_999))
+    assert (fast.stator.recordings, fast.stator.hits) == (2, 6)
+    table[-5] = 7
+    state.text = "x" * 50_000_003
+    for seed in range(3):
+        assert torch.equal(fast(rand(seed), -5), fn(rand(seed), -5))
+    assert (fast.stator.recordings, fast.stator.hits) == (3, 8)

@@ -64,6 +64,43 @@ def root(**more: Any) -> dict[str, Any]:
     return {"edge": n.FETCH_LOCAL, "parent": -1, **more}
 
 
+def test_keys_of_every_kind_are_found_by_their_hash() -> None:
+    """In tables of all sizes, behind entries that are gone, among keys of the same place and of the same hash."""
+
+    class Plain:
+        pass
+
+    class Acting:
+        """A key that only its own code can compare."""
+
+        def __hash__(self) -> int:
+            return hash(3)
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("compared")
+
+    looked_for = [*range(-3, 70, 5), 1 << 61, (1 << 61) - 1, 1 << 70, "a", "b", "c", "71"]
+    for size in (0, 1, 3, 8, 90, 200, 40_000, 70_000):
+        made: dict[Any, Any] = {Plain(): -1, None: -2}
+        made.update(
+            (key, str(key)) for key in (*range(size), *map(str, range(0, size, 7)), (1, 2), b"a", 2.0, -3.0, "b")
+        )
+        for key in range(0, size, 3):
+            del made[key]
+        made.update({True: "one", (1 << 61) - 1: "minus", 1 << 70: "long"})
+        for key in looked_for:
+            found = make(root(), {"edge": n.FETCH_KEY, "parent": 0, "key": key}, wanted=(1,)).check((made,))
+            assert found == ((made[key],) if key in made else None), (size, key)
+            for fact, holds in ((n.CHECK_HAS, key in made), (n.CHECK_LACKS, key not in made)):
+                assert (make(root(checks=[(fact, n.LIVE, key)])).check((made,)) is not None) == holds, (size, key)
+        made.pop(3, None)
+        made[Acting()] = 0
+        for key in looked_for:
+            lacks = make(root(checks=[(n.CHECK_LACKS, n.LIVE, key)])).check((made,))
+            assert (lacks is not None) == (key not in made)
+        assert make(root(checks=[(n.CHECK_LACKS, n.LIVE, 3)])).check((made,)) is NotImplemented
+
+
 def test_every_edge() -> None:
     class Slots:
         __slots__ = ("a",)

@@ -318,6 +318,38 @@ dict_is_text(PyObject *dict)
     return ((PyDictObject *)dict)->ma_keys->dk_kind != DICT_KEYS_GENERAL;
 }
 
+/* The table of a dict that is not `dict_is_text`, as CPython probes it: where a hash begins, what comes behind a slot, and
+ * the number of the entry in a slot: DKIX_EMPTY ends the search, and other negative numbers are entries that are gone. */
+static inline size_t
+dict_first_slot(PyObject *dict, Py_hash_t hash)
+{
+    return (size_t)hash & (((size_t)1 << ((PyDictObject *)dict)->ma_keys->dk_log2_size) - 1);
+}
+
+static inline size_t
+dict_next_slot(PyObject *dict, size_t slot, size_t *rest)
+{
+    *rest >>= 5;
+    return (slot * 5 + *rest + 1) & (((size_t)1 << ((PyDictObject *)dict)->ma_keys->dk_log2_size) - 1);
+}
+
+static inline Py_ssize_t
+dict_slot(PyObject *dict, size_t slot)
+{
+    const PyDictKeysObject *keys = ((PyDictObject *)dict)->ma_keys;
+    const char *places = keys->dk_indices;
+    switch (keys->dk_log2_index_bytes - keys->dk_log2_size) {
+    case 0:
+        return ((const int8_t *)places)[slot];
+    case 1:
+        return ((const int16_t *)(const void *)places)[slot];
+    case 2:
+        return ((const int32_t *)(const void *)places)[slot];
+    default:
+        return (Py_ssize_t)((const int64_t *)(const void *)places)[slot];
+    }
+}
+
 /* The dict of a class, not owned. */
 static inline PyObject *
 class_dict(PyTypeObject *type)

@@ -90,31 +90,26 @@ same_key(PyObject *found, PyObject *key)
     return plain ? 0 : -1;
 }
 
-/* The entry of a str or int, or NULL. A key that only its own code can compare makes the walk unsure. */
+/* The entry of a str or int, or NULL. A key of the same hash that only its own code can compare makes the walk unsure. */
 static PyObject *
-dict_find(Walk *w, PyObject *dict, PyObject *key, Py_hash_t hash, Py_ssize_t *hint)
+dict_find(Walk *w, PyObject *dict, PyObject *key, Py_hash_t hash)
 {
     if (dict_is_text(dict)) {
         return PyUnicode_CheckExact(key) ? _PyDict_GetItem_KnownHash(dict, key, hash) : NULL;
     }
-    PyObject *k, *value;
-    Py_ssize_t pos = *hint;
-    if (PyDict_Next(dict, &pos, &k, &value) && same_key(k, key) == 1) {
-        return value;
-    }
-    pos = 0;
-    for (Py_ssize_t start = 0; PyDict_Next(dict, &pos, &k, &value); start = pos) {
-        int same = same_key(k, key);
-        if (same == 1) {
-            *hint = start;
-            return value;
-        }
-        if (same < 0) {
-            w->unsure = 1;
+    size_t rest = (size_t)hash;
+    for (size_t at = dict_first_slot(dict, hash);; at = dict_next_slot(dict, at, &rest)) {
+        Py_ssize_t index = dict_slot(dict, at);
+        if (index == DKIX_EMPTY) {
             return NULL;
         }
+        const PyDictKeyEntry *entry = index < 0 ? NULL : &DK_ENTRIES(((PyDictObject *)dict)->ma_keys)[index];
+        int same = entry == NULL || entry->me_hash != hash ? 0 : same_key(entry->me_key, key);
+        if (same != 0) {
+            w->unsure |= same < 0;
+            return same < 0 ? NULL : entry->me_value;
+        }
     }
-    return NULL;
 }
 
 /* The entry whose key is this very object, which may be gone: its address is compared with those of living keys. */
@@ -297,7 +292,7 @@ fetch(Walk *w, Node *n, PyObject *parent)
     case FETCH_NAMESPACE:
         return instance_dict(parent);
     case FETCH_KEY:
-        return PyDict_Check(parent) ? dict_find(w, parent, n->key, n->number, &n->hint) : NULL;
+        return PyDict_Check(parent) ? dict_find(w, parent, n->key, n->number) : NULL;
     case FETCH_INDEX:
         if (PyTuple_Check(parent)) {
             return n->number < PyTuple_GET_SIZE(parent) ? PyTuple_GET_ITEM(parent, n->number) : NULL;

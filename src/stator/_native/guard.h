@@ -58,7 +58,7 @@ typedef struct {
     uint64_t seen;          /* the version under which `fixed` children were checked; 0: none */
     PyObject *key;          /* owned, or NULL */
     Py_ssize_t number;      /* index, hash or part */
-    Py_ssize_t hint;        /* KEY: where the key was last found in a dict whose keys are not all text */
+    Py_ssize_t hint;        /* KEYED: where the key was last found */
 } Node;
 
 typedef struct {

@@ -64,7 +64,6 @@ unhooked(Walk *w, const GuardCheck *c, PyObject *dict, int stands)
 static int
 holds(Walk *w, const GuardCheck *c, PyObject *value, int stands)
 {
-    Py_ssize_t hint = 0;
     switch (c->fact) {
     case CHECK_TYPE:
         return (PyObject *)Py_TYPE(value) == c->expected;
@@ -85,9 +84,9 @@ holds(Walk *w, const GuardCheck *c, PyObject *value, int stands)
     case CHECK_KEYS:
         return same_keys(w, value, c->expected);
     case CHECK_HAS:
-        return PyDict_Check(value) && dict_find(w, value, c->expected, c->number, &hint) != NULL;
+        return PyDict_Check(value) && dict_find(w, value, c->expected, c->number) != NULL;
     case CHECK_LACKS:
-        return PyDict_Check(value) && dict_find(w, value, c->expected, c->number, &hint) == NULL;
+        return PyDict_Check(value) && dict_find(w, value, c->expected, c->number) == NULL;
     case CHECK_CODE:
         if (!PyFunction_Check(value)) {
             w->unsure = 1;
