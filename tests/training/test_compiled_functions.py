@@ -335,3 +335,21 @@ def test_full_backward_hooks_on_modules(backend, hooked):
     torch.testing.assert_close(seen, expected)
     torch.testing.assert_close([p.grad for p in model.parameters()], [p.grad for p in plain.parameters()])
     assert len(seen) == 4 * len(hooked) and compiled.stator.hits >= 2
+
+
+class Placed(torch.autograd.Function):
+    """Goes by where its tensors are, which those of a trace cannot tell."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * (3 if grad.is_cpu and not x.is_meta and x.shape[0] == len(x) else 5)
+
+
+def test_a_backward_that_asks_for_devices_is_called():
+    same(lambda x, w: Placed.apply(x * w), compiled=False)

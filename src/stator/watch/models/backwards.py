@@ -59,6 +59,11 @@ _OF_TORCH: tuple[Any, ...] = (torch._C._VariableFunctions, torch._C._nn, torch._
 _FUNCTIONS_IN_PYTHON = frozenset({"torch.nn.functional", "torch.functional"})
 
 
+# What tensors without data, on which it is traced, answer as real ones do (`device`: by `autograd.choices`).
+_FACTS = frozenset(
+    "shape size dim ndim ndimension numel nelement dtype is_floating_point is_complex is_signed element_size itemsize "
+    "is_contiguous is_same_size __len__ requires_grad promote_types can_cast result_type layout device".split()
+)
 _HOOKED = frozenset({BackwardHookFunction})  # whose nodes are looked for by name, and given hooks
 
 
@@ -132,9 +137,10 @@ def is_allowed(func: Any) -> bool:
     """May it call this function of torch, or read this attribute, in a trace?"""
     if func is torch._C._set_grad_enabled:  # `once_differentiable` does
         return True
-    name = name_of(func)
-    plain = treatment_of(func)[0] in (Treatment.OPERATION, Treatment.FACT)
-    return plain and not draws_numbers(name) and not name.startswith("requires_")
+    name, kind = name_of(func), treatment_of(func)[0]
+    if kind is Treatment.FACT:
+        return name in _FACTS
+    return kind is Treatment.OPERATION and not draws_numbers(name) and not name.startswith("requires_")
 
 
 def _look_into(function: types.FunctionType, reads: list[OutsideRead], seen: set[int]) -> None:
