@@ -48,7 +48,8 @@ WAY_BACK = {
     "record": ("record", "_prepare", "_finish", "_let_go", "_try_to_keep", "_not_begun", "_note_raise"),
     "fallback": ("repeat", "not_found", "internal_failure"),
     "watch.observe.recorder": ("Recorder.collapse", "Recorder._stop_tracing"),
-    "errors": ("InternalError", "BackendError"),
+    "watch.objects.own_objects": ("OwnObjects.original",),  # the result of a watched run is handed back by it
+    "errors": ("InternalError", "BackendError", "is_half_done"),
     "autograd.runtime": ("_before_writes.marking",),
     # Around the program's function; what they do before and after it stands in `_attempt`.
     "watch.tensors.leaf_interiors": ("_Call.__call__", "Interiors._attempt", "Interiors.transform", "Interiors.apply"),
@@ -61,6 +62,7 @@ NO_RETURN = {
     # The backward of a compiled graph. There is no eager one.
     "autograd.runtime": (
         "_backward_of.backward",
+        "_found_for",
         "TangentFacts.fit",
         "_without_autocast.run",
         "_told.run",
