@@ -162,6 +162,17 @@ def test_many_steps_are_two_recordings(name, optimizer):
     assert fast.stator.recordings == 2 and fast.stator.hits == 38, fast.stator.last_miss
 
 
+def test_momentum_that_changes_in_generated_code():
+    """Every parameter reads `betas`, of which one changes."""
+    plain, compiled = (step_of(LONG["OneCycleLR"], OPTIMIZERS["Adam"]) for _ in range(2))
+    fast = stator.compile(compiled.fn, backend="native")
+    for seed in range(8):
+        x = rand(seed, 1)
+        torch.testing.assert_close(plain.fn(x), fast(x))
+        assert plain.rates() == compiled.rates()
+    assert fast.stator.plain == 0 and fast.stator.recordings == 2 and fast.stator.hits == 6
+
+
 def test_a_thousand_steps():
     plain, compiled = (step_of(lambda o: lrs.CosineAnnealingLR(o, 90), OPTIMIZERS["SGD"]) for _ in range(2))
     fast = stator.compile(compiled.fn, backend="eager")

@@ -63,7 +63,8 @@ def split(gm: fx.GraphModule, inputs: Sequence[Any]) -> Split | None:
     modes = [node for node in nodes if node.target is _MODES]
     if not _can_be_split(nodes, first, floats, modes):
         return None
-    return _parts(gm, inputs, nodes, first, [n for n in nodes if n in floats], modes)
+    made = [node for node in nodes if node in floats and node in first]  # both parts are given the others
+    return _parts(gm, inputs, nodes, first, made, modes)
 
 
 def _is_arithmetic(node: fx.Node) -> bool:
