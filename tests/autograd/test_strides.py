@@ -69,23 +69,3 @@ def test_a_tensor_that_does_not_lie_in_order(step):
         return F.linear(out.transpose(1, 2), weight), F.linear(out, weight[:, :4]), out
 
     check(fn, x(3, 4, 5), x(2, 5, seed=1))
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", "native"])
-@pytest.mark.parametrize(
-    "layout", [((5, 1), (1, 5)), ((1, 5), (1, 1)), ((2, 1, 3), (3, 7, 1)), ((2, 4, 1, 1), (4, 1, 4, 4))]
-)
-def test_strides_of_dimensions_of_size_1(layout, backend):
-    """They decide about those of the result, if a number is among the operands."""
-
-    def fn(a):
-        return a * 2, a.exp(), torch.where(a > 0, a, 1.0), a.clamp(0, 1), 1 - a, a + torch.ones(1), a / a
-
-    size, stride = layout
-    fast = stator.compile(fn, backend=backend, dynamic=False)
-    for seed in range(3):
-        a = torch.empty_strided(size, stride).copy_(x(*size, grad=False, seed=seed))
-        for got, wanted in zip(fast(a), fn(a), strict=True):
-            torch.testing.assert_close(got, wanted)
-            assert got.stride() == wanted.stride()
-    assert fast.stator.hits == 2

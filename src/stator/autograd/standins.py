@@ -105,11 +105,7 @@ def _in_plain_order(args: Any) -> bool:
 
 def _goes_by_narrow_strides(op: OpOverload, args: Any) -> bool:
     """Do strides of dimensions of size 1 decide about those of the result, in another way than meta kernels say?"""
-    if op in _CONVOLUTIONS:
-        return not _in_plain_order(args)
-    if torch.Tag.pointwise not in op.tags:
-        return False
-    return not _in_plain_order([t for t in tree_leaves(args) if isinstance(t, Tensor) and t.is_contiguous()])
+    return op in _CONVOLUTIONS and not _in_plain_order(args)
 
 
 def _in_order(args: Any) -> bool:
