@@ -24,7 +24,7 @@ def test_a_copy_is_the_same_number_and_another_object(number: float) -> None:
         assert {number: "found"}[copy] == "found"
 
 
-@pytest.mark.parametrize("text", ["ab", "é" * 3, "\u4e2d" * 5, "\U0001f600 ok", "name"])
+@pytest.mark.parametrize("text", ["a", "é", "ab", "é" * 3, "\u4e2d" * 5, "\U0001f600 ok", "name"])
 def test_a_copy_of_a_text(text: str) -> None:
     copy = _native.distinct(text)
     assert copy is not text
@@ -32,6 +32,6 @@ def test_a_copy_of_a_text(text: str) -> None:
 
 
 def test_other_things_are_refused() -> None:
-    for value in (True, "1", "", None, [1]):
+    for value in (True, "", None, [1]):
         with pytest.raises(TypeError, match="an int, a float or a text"):
             _native.distinct(value)

@@ -309,7 +309,8 @@ class TensorTracer(SegmentGraph):
         nodes = [found.node for found in known if found is not None]
         for node in nodes if len(nodes) == 2 else ():
             if node.op == "call_method" and node.target in MAY_GIVE_BACK and node.args[0] in nodes:
-                self._symbols.run_aside(node)
+                with torch._C.DisableTorchFunction():
+                    self._symbols.run_aside(node)
 
     def _fact(self, step: PreparedCall, result: Any) -> Any:
         """Sizes are symbols where they may be others in the next call."""
