@@ -67,6 +67,17 @@ def data_parallel(module: nn.Module, settings: dict[str, Any]) -> Any:
     return DistributedDataParallel(module, **settings)
 
 
+class Doubled(DistributedDataParallel):
+    """Does more around the call than torch's class."""
+
+    def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        return super()._run_ddp_forward(*inputs, **kwargs) * 2
+
+
+def doubled(module: nn.Module, settings: dict[str, Any]) -> Any:
+    return Doubled(module, **settings)
+
+
 def sharded(module: nn.Module, settings: dict[str, Any]) -> Any:
     for part in module.children():
         if isinstance(part, nn.Linear):
@@ -104,6 +115,7 @@ def use_second(module: Any, step: int) -> None:
 
 LOOPS = {
     "plain": Loop(backends=("eager", "aot_eager", "native")),
+    "a class of the program's": Loop(parallel=doubled),
     "many buckets": Loop(settings={"bucket_cap_mb": 0.0005}),
     "buckets as views": Loop(settings={"gradient_as_bucket_view": True}),
     "buffers": Loop(make=normalized),
@@ -140,7 +152,7 @@ def train(
     torch.manual_seed(0)
     module = loop.make()
     net = wrap(module, loop.settings)
-    inner = net if loop.parallel is data_parallel else module  # which is sharded in place
+    inner = module if loop.parallel is sharded else net  # which is sharded in place
     loop.hook(inner)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
 

@@ -1,8 +1,8 @@
-"""`DistributedDataParallel.forward` is watched by a text without the profiler's range, and without the mark that
-torch's own compiler looks for.
+"""`DistributedDataParallel` calls its module under a mark for torch's own compiler. It is watched without that mark.
 
-What lies around the forward of the module inside (buffers are sent, buckets are made again, the reducer is told what
-comes) breaks the graph, by rows of `side_effect_calls`: it runs as plain Python, as in eager.
+What lies around that call (buffers are sent, buckets are made again, the reducer is told what comes) breaks the graph,
+by rows of `side_effect_calls`: it runs as plain Python, as in eager. Where torch's function does more than this file
+knows, it is watched by its own text, and the graph breaks at the mark.
 """
 
 from __future__ import annotations
@@ -13,16 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .substitutes import substitute
 
-_FORWARD = """
+_CALL = """
 def outer(self, *inputs, **kwargs):
     {rest}
-    inputs, kwargs = self._pre_forward(*inputs, **kwargs)
-    if self._delay_all_reduce_all_params:
-        output = self.module.forward(*inputs, **kwargs)
-    else:
-        output = self.module(*inputs, **kwargs)
-    return self._post_forward(output)
+    return self.module(*inputs, **kwargs)
 """
 
-_class: Any = DistributedDataParallel
-substitute(_class.forward, _FORWARD)
+_function: Any = DistributedDataParallel._run_ddp_forward
+if {*_function.__code__.co_names} == {"_use_python_reducer", "_inside_ddp_forward", "module"}:
+    substitute(_function, _CALL)
