@@ -67,7 +67,7 @@ FETCHES = {
     "SUPER": "entry key[1] of a class, behind class key[0]",
     "CALL": "key(), of a C function that runs no Python code",
     "GRAD": "the gradient of a leaf tensor",
-    "KEYED": "item of a dict: its key is the value of the earlier node `number`, a very object",
+    "KEYED": "item of a dict: its key is the very object that node `number` gave",
 }
 
 # What C code asks of a value.
@@ -81,7 +81,7 @@ CHECKS = {
     "HAS": "a dict has this key",
     "LACKS": "a dict lacks this key",
     "CODE": "a function's code and globals",
-    "SPECIALS": "a class's version, for its special methods; Python decides if that has moved",
+    "SPECIALS": "a class's version, for special methods; Python decides if it has moved",
     "NO_ENTRY": "no class in the MRO has this entry",
     "UNSET": "a cell is empty",
     "NO_SLOT": "a member is unset",
@@ -115,6 +115,7 @@ def header() -> str:
     """The text of `_native/guard_codes.h`."""
     parts = [
         "/* Written from `src/stator/guard_codes.py`, which says how: change it there. */",
+        "/* clang-format off */",
         "#ifndef STATOR_GUARD_CODES_H",
         "#define STATOR_GUARD_CODES_H",
         "",

@@ -1,5 +1,5 @@
-/* Another frame evaluator, as a debugger or another compiler would install it: counts frames and passes them on to
- * whoever was installed before. Built by test_neighbour.py. */
+/* Another frame evaluator, as a debugger or another compiler would install it: counts frames and
+ * passes them on to whoever was installed before. Built by test_neighbour.py. */
 #include <Python.h>
 
 static _PyFrameEvalFunction before = NULL;
@@ -48,7 +48,8 @@ counted(PyObject *module, PyObject *none)
 static PyObject *
 installed(PyObject *module, PyObject *none)
 {
-    return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == evaluate);
+    return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) ==
+                           evaluate);
 }
 
 static PyMethodDef methods[] = {
@@ -57,7 +58,8 @@ static PyMethodDef methods[] = {
     {"installed", installed, METH_NOARGS, NULL}, {NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "neighbour", .m_size = -1, .m_methods = methods};
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "neighbour", .m_size = -1, .m_methods = methods};
 
 PyMODINIT_FUNC
 PyInit_neighbour(void)

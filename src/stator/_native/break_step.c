@@ -1,10 +1,12 @@
 /* Leaving a segment at a break: the step that Python makes, and where the program lands.
  *
- * A replay that ends at a break gives back a state. `BreakStep` makes the step from there: it calls a function with the state,
- * which says at which `ResumeTarget` the program goes on and with what. The target knows the table of the recordings that start
- * there. It belongs to one recording, so that table is the same for all compiled callables which share the recording.
+ * A replay that ends at a break gives back a state. `BreakStep` makes the step from there: it calls
+ * a function with the state, which says at which `ResumeTarget` the program goes on and with what.
+ * The target knows the table of the recordings that start there. It belongs to one recording, so
+ * that table is the same for all compiled callables which share the recording.
  *
- * A `PendingResume` is what Python code gets to see: a target and what the continuation there takes.
+ * A `PendingResume` is what Python code gets to see: a target and what the continuation there
+ * takes.
  */
 #include "entry_table.h"
 
@@ -23,8 +25,8 @@ remember(FoundFunction *last, PyObject *known, PyObject *function)
     last->function = function;
 }
 
-/* A function with the same code and the closure of `original`. `known` (or NULL) holds those that were made for this closure
- * before. */
+/* A function with the same code and the closure of `original`. `known` (or NULL) holds those that
+ * were made for this closure before. */
 static PyObject *
 bound(PyObject *function, PyObject *original, PyObject *known, FoundFunction *last)
 {
@@ -42,12 +44,13 @@ bound(PyObject *function, PyObject *original, PyObject *known, FoundFunction *la
     }
     PyObject *closure = PyFunction_Check(original) ? PyFunction_GET_CLOSURE(original) : NULL;
     if (closure == NULL || PyTuple_GET_SIZE(closure) != ((PyCodeObject *)code)->co_nfreevars) {
-        PyErr_SetString(PyExc_ValueError, "a continuation needs the closure of the function that it continues");
+        PyErr_SetString(PyExc_ValueError,
+                        "a continuation needs the closure of the function that it continues");
         return NULL;
     }
     PyObject *made = PyFunction_New(code, PyFunction_GET_GLOBALS(function));
-    if (made != NULL &&
-        (PyFunction_SetClosure(made, closure) < 0 || (known != NULL && PyDict_SetItem(known, function, made) < 0))) {
+    if (made != NULL && (PyFunction_SetClosure(made, closure) < 0 ||
+                         (known != NULL && PyDict_SetItem(known, function, made) < 0))) {
         Py_CLEAR(made);
     }
     if (made != NULL && known != NULL) {
@@ -117,20 +120,23 @@ resume_target_open(ResumeTarget *l, PyObject *table)
 }
 
 static PyMethodDef resume_target_methods[] = {
-    {"open", (PyCFunction)resume_target_open, METH_O, "open(table): C code may go on here by itself, with these recordings."},
+    {"open", (PyCFunction)resume_target_open, METH_O,
+     "open(table): C code may go on here by itself, with these recordings."},
     {NULL},
 };
 
 static PyMemberDef resume_target_members[] = {
     {"point", T_OBJECT, offsetof(ResumeTarget, point), READONLY, "The place in the program."},
-    {"table", T_OBJECT, offsetof(ResumeTarget, table), READONLY, "The recordings from there on, or None."},
+    {"table", T_OBJECT, offsetof(ResumeTarget, table), READONLY,
+     "The recordings from there on, or None."},
     {NULL},
 };
 
 static PyTypeObject ResumeTargetType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "stator._native.ResumeTarget",
-    .tp_doc = "ResumeTarget(point, code, namespace): one place where the program goes on after a break.",
+    .tp_doc =
+        "ResumeTarget(point, code, namespace): one place where the program goes on after a break.",
     .tp_basicsize = sizeof(ResumeTarget),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = resume_target_new,
@@ -210,7 +216,8 @@ pending_resume_take(PendingResume *j, PyObject *Py_UNUSED(none))
 }
 
 static PyMethodDef pending_resume_methods[] = {
-    {"take", (PyCFunction)pending_resume_take, METH_NOARGS, "(function, slots): the call that goes on, the slots in a list; the jump lets go of it."},
+    {"take", (PyCFunction)pending_resume_take, METH_NOARGS,
+     "(function, slots): the call that goes on, the slots in a list; the jump lets go of it."},
     {NULL},
 };
 
@@ -237,7 +244,8 @@ static PyTypeObject PendingResumeType = {
 static int
 set_read(BreakStep *l, PyObject *read, PyObject *of, PyObject *moves)
 {
-    Py_ssize_t count = PyTuple_GET_SIZE(moves), arguments = ((PyCodeObject *)PyFunction_GET_CODE(l->call))->co_argcount;
+    Py_ssize_t count = PyTuple_GET_SIZE(moves),
+               arguments = ((PyCodeObject *)PyFunction_GET_CODE(l->call))->co_argcount;
     l->arguments = arguments;
     l->moves = PyMem_Malloc((size_t)(count + 1) * sizeof(int));
     if (l->moves == NULL) {
@@ -248,7 +256,8 @@ set_read(BreakStep *l, PyObject *read, PyObject *of, PyObject *moves)
     for (l->moved = 0; l->moved < count; l->moved++) {
         long from = PyLong_AsLong(PyTuple_GET_ITEM(moves, l->moved));
         if (from < 0 || from > arguments - 2 || PyTuple_GET_SIZE(l->targets) == 0) {
-            PyErr_SetString(PyExc_ValueError, "a step moves parts of the state to the first target");
+            PyErr_SetString(PyExc_ValueError,
+                            "a step moves parts of the state to the first target");
             return -1;
         }
         l->moves[l->moved] = (int)from;
@@ -263,8 +272,9 @@ static PyObject *
 break_step_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     PyObject *code, *namespace, *targets, *read = NULL, *of = NULL, *moves = NULL;
-    if (!PyArg_ParseTuple(args, "O!O!O!|OO!O!", &PyCode_Type, &code, &PyDict_Type, &namespace, &PyTuple_Type, &targets,
-                          &read, &PyType_Type, &of, &PyTuple_Type, &moves)) {
+    if (!PyArg_ParseTuple(args, "O!O!O!|OO!O!", &PyCode_Type, &code, &PyDict_Type, &namespace,
+                          &PyTuple_Type, &targets, &read, &PyType_Type, &of, &PyTuple_Type,
+                          &moves)) {
         return NULL;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(targets); i++) {
@@ -319,11 +329,13 @@ static ResumeTarget *
 landed(BreakStep *l, PyObject *moved)
 {
     Py_ssize_t number = -1;
-    if (PyTuple_CheckExact(moved) && PyTuple_GET_SIZE(moved) > 0 && PyLong_CheckExact(PyTuple_GET_ITEM(moved, 0))) {
+    if (PyTuple_CheckExact(moved) && PyTuple_GET_SIZE(moved) > 0 &&
+        PyLong_CheckExact(PyTuple_GET_ITEM(moved, 0))) {
         number = PyLong_AsSsize_t(PyTuple_GET_ITEM(moved, 0));
     }
     if (number < 0 || l->targets == NULL || number >= PyTuple_GET_SIZE(l->targets)) {
-        PyErr_SetString(PyExc_SystemError, "a step gives back the number of a target, and what that takes");
+        PyErr_SetString(PyExc_SystemError,
+                        "a step gives back the number of a target, and what that takes");
         return NULL;
     }
     ResumeTarget *target = (ResumeTarget *)PyTuple_GET_ITEM(l->targets, number);
@@ -334,7 +346,8 @@ landed(BreakStep *l, PyObject *moved)
     return target;
 }
 
-/* (number, values...) becomes (values..., function), in place if nobody else has it. Steals both. */
+/* (number, values...) becomes (values..., function), in place if nobody else has it. Steals
+ * both. */
 static PyObject *
 as_inputs(PyObject *moved, PyObject *function)
 {
@@ -363,10 +376,12 @@ as_inputs(PyObject *moved, PyObject *function)
 static PyObject *
 continuation(ResumeTarget *target, PyObject *function, PyObject *known)
 {
-    return target->closes ? bound(target->function, function, known, &target->last) : Py_NewRef(target->function);
+    return target->closes ? bound(target->function, function, known, &target->last)
+                          : Py_NewRef(target->function);
 }
 
-/* (..., method, object) becomes (..., value, continuation), in place or moved about. Steals `value` and `next`. */
+/* (..., method, object) becomes (..., value, continuation), in place or moved about. Steals `value`
+ * and `next`. */
 static PyObject *
 moved_about(const BreakStep *l, PyObject *state, PyObject *value, PyObject *next)
 {
@@ -381,7 +396,9 @@ moved_about(const BreakStep *l, PyObject *state, PyObject *value, PyObject *next
     }
     PyObject *inputs = PyTuple_New(moved + 1);
     for (Py_ssize_t i = 0; inputs != NULL && i < moved; i++) {
-        PyTuple_SET_ITEM(inputs, i, Py_NewRef(l->moves[i] == method ? value : PyTuple_GET_ITEM(state, l->moves[i])));
+        PyTuple_SET_ITEM(
+            inputs, i,
+            Py_NewRef(l->moves[i] == method ? value : PyTuple_GET_ITEM(state, l->moves[i])));
     }
     Py_DECREF(value);
     if (inputs == NULL) {
@@ -392,10 +409,12 @@ moved_about(const BreakStep *l, PyObject *state, PyObject *value, PyObject *next
     return inputs;
 }
 
-/* A step that reads a value, without a frame: 1 if it is made. 0 if it cannot be made like that; the state is then as it was,
- * and if the object refused, it will refuse again, in the frame that makes the step. */
+/* A step that reads a value, without a frame: 1 if it is made. 0 if it cannot be made like that;
+ * the state is then as it was, and if the object refused, it will refuse again, in the frame that
+ * makes the step. */
 static int
-read_value(BreakStep *l, PyObject *function, PyObject *known, PyObject *state, ResumeTarget **target, PyObject **inputs)
+read_value(BreakStep *l, PyObject *function, PyObject *known, PyObject *state,
+           ResumeTarget **target, PyObject **inputs)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(state);
     if (count != l->arguments || count < 2) {
@@ -423,7 +442,8 @@ read_value(BreakStep *l, PyObject *function, PyObject *known, PyObject *state, R
 }
 
 int
-break_step_make(BreakStep *l, PyObject *function, PyObject *known, PyObject *state, ResumeTarget **target, PyObject **inputs)
+break_step_make(BreakStep *l, PyObject *function, PyObject *known, PyObject *state,
+                ResumeTarget **target, PyObject **inputs)
 {
     if (l->call == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "this step was taken apart by the garbage collector");
@@ -437,7 +457,8 @@ break_step_make(BreakStep *l, PyObject *function, PyObject *known, PyObject *sta
     PyObject *step = l->closes ? bound(l->call, function, known, &l->last) : Py_NewRef(l->call);
     PyObject *moved = NULL, *next = NULL;
     if (step != NULL) {
-        moved = PyObject_Vectorcall(step, ((PyTupleObject *)state)->ob_item, (size_t)PyTuple_GET_SIZE(state), NULL);
+        moved = PyObject_Vectorcall(step, ((PyTupleObject *)state)->ob_item,
+                                    (size_t)PyTuple_GET_SIZE(state), NULL);
         Py_DECREF(step);
     }
     Py_DECREF(state);
@@ -474,7 +495,8 @@ break_step_go(BreakStep *l, PyObject *args)
 
 static PyMethodDef break_step_methods[] = {
     {"go", (PyCFunction)break_step_go, METH_VARARGS,
-     "go(function, state): make the step from a state of this function, and say where the program goes on."},
+     "go(function, state): make the step from a state of this function, and say where the program "
+     "goes on."},
     {NULL},
 };
 
@@ -486,9 +508,10 @@ static PyMemberDef break_step_members[] = {
 PyTypeObject BreakStepType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "stator._native.BreakStep",
-    .tp_doc = "BreakStep(code, namespace, targets[, read, of, moves]): the step behind a segment. The code takes the state and gives "
-              "back the number of a target and what that takes. With `read` it only calls this method of an object of type "
-              "`of`, both at the end of the state, and goes to the first target with the parts `moves` of the state.",
+    .tp_doc = "BreakStep(code, namespace, targets[, read, of, moves]): the step behind a segment. "
+              "The code takes the state and gives back the number of a target and what that takes. "
+              "With `read` it only calls this method of an object of type `of`, both at the end of "
+              "the state, and goes to the first target with the parts `moves` of the state.",
     .tp_basicsize = sizeof(BreakStep),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = break_step_new,
@@ -502,7 +525,8 @@ PyTypeObject BreakStepType = {
 int
 break_step_setup(PyObject *module)
 {
-    return PyModule_AddType(module, &BreakStepType) < 0 || PyModule_AddType(module, &ResumeTargetType) < 0 ||
+    return PyModule_AddType(module, &BreakStepType) < 0 ||
+                   PyModule_AddType(module, &ResumeTargetType) < 0 ||
                    PyModule_AddType(module, &PendingResumeType) < 0
                ? -1
                : 0;

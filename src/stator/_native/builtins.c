@@ -1,22 +1,25 @@
-/* The builtins that our own Python code is written with. A program may replace `len`, or put keys in their dict that run
- * code when they are compared: while that is so, none of our Python code runs, and no name is looked up there.
+/* The builtins that our own Python code is written with. A program may replace `len`, or put keys
+ * in their dict that run code when they are compared: while that is so, none of our Python code
+ * runs, and no name is looked up there.
  *
- * What the names meant is noted when the module is imported. Whether they still do is asked before each event, so the
- * answer is remembered with the dict's version.
+ * What the names meant is noted when the module is imported. Whether they still do is asked before
+ * each event, so the answer is remembered with the dict's version.
  */
 #include "native.h"
 
-static PyObject *builtins; /* the dict */
-static PyObject *meant;    /* name -> what it was */
+static PyObject *builtins;             /* the dict */
+static PyObject *meant;                /* name -> what it was */
 static const volatile uint64_t *place; /* of the dict's version; NULL: it has none just now */
 static uint64_t version;
 static int intact;
 
-/* Programs replace these to look on, or to be asked, and none of our code is led astray by it; or it does not use them. */
+/* Programs replace these to look on, or to be asked, and none of our code is led astray by it; or
+ * it does not use them. */
 static const char *const LEFT_OUT[] = {
-    "_", "print", "input", "open", "breakpoint", "help", "exit", "quit", "copyright", "credits", "license", "eval",
-    "__import__", "__build_class__", "__debug__", "__loader__", "aiter", "anext", "bin", "divmod", "hex", "memoryview",
-    "oct", "ord", "pow", NULL};
+    "_",          "print",      "input",   "open",    "breakpoint", "help",       "exit",
+    "quit",       "copyright",  "credits", "license", "eval",       "__import__", "__build_class__",
+    "__debug__",  "__loader__", "aiter",   "anext",   "bin",        "divmod",     "hex",
+    "memoryview", "oct",        "ord",     "pow",     NULL};
 
 static int
 is_left_out(PyObject *name)
@@ -35,8 +38,8 @@ note_meaning(void)
     PyObject *name, *value;
     Py_ssize_t at = 0;
     while (PyDict_Next(builtins, &at, &name, &value)) {
-        if (PyUnicode_CheckExact(name) && (PyCallable_Check(value) || value == Py_NotImplemented) && !is_left_out(name) &&
-            PyDict_SetItem(meant, name, value) < 0) {
+        if (PyUnicode_CheckExact(name) && (PyCallable_Check(value) || value == Py_NotImplemented) &&
+            !is_left_out(name) && PyDict_SetItem(meant, name, value) < 0) {
             return -1;
         }
     }
@@ -82,7 +85,8 @@ builtins_intact_method(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 }
 
 static PyMethodDef functions[] = {
-    {"builtins_intact", builtins_intact_method, METH_NOARGS, "Do the names of builtins mean what they did at import?"},
+    {"builtins_intact", builtins_intact_method, METH_NOARGS,
+     "Do the names of builtins mean what they did at import?"},
     {NULL},
 };
 

@@ -1,23 +1,31 @@
 /* The chain of frame evaluators (PEP 523): ours, and whoever else has one in this process.
  *
- * CPython has one evaluator for all threads. Whoever installs one keeps the former and hands frames down to it, and puts
- * it back when it leaves. So leaving out of order drops those above: TorchDynamo leaves when the last thread leaves a
- * compiled region, and puts back what it once found, whether or not we came in between. Hence:
+ * CPython has one evaluator for all threads. Whoever installs one keeps the former and hands frames
+ * down to it, and puts it back when it leaves. So leaving out of order drops those above:
+ * TorchDynamo leaves when the last thread leaves a compiled region, and puts back what it once
+ * found, whether or not we came in between. Hence:
  *
- * - Nobody is believed to hand frames down to us. A call of a function of our own (a ping) shows whether it does.
- * - A recording during which the hook was out of the chain is given up. That is noticed at the next probe: all that was
- *   not seen lies between that and the one before. Where the hook comes back for another recording, `absences` says so.
- * - A frame that comes back to us from below, because two evaluators hand down to each other, is run by CPython.
+ * - Nobody is believed to hand frames down to us. A call of a function of our own (a ping) shows
+ * whether it does.
+ * - A recording during which the hook was out of the chain is given up. That is noticed at the next
+ * probe: all that was not seen lies between that and the one before. Where the hook comes back for
+ * another recording, `absences` says so.
+ * - A frame that comes back to us from below, because two evaluators hand down to each other, is
+ * run by CPython.
  */
 #define _GNU_SOURCE
 #include "native.h"
 
-static int installs = 0;                         /* recordings that are on, in all threads */
-static unsigned long absences = 0;               /* how often the hook was out of the chain while one was on */
-static _PyFrameEvalFunction below = NULL;        /* whom the hook hands frames down to */
-static _PyFrameEvalFunction tracked_above = NULL;  /* who was seen to hand frames down to the hook, since it was installed */
-static int in_chain = 0;                         /* installed, and not taken off the top since: somebody may have it below */
-static PyObject *ping = NULL;                    /* a function whose frame says that it has arrived */
+static int installs = 0; /* recordings that are on, in all threads */
+/* how often the hook was out of the chain while one was on */
+static unsigned long absences = 0;
+static _PyFrameEvalFunction below = NULL; /* whom the hook hands frames down to */
+/* who was seen to hand frames down to the hook, since it was installed */
+static _PyFrameEvalFunction tracked_above = NULL;
+/* installed, and not taken off the top since: somebody may have it below */
+static int in_chain = 0;
+/* a function whose frame says that it has arrived */
+static PyObject *ping = NULL;
 static __thread int arrived;
 
 /* ---- one evaluator ---- */
@@ -61,7 +69,8 @@ chain_take_ping(Frame *f)
 static int
 is_reached(_PyFrameEvalFunction now)
 {
-    in_chain = in_chain && now != _PyEval_EvalFrameDefault; /* nobody evaluates frames: nobody has it below */
+    /* nobody evaluates frames: nobody has it below */
+    in_chain = in_chain && now != _PyEval_EvalFrameDefault;
     if (!in_chain) {
         return 0;
     }
@@ -126,8 +135,8 @@ hook_release(void)
     }
 }
 
-/* Off the top of the chain. From under another evaluator it cannot be taken: then it only hands down, and goes when it
- * is on top again. */
+/* Off the top of the chain. From under another evaluator it cannot be taken: then it only hands
+ * down, and goes when it is on top again. */
 void
 hook_remove(void)
 {
@@ -173,12 +182,14 @@ chain_pass_on(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
 
 /* ---- the compiler behind another evaluator ---- */
 
-static PyObject *other_compiler; /* other_compiler(callback) gives the one that it had in this thread, or None. Or NULL */
+/* other_compiler(callback) gives the one that it had in this thread, or None. Or NULL */
+static PyObject *other_compiler;
 
 PyObject *
 chain_switch_off(void)
 {
-    return other_compiler == NULL ? Py_NewRef(Py_None) : PyObject_CallOneArg(other_compiler, Py_None);
+    return other_compiler == NULL ? Py_NewRef(Py_None)
+                                  : PyObject_CallOneArg(other_compiler, Py_None);
 }
 
 PyObject *
@@ -200,22 +211,24 @@ chain_switch_on(PyObject *callback, PyObject *result)
     return result;
 }
 
-
 /* ---- its stance: a global of one of its modules ---- */
 
-static uint64_t modules_seen, stance_seen; /* versions of the dicts below for which `stance_default` holds */
-static PyObject *stance_dict;              /* of its module, or NULL: not loaded */
+/* versions of the dicts below for which `stance_default` holds */
+static uint64_t modules_seen, stance_seen;
+static PyObject *stance_dict; /* of its module, or NULL: not loaded */
 static int stance_default = 1;
-static PyTypeObject *tracker;              /* the class whose attributes its reset replaces, or NULL */
-static unsigned int tracker_seen;          /* its version when `on_reset` was last called */
-static PyObject *on_reset;                 /* asked whether there was a reset; or NULL */
+/* the class whose attributes its reset replaces, or NULL */
+static PyTypeObject *tracker;
+static unsigned int tracker_seen; /* its version when `on_reset` was last called */
+static PyObject *on_reset;        /* asked whether there was a reset; or NULL */
 
 static int
 read_stance(void)
 {
     PyObject *holder = PyDict_GetItemString(stance_dict, "_stance"); /* borrowed */
     PyObject *stance = holder == NULL ? NULL : PyObject_GetAttrString(holder, "stance");
-    int found = stance == NULL || (PyUnicode_Check(stance) && PyUnicode_CompareWithASCIIString(stance, "default") == 0);
+    int found = stance == NULL || (PyUnicode_Check(stance) &&
+                                   PyUnicode_CompareWithASCIIString(stance, "default") == 0);
     Py_XDECREF(stance);
     PyErr_Clear();
     return found;
@@ -234,7 +247,8 @@ find_modules(PyObject *modules)
     Py_XSETREF(stance_dict, Py_XNewRef(dict_of_module(modules, "torch._dynamo.eval_frame")));
     PyObject *dict = dict_of_module(modules, "torch._dynamo.mutation_guard");
     PyObject *found = dict == NULL ? NULL : PyDict_GetItemString(dict, "GenerationTracker");
-    Py_XSETREF(tracker, (PyTypeObject *)Py_XNewRef(found != NULL && PyType_Check(found) ? found : NULL));
+    Py_XSETREF(tracker,
+               (PyTypeObject *)Py_XNewRef(found != NULL && PyType_Check(found) ? found : NULL));
     stance_seen = tracker_seen = 0;
 }
 
@@ -282,9 +296,10 @@ set_other_compiler(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef functions[] = {
     {"set_other_compiler", set_other_compiler, METH_VARARGS,
-     "set_other_compiler(switch, reset): switch(callback) says what another compiler of frames does in this thread, and "
-     "gives what it did before. While a compiled callable runs it is called with None. reset() is called where that "
-     "compiler may have been told to forget everything."},
+     "set_other_compiler(switch, reset): switch(callback) says what another compiler of frames "
+     "does in this thread, and gives what it did before. While a compiled callable runs it is "
+     "called with None. reset() is called where that compiler may have been told to forget "
+     "everything."},
     {NULL},
 };
 

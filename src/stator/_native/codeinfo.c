@@ -1,15 +1,17 @@
-/* What is known about a code object, kept in its co_extra: how the recorder classified it, and its instrumented
- * copy.
+/* What is known about a code object, kept in its co_extra: how the recorder classified it, and its
+ * instrumented copy.
  *
- * Who keeps whom alive: the original's co_extra owns the copy, the copy's constants own the probes, and the probes
- * refer to the original weakly. So the copy dies with the original, and there is no cycle (the garbage collector
- * does not look into co_extra). While a copy runs, the function made for it holds the original (hook.c).
+ * Who keeps whom alive: the original's co_extra owns the copy, the copy's constants own the probes,
+ * and the probes refer to the original weakly. So the copy dies with the original, and there is no
+ * cycle (the garbage collector does not look into co_extra). While a copy runs, the function made
+ * for it holds the original (hook.c).
  */
 #include "native.h"
 
 PyObject *Unwatchable = NULL;
 static Py_ssize_t extra_index = -1;
-static PyObject *instrumenter = NULL; /* stator.watch.bytecode.instrument.instrument, imported at first use */
+/* stator.watch.bytecode.instrument.instrument, imported at first use */
+static PyObject *instrumenter = NULL;
 
 static void
 codeinfo_free(void *p)
@@ -82,7 +84,8 @@ parse_verdict(PyObject *answer, Verdict *v)
     return 0;
 }
 
-/* Asks once per code object. What goes wrong is reported and not remembered: the code is blind this time. */
+/* Asks once per code object. What goes wrong is reported and not remembered: the code is blind this
+ * time. */
 Verdict
 codeinfo_classify(Watcher *w, PyCodeObject *code)
 {
@@ -124,7 +127,8 @@ adopt_probe(PyCodeObject *copy, Probe *p, Py_ssize_t site)
     return 0;
 }
 
-/* Finds the instruction pairs that fire probes. In co_code all caches are zero, so no unit is mistaken for one. */
+/* Finds the instruction pairs that fire probes. In co_code all caches are zero, so no unit is
+ * mistaken for one. */
 static int
 adopt_probes(PyCodeObject *copy)
 {
@@ -160,11 +164,14 @@ adopt(PyObject *object, PyCodeObject *original)
     }
     PyCodeObject *copy = (PyCodeObject *)object;
     int slots = original->co_argcount + original->co_kwonlyargcount +
-                ((original->co_flags & CO_VARARGS) != 0) + ((original->co_flags & CO_VARKEYWORDS) != 0);
+                ((original->co_flags & CO_VARARGS) != 0) +
+                ((original->co_flags & CO_VARKEYWORDS) != 0);
     int flags = CO_VARARGS | CO_VARKEYWORDS;
-    if (copy == original || copy->co_argcount != slots || copy->co_posonlyargcount || copy->co_kwonlyargcount ||
-        (copy->co_flags & flags) || copy->co_flags != (original->co_flags & ~flags) ||
-        copy->co_nlocalsplus != original->co_nlocalsplus || copy->co_nfreevars != original->co_nfreevars) {
+    if (copy == original || copy->co_argcount != slots || copy->co_posonlyargcount ||
+        copy->co_kwonlyargcount || (copy->co_flags & flags) ||
+        copy->co_flags != (original->co_flags & ~flags) ||
+        copy->co_nlocalsplus != original->co_nlocalsplus ||
+        copy->co_nfreevars != original->co_nfreevars) {
         PyErr_SetString(PyExc_SystemError, "instrument: the copy's frame is not the original's");
         return -1;
     }
@@ -302,7 +309,8 @@ codeinfo_setup(PyObject *module)
         return -1;
     }
     Unwatchable = PyErr_NewExceptionWithDoc("stator._native.Unwatchable",
-                                            "This code cannot be watched; the argument says why.", NULL, NULL);
+                                            "This code cannot be watched; the argument says why.",
+                                            NULL, NULL);
     if (Unwatchable == NULL || PyModule_AddObjectRef(module, "Unwatchable", Unwatchable) < 0) {
         return -1;
     }

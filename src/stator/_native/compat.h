@@ -1,7 +1,9 @@
-/* Everything that differs between CPython 3.11, 3.12 and 3.13. No other C file asks for the version.
+/* Everything that differs between CPython 3.11, 3.12 and 3.13. No other C file asks for the
+ * version.
  *
- * What is relied on: the layout of _PyInterpreterFrame (read through the headers of the interpreter we are built
- * for), PEP 523's eval hook, co_extra, and the order of a call's operands on the value stack.
+ * What is relied on: the layout of _PyInterpreterFrame (read through the headers of the interpreter
+ * we are built for), PEP 523's eval hook, co_extra, and the order of a call's operands on the value
+ * stack.
  */
 #ifndef STATOR_COMPAT_H
 #define STATOR_COMPAT_H
@@ -31,12 +33,16 @@
 #define PY312 (PY_VERSION_HEX >= 0x030C0000)
 #define PY313 (PY_VERSION_HEX >= 0x030D0000)
 
+/* In a table of methods: one that takes its arguments as an array. */
+#define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
+
 typedef _PyInterpreterFrame Frame;
 
 #if PY312
 #define code_extra_index(free) PyUnstable_Eval_RequestCodeExtraIndex(free)
 #define code_get_extra(code, index, out) PyUnstable_Code_GetExtra((PyObject *)(code), index, out)
-#define code_set_extra(code, index, value) PyUnstable_Code_SetExtra((PyObject *)(code), index, value)
+#define code_set_extra(code, index, value)                                                         \
+    PyUnstable_Code_SetExtra((PyObject *)(code), index, value)
 #else
 #define code_extra_index(free) _PyEval_RequestCodeExtraIndex(free)
 #define code_get_extra(code, index, out) _PyCode_GetExtra((PyObject *)(code), index, out)
@@ -147,9 +153,10 @@ frame_unit(Frame *f)
 
 /* Release a frame that was handed to the hook and never evaluated.
  *
- * 3.11: the caller does it. 3.12+: the evaluator does it, and the functions it uses are not exported. A frame that
- * never started has no frame object and no stack, so what remains is to drop its references and to pop it from
- * the thread's data stack (a chunk that becomes empty goes back to the arena allocator it came from). */
+ * 3.11: the caller does it. 3.12+: the evaluator does it, and the functions it uses are not
+ * exported. A frame that never started has no frame object and no stack, so what remains is to drop
+ * its references and to pop it from the thread's data stack (a chunk that becomes empty goes back
+ * to the arena allocator it came from). */
 static inline void
 frame_discard(PyThreadState *ts, Frame *f)
 {
@@ -197,9 +204,10 @@ c_recursion_low(PyThreadState *ts)
 
 /* ---- the specialising interpreter ---- */
 
-/* A few specialised instructions enter a Python frame without asking for an eval hook: BINARY_SUBSCR_GETITEM before
- * 3.11.4, CALL_ALLOC_AND_ENTER_INIT on 3.13. Here they are turned back into their general form, which must then run
- * `delay` times before it is specialised again. Places are looked up in co_code, where caches are zero. */
+/* A few specialised instructions enter a Python frame without asking for an eval hook:
+ * BINARY_SUBSCR_GETITEM before 3.11.4, CALL_ALLOC_AND_ENTER_INIT on 3.13. Here they are turned back
+ * into their general form, which must then run `delay` times before it is specialised again. Places
+ * are looked up in co_code, where caches are zero. */
 #define NEVER 0xFFFF /* CPython's mark for a counter that does not count */
 
 static inline void
@@ -253,7 +261,8 @@ code_keep_generic(PyCodeObject *code)
     code_generalise(code, NEVER);
 }
 
-/* Code that runs in a leaf is not ours to slow down for good: no unseen frames in its next 4,095 calls. */
+/* Code that runs in a leaf is not ours to slow down for good: no unseen frames in its next 4,095
+ * calls. */
 static inline void
 code_delay_inlining(PyCodeObject *code)
 {
@@ -318,8 +327,9 @@ dict_is_text(PyObject *dict)
     return ((PyDictObject *)dict)->ma_keys->dk_kind != DICT_KEYS_GENERAL;
 }
 
-/* The table of a dict that is not `dict_is_text`, as CPython probes it: where a hash begins, what comes behind a slot, and
- * the number of the entry in a slot: DKIX_EMPTY ends the search, and other negative numbers are entries that are gone. */
+/* The table of a dict that is not `dict_is_text`, as CPython probes it: where a hash begins, what
+ * comes behind a slot, and the number of the entry in a slot: DKIX_EMPTY ends the search, and other
+ * negative numbers are entries that are gone. */
 static inline size_t
 dict_first_slot(PyObject *dict, Py_hash_t hash)
 {
@@ -330,7 +340,8 @@ static inline size_t
 dict_next_slot(PyObject *dict, size_t slot, size_t *rest)
 {
     *rest >>= 5;
-    return (slot * 5 + *rest + 1) & (((size_t)1 << ((PyDictObject *)dict)->ma_keys->dk_log2_size) - 1);
+    return (slot * 5 + *rest + 1) &
+           (((size_t)1 << ((PyDictObject *)dict)->ma_keys->dk_log2_size) - 1);
 }
 
 static inline Py_ssize_t
@@ -363,13 +374,15 @@ class_dict(PyTypeObject *type)
 #endif
 }
 
-/* Does a lookup in a class and its bases compare plain strings alone? Another key would run code of its own. */
+/* Does a lookup in a class and its bases compare plain strings alone? Another key would run code of
+ * its own. */
 static inline int
 class_is_text(PyTypeObject *type)
 {
     PyObject *mro = type->tp_mro;
     for (Py_ssize_t i = 0, count = mro == NULL ? 0 : PyTuple_GET_SIZE(mro); i < count; i++) {
-        PyObject *base = PyTuple_GET_ITEM(mro, i), *dict = PyType_Check(base) ? class_dict((PyTypeObject *)base) : NULL;
+        PyObject *base = PyTuple_GET_ITEM(mro, i),
+                 *dict = PyType_Check(base) ? class_dict((PyTypeObject *)base) : NULL;
         if (dict == NULL || !dict_is_text(dict)) {
             return 0;
         }
@@ -377,8 +390,8 @@ class_is_text(PyTypeObject *type)
     return mro != NULL;
 }
 
-/* The version of a type: another number after every change to it or its bases, no number is given twice. Assigned
- * if need be; 0 if the type cannot have one. Runs no Python code. */
+/* The version of a type: another number after every change to it or its bases, no number is given
+ * twice. Assigned if need be; 0 if the type cannot have one. Runs no Python code. */
 static inline unsigned int
 type_version_tag(PyTypeObject *type)
 {
@@ -400,11 +413,12 @@ type_version_tag(PyTypeObject *type)
 #endif
 }
 
-/* The version of a dict: another number after every change to its entries, no number is given twice. 0: it has none.
- * And where it stands: another word there after every change; only of a dict that has a version.
+/* The version of a dict: another number after every change to its entries, no number is given
+ * twice. 0: it has none. And where it stands: another word there after every change; only of a dict
+ * that has a version.
  *
- * 3.11 keeps one in the dict. On 3.12 that is deprecated, and on 3.13 an attribute that is stored in the object itself does
- * not move it: there CPython tells of changes (watched.c). */
+ * 3.11 keeps one in the dict. On 3.12 that is deprecated, and on 3.13 an attribute that is stored
+ * in the object itself does not move it: there CPython tells of changes (watched.c). */
 #define DICTS_ARE_WATCHED PY312
 #if DICTS_ARE_WATCHED
 /* Are the values of a dict kept in the object whose instance dict it is? */
@@ -436,12 +450,14 @@ dict_version_place(PyObject *dict)
 }
 #endif
 
-/* The instance dict, not owned (its object holds it), made if need be; NULL if the object can have none. */
+/* The instance dict, not owned (its object holds it), made if need be; NULL if the object can have
+ * none. */
 static inline PyObject *
 instance_dict(PyObject *object)
 {
 #if !PY312
-    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT && *_PyObject_ManagedDictPointer(object) != NULL) {
+    if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT &&
+        *_PyObject_ManagedDictPointer(object) != NULL) {
         return *_PyObject_ManagedDictPointer(object); /* there are no inline values then */
     }
 #endif
@@ -460,8 +476,8 @@ instance_dict(PyObject *object)
     return dict;
 }
 
-/* Where an object that has an instance dict holds it, as it does for as long as it has this type; NULL if that is not so
- * simple. */
+/* Where an object that has an instance dict holds it, as it does for as long as it has this type;
+ * NULL if that is not so simple. */
 static inline const void *
 instance_dict_place(PyObject *object)
 {
@@ -524,7 +540,8 @@ error_drop(SavedError e)
 #endif
 }
 
-/* The raised exception as one object, cleared from the thread. A new reference; NULL only without memory. */
+/* The raised exception as one object, cleared from the thread. A new reference; NULL only without
+ * memory. */
 static inline PyObject *
 error_take(void)
 {
@@ -554,7 +571,8 @@ error_put(PyObject *exc) /* steals */
 #endif
 }
 
-/* Not KeyboardInterrupt and the like, which are sent to the program and not raised by what it, or we, do. */
+/* Not KeyboardInterrupt and the like, which are sent to the program and not raised by what it, or
+ * we, do. */
 static inline int
 is_fault(PyObject *exc)
 {

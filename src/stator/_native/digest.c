@@ -1,24 +1,29 @@
 /* The digest of guards that held: the words of memory that the walk read, and what stood there.
  *
- * A model's guards hold for the same reasons in every call: the same types, the same dicts with the same versions, no hooks.
- * When a walk has found all that, it is written down as a list of places, to be compared one after the other without
- * deciding anything again. If all of them read as they did, the walk would come to the same end. If one does not, the
- * walk is made.
+ * A model's guards hold for the same reasons in every call: the same types, the same dicts with the
+ * same versions, no hooks. When a walk has found all that, it is written down as a list of places,
+ * to be compared one after the other without deciding anything again. If all of them read as they
+ * did, the walk would come to the same end. If one does not, the walk is made.
  *
- * A place is believed to exist only behind the places that prove it: an object is read after the word that holds it, and
- * that one after the version of its dict, from the arguments and constants on. So nothing is owned, and nothing dangles.
+ * A place is believed to exist only behind the places that prove it: an object is read after the
+ * word that holds it, and that one after the version of its dict, from the arguments and constants
+ * on. So nothing is owned, and nothing dangles.
  *
- * An address is not yet an object: another one may have come to lie there. Where a dict's version stands, its entries are the
- * very objects that were checked (`sure`). Elsewhere only what is a word itself may be believed, and checks that
- * depend on more are made in each call: their nodes are visited, between the words, as in a walk. So are those whose
- * value is expected to be another one in the next call (`loose`): it was not what it had been in this walk, or it once made
- * a digest useless (`restless`).
+ * An address is not yet an object: another one may have come to lie there. Where a dict's version
+ * stands, its entries are the very objects that were checked (`sure`). Elsewhere only what is a
+ * word itself may be believed, and checks that depend on more are made in each call: their nodes
+ * are visited, between the words, as in a walk. So are those whose value is expected to be another
+ * one in the next call (`loose`): it was not what it had been in this walk, or it once made a
+ * digest useless (`restless`).
  */
 #include "digest.h"
 
-_Static_assert(sizeof(uintptr_t) == sizeof(uint64_t) && sizeof(Py_ssize_t) == sizeof(uintptr_t), "words of 64 bits");
-/* A class's version is half a word; nobody writes to the other half, and if somebody did, the walk would be made. */
-_Static_assert(offsetof(PyTypeObject, tp_version_tag) % sizeof(Any) == 0 && sizeof(unsigned long) == sizeof(Any) &&
+_Static_assert(sizeof(uintptr_t) == sizeof(uint64_t) && sizeof(Py_ssize_t) == sizeof(uintptr_t),
+               "words of 64 bits");
+/* A class's version is half a word; nobody writes to the other half, and if somebody did, the walk
+ * would be made. */
+_Static_assert(offsetof(PyTypeObject, tp_version_tag) % sizeof(Any) == 0 &&
+                   sizeof(unsigned long) == sizeof(Any) &&
                    offsetof(PyTypeObject, tp_version_tag) + sizeof(Any) <= sizeof(PyTypeObject),
                "words of classes");
 
@@ -90,8 +95,9 @@ static const void *
 function_place(PyObject *function, Py_ssize_t part)
 {
     PyFunctionObject *f = (PyFunctionObject *)function;
-    const void *places[PART_COUNT] = {&f->func_code,    &f->func_defaults, &f->func_kwdefaults, &f->func_closure,
-                                      &f->func_globals, &f->func_name,     &f->func_qualname,   &f->func_annotations};
+    const void *places[PART_COUNT] = {&f->func_code,     &f->func_defaults,   &f->func_kwdefaults,
+                                      &f->func_closure,  &f->func_globals,    &f->func_name,
+                                      &f->func_qualname, &f->func_annotations};
     return places[part];
 }
 
@@ -157,11 +163,13 @@ add_length(Maker *m, int node)
         return 0;
     }
     add_type(m, node);
-    add_word(m, PyAnySet_Check(value) ? (void *)&((PySetObject *)value)->used : (void *)&((PyVarObject *)value)->ob_size);
+    add_word(m, PyAnySet_Check(value) ? (void *)&((PySetObject *)value)->used
+                                      : (void *)&((PyVarObject *)value)->ob_size);
     return 1;
 }
 
-/* The words that a check depends on, beside those that lead to the value. 0: it has to be made in each call. */
+/* The words that a check depends on, beside those that lead to the value. 0: it has to be made in
+ * each call. */
 static int
 add_check(Maker *m, int node, const GuardCheck *c)
 {
@@ -176,7 +184,8 @@ add_check(Maker *m, int node, const GuardCheck *c)
         return 1;
     case CHECK_IS:
     case CHECK_EQUAL:
-        return value == c->expected; /* which lives as long as the guards: nothing else can have its address */
+        /* which lives as long as the guards: nothing else can have its address */
+        return value == c->expected;
     case CHECK_LEN:
         return add_length(m, node);
     case CHECK_CODE:
@@ -224,8 +233,8 @@ add_node(Maker *m, int node)
 {
     const Node *n = &m->g->nodes[node];
     Mark *mark = &m->marks[node];
-    if ((n->parent >= 0 && m->marks[n->parent].loose) || (n->version != VERSION_NONE && !n->stands) ||
-        n->restless || !add_edge(m, n)) {
+    if ((n->parent >= 0 && m->marks[n->parent].loose) ||
+        (n->version != VERSION_NONE && !n->stands) || n->restless || !add_edge(m, n)) {
         return 0;
     }
     if (n->version != VERSION_NONE) {
@@ -263,7 +272,8 @@ put_node(Maker *m, int node)
         parent->typed = (unsigned char)typed;
     }
     d->stops[d->stop_count++] = (Stop){words, node};
-    /* Whether its value must be the one of now: if much depends on it, and it will hardly change. */
+    /* Whether its value must be the one of now: if much depends on it, and it will hardly
+     * change. */
     n->covered = mark->deep && !n->restless && (n->version == VERSION_NONE || n->stands);
     mark->loose = !n->covered;
     mark->sure = n->covered && (n->stands || n->edge == FETCH_CONST);

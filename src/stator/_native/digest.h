@@ -1,10 +1,12 @@
-/* What digest.c and walk.c share: guards as places in memory that must read as they did. See digest.c. */
+/* What digest.c and walk.c share: guards as places in memory that must read as they did. See
+ * digest.c. */
 #ifndef STATOR_DIGEST_H
 #define STATOR_DIGEST_H
 
 #include "guard.h"
 
-typedef uintptr_t __attribute__((may_alias)) Any; /* a pointer, a size, a version: any word of an object */
+/* a pointer, a size, a version: any word of an object */
+typedef uintptr_t __attribute__((may_alias)) Any;
 
 typedef struct {
     const Any *place; /* in an object that the places before this one prove alive */
@@ -29,12 +31,12 @@ typedef struct Digest {
     PyObject **wanted;   /* the values that the replay gets, as long as all holds, */
     int *loose;          /* but these are taken from their nodes */
     int word_count, word_room, stop_count, tensor_count, loose_count;
-    int uses;            /* how often all held */
-    int settled;         /* how often a node that was not covered could have been */
+    int uses;    /* how often all held */
+    int settled; /* how often a node that was not covered could have been */
 } Digest;
 
-/* After a walk that held and gave the values that the nodes have now; no Python code may have run since. Without
- * memory there is none. */
+/* After a walk that held and gave the values that the nodes have now; no Python code may have run
+ * since. Without memory there is none. */
 void digest_make(Guards *g);
 void digest_drop(Guards *g);
 void digest_settle(Guards *g); /* the same, because what used to change does so no longer */

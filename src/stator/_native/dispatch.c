@@ -1,39 +1,21 @@
-/* The compiled callable: binds arguments, checks guards, calls the replay; at a break makes the step and goes on.
+/* The compiled callable: binds arguments, checks guards, calls the replay; at a break makes the
+ * step and goes on.
  *
- * `Compiled` stands before a Python callable, its *fallback*, which does all that in full generality. It takes over only what
- * is certain: arguments that bind without a question, a recording whose guards hold, a replay that needs nothing
- * around it. In every other case, and while this thread records, the fallback is called with the arguments as they came.
+ * `Compiled` stands before a Python callable, its *fallback*, which does all that in full
+ * generality. It takes over only what is certain: arguments that bind without a question, a
+ * recording whose guards hold, a replay that needs nothing around it. In every other case, and
+ * while this thread records, the fallback is called with the arguments as they came.
  *
- * Behind a break the same holds for each target: where C code cannot be certain, Python code goes on from there.
+ * Behind a break the same holds for each target: where C code cannot be certain, Python code goes
+ * on from there.
  */
-#include "entry_table.h"
-
-enum { MAX_SLOTS = 32 };
+#include "compiled.h"
 
 /* ---- the callable ---- */
 
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    PyObject *dict, *weakrefs;
-    PyObject *fallback;         /* does everything, in Python */
-    PyFunctionObject *function; /* whose arguments are bound */
-    PyObject *code;             /* that it had when it was compiled */
-    EntryTable *table;
-    Count *hits;
-    PyObject *resume; /* resume(entry, values, slots): what follows when an entry's guards hold */
-    PyObject *failed; /* failed(entry, exception, function, slots): what follows when a replay raised */
-    PyObject *bound;  /* a dict: steps and continuations that were given the closure of `function` */
-    unsigned long long bound_at; /* `changes` of the table when it was last emptied */
-    PyObject *go_on;  /* go_on(jump): what follows a step when C code has no recording */
-    Count *passing; /* so many calls go by: they call `function` as it is, and are counted in */
-    Count *passed;
-    PyObject *self_is, *self_becomes; /* of a compiled module: its own object stands for another; or NULL */
-    PyTypeObject *self_type;
-} Compiled;
-
 static int enabled; /* may C code take calls at all? */
-static PyObject *readers, *reader_kind; /* not while somebody wants to hear of hits: `reader_kind` is in `readers` */
+/* not while somebody wants to hear of hits: `reader_kind` is in `readers` */
+static PyObject *readers, *reader_kind;
 
 static uint64_t readers_seen; /* the version of `readers` for which `heard` holds */
 static int heard;
@@ -63,121 +45,6 @@ is_quick(void)
     return enabled && thread_here.state == STATE_OFF && !is_heard() && chain_stance_is_default();
 }
 
-typedef struct {
-    PyObject *values[MAX_SLOTS + 1]; /* owned, NULL if not bound */
-    Py_ssize_t count;
-    Py_ssize_t made; /* the slot of **kwargs, which is a new dict in each call; or -1 */
-} SlotBuffer;
-
-static void
-slots_clear(SlotBuffer *s)
-{
-    for (Py_ssize_t i = 0; i < s->count; i++) {
-        Py_XDECREF(s->values[i]);
-    }
-}
-
-/* The slot of a keyword. Names in code are interned, as keywords mostly are: then another string is another name. */
-static Py_ssize_t
-find_parameter(PyCodeObject *code, PyObject *name)
-{
-    int first = code->co_posonlyargcount, end = code->co_argcount + code->co_kwonlyargcount;
-    for (int i = first; i < end; i++) {
-        if (PyTuple_GET_ITEM(code->co_localsplusnames, i) == name) {
-            return i;
-        }
-    }
-    for (int i = PyUnicode_CHECK_INTERNED(name) ? end : first; i < end; i++) {
-        if (PyUnicode_Compare(PyTuple_GET_ITEM(code->co_localsplusnames, i), name) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-/* Fill what the call left open from the function's defaults. 0 if something is missing. */
-static int
-bind_defaults(PyFunctionObject *f, PyCodeObject *code, SlotBuffer *s)
-{
-    Py_ssize_t defaults = f->func_defaults == NULL ? 0 : PyTuple_GET_SIZE(f->func_defaults);
-    for (Py_ssize_t i = 0; i < code->co_argcount; i++) {
-        if (s->values[i] == NULL) {
-            Py_ssize_t at = i - (code->co_argcount - defaults);
-            if (at < 0) {
-                return 0;
-            }
-            s->values[i] = Py_NewRef(PyTuple_GET_ITEM(f->func_defaults, at));
-        }
-    }
-    for (Py_ssize_t i = code->co_argcount; i < code->co_argcount + code->co_kwonlyargcount; i++) {
-        if (s->values[i] == NULL) {
-            PyObject *name = PyTuple_GET_ITEM(code->co_localsplusnames, i);
-            PyObject *found = f->func_kwdefaults == NULL ? NULL : PyDict_GetItemWithError(f->func_kwdefaults, name);
-            if (found == NULL) {
-                return 0;
-            }
-            s->values[i] = Py_NewRef(found);
-        }
-    }
-    return 1;
-}
-
-/* Bind arguments as the function does. 1: bound; 0: not without a question. In both cases the slots must be cleared. */
-static int
-bind(Compiled *c, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, SlotBuffer *s)
-{
-    PyFunctionObject *f = c->function;
-    PyCodeObject *code = (PyCodeObject *)f->func_code;
-    s->count = 0;
-    if (f->func_code != c->code) {
-        return 0;
-    }
-    Py_ssize_t named = code->co_argcount + code->co_kwonlyargcount;
-    Py_ssize_t star = (code->co_flags & CO_VARARGS) != 0, stars = (code->co_flags & CO_VARKEYWORDS) != 0;
-    Py_ssize_t keywords = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
-    if (named + star + stars > MAX_SLOTS || (nargs > code->co_argcount && !star)) {
-        return 0;
-    }
-    s->count = named + star + stars + 1;
-    s->made = stars ? named + star : -1;
-    memset(s->values, 0, (size_t)s->count * sizeof(PyObject *));
-    Py_ssize_t positional = nargs < code->co_argcount ? nargs : code->co_argcount;
-    for (Py_ssize_t i = 0; i < positional; i++) {
-        s->values[i] = Py_NewRef(args[i]);
-    }
-    if (c->self_is != NULL) {
-        if (positional < 1 || args[0] != c->self_is || Py_TYPE(args[0]) != c->self_type) {
-            return 0;
-        }
-        Py_SETREF(s->values[0], Py_NewRef(c->self_becomes));
-    }
-    if (star) {
-        PyObject *rest = s->values[named] = PyTuple_New(nargs - positional);
-        for (Py_ssize_t i = positional; rest != NULL && i < nargs; i++) {
-            PyTuple_SET_ITEM(rest, i - positional, Py_NewRef(args[i]));
-        }
-        if (rest == NULL) {
-            return 0;
-        }
-    }
-    PyObject *more = NULL;
-    if (stars && (more = s->values[named + star] = PyDict_New()) == NULL) {
-        return 0;
-    }
-    for (Py_ssize_t i = 0; i < keywords; i++) {
-        PyObject *name = PyTuple_GET_ITEM(kwnames, i);
-        Py_ssize_t at = find_parameter(code, name);
-        if (at >= 0 ? s->values[at] != NULL : more == NULL || PyDict_SetItem(more, name, args[nargs + i]) < 0) {
-            return 0;
-        }
-        if (at >= 0) {
-            s->values[at] = Py_NewRef(args[nargs + i]);
-        }
-    }
-    s->values[s->count - 1] = Py_NewRef(f);
-    return (keywords == 0 && nargs == code->co_argcount && code->co_kwonlyargcount == 0) || bind_defaults(f, code, s);
-}
-
 /* ---- using recordings ---- */
 
 /* All but the last, which is the function. */
@@ -200,20 +67,23 @@ after_failure(Compiled *c, PyObject *entry, PyObject *const *inputs, Py_ssize_t 
     }
     PyObject *error = error_take(), *slots = slots_tuple(inputs, count), *result = NULL;
     if (error != NULL && slots != NULL) {
-        result = PyObject_CallFunctionObjArgs(c->failed, entry, error, inputs[count - 1], slots, NULL);
+        result =
+            PyObject_CallFunctionObjArgs(c->failed, entry, error, inputs[count - 1], slots, NULL);
     }
     Py_XDECREF(error);
     Py_XDECREF(slots);
     return result;
 }
 
-/* Calls a replay and lets go of its values. 1: *state is a state to go on from. 0: *state is the call's result, or NULL
- * with its exception. */
+/* Calls a replay and lets go of its values. 1: *state is a state to go on from. 0: *state is the
+ * call's result, or NULL with its exception. */
 static int
-replay(Compiled *c, const TableRow *row, PyObject *values, PyObject *const *inputs, Py_ssize_t count, PyObject **state)
+replay(Compiled *c, const TableRow *row, PyObject *values, PyObject *const *inputs,
+       Py_ssize_t count, PyObject **state)
 {
     row->hits->value++;
-    *state = Py_IS_TYPE(row->replay, &RelayType) ? relay_run(row->replay, values) : PyObject_CallOneArg(row->replay, values);
+    *state = Py_IS_TYPE(row->replay, &RelayType) ? relay_run(row->replay, values)
+                                                 : PyObject_CallOneArg(row->replay, values);
     Py_DECREF(values);
     if (*state == NULL) {
         *state = after_failure(c, row->entry, inputs, count);
@@ -221,7 +91,8 @@ replay(Compiled *c, const TableRow *row, PyObject *values, PyObject *const *inpu
     }
     if (row->step != NULL && !PyTuple_CheckExact(*state)) {
         Py_CLEAR(*state);
-        PyErr_SetString(PyExc_SystemError, "the replay of a segment that is left gives back a tuple");
+        PyErr_SetString(PyExc_SystemError,
+                        "the replay of a segment that is left gives back a tuple");
         return 0;
     }
     return row->step != NULL;
@@ -237,8 +108,9 @@ hand_over(Compiled *c, ResumeTarget *target, PyObject *inputs)
     return result;
 }
 
-/* From break to break, up to the result. Steals `function` and `state`, and `step` of the row, which is cleared. Nothing
- * here holds on to what a segment was given: what the program lets go of dies. */
+/* From break to break, up to the result. Steals `function` and `state`, and `step` of the row,
+ * which is cleared. Nothing here holds on to what a segment was given: what the program lets go of
+ * dies. */
 static PyObject *
 follow(Compiled *c, TableRow *row, PyObject *function, PyObject *state)
 {
@@ -247,7 +119,9 @@ follow(Compiled *c, TableRow *row, PyObject *function, PyObject *state)
         PyObject *inputs, *values;
         int stepped = break_step_make(row->step, function, c->bound, state, &target, &inputs);
         /* A graph leaves torch's state as it was. */
-        Guards *before = stepped == 1 && Py_IS_TYPE(row->replay, &RelayType) ? (Guards *)Py_NewRef(row->guards) : NULL;
+        Guards *before = stepped == 1 && Py_IS_TYPE(row->replay, &RelayType)
+                             ? (Guards *)Py_NewRef(row->guards)
+                             : NULL;
         state = NULL;
         Py_CLEAR(function);
         row_clear(row);
@@ -280,8 +154,8 @@ follow(Compiled *c, TableRow *row, PyObject *function, PyObject *state)
     return state;
 }
 
-/* Uses a recording that fits, and clears the slots. 1: *result is the call's result, or NULL with its exception. 0: there
- * is none. */
+/* Uses a recording that fits, and clears the slots. 1: *result is the call's result, or NULL with
+ * its exception. 0: there is none. */
 static int
 use_recording(Compiled *c, SlotBuffer *s, PyObject **result)
 {
@@ -293,7 +167,9 @@ use_recording(Compiled *c, SlotBuffer *s, PyObject **result)
     }
     if (row.replay == NULL) {
         PyObject *slots = slots_tuple(s->values, s->count);
-        *result = slots == NULL ? NULL : PyObject_CallFunctionObjArgs(c->resume, row.entry, values, slots, NULL);
+        *result = slots == NULL
+                      ? NULL
+                      : PyObject_CallFunctionObjArgs(c->resume, row.entry, values, slots, NULL);
         Py_XDECREF(slots);
         Py_DECREF(values);
         slots_clear(s);
@@ -320,10 +196,12 @@ use_recording(Compiled *c, SlotBuffer *s, PyObject **result)
 static PyObject *
 pass_by(Compiled *c, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf), count = nargs + (kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames));
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf),
+               count = nargs + (kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames));
     PyObject *given[MAX_SLOTS];
     if (c->self_is != NULL) {
-        if (nargs < 1 || count > MAX_SLOTS || args[0] != c->self_is || Py_TYPE(args[0]) != c->self_type) {
+        if (nargs < 1 || count > MAX_SLOTS || args[0] != c->self_is ||
+            Py_TYPE(args[0]) != c->self_type) {
             return NULL;
         }
         memcpy(given, args, (size_t)count * sizeof(PyObject *));
@@ -371,7 +249,8 @@ call_compiled(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kw
     }
     PyObject *fallback = Py_XNewRef(c->fallback);
     if (fallback == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "this compiled callable was taken apart by the garbage collector");
+        PyErr_SetString(PyExc_RuntimeError,
+                        "this compiled callable was taken apart by the garbage collector");
         return NULL;
     }
     PyObject *result = PyObject_Vectorcall(fallback, args, nargsf, kwnames);
@@ -381,8 +260,8 @@ call_compiled(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kw
 
 /* ---- beside another compiler ---- */
 
-/* Another compiler of frames may be at work in this thread: it is off meanwhile, as in a function that it was told to leave
- * alone, and does not get to see what a compiled function is made of. */
+/* Another compiler of frames may be at work in this thread: it is off meanwhile, as in a function
+ * that it was told to leave alone, and does not get to see what a compiled function is made of. */
 static PyObject *
 compiled_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -401,11 +280,14 @@ compiled_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObje
 static PyObject *
 compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"fallback", "function", "table", "hits", "resume", "failed", "go_on", "passing", "passed", NULL};
-    PyObject *fallback, *function, *table, *hits, *resume, *failed, *go_on, *passing = NULL, *passed = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OOO|O!O!", names, &fallback, &PyFunction_Type, &function, &EntryTableType,
-                                     &table, &CountType, &hits, &resume, &failed, &go_on, &CountType, &passing,
-                                     &CountType, &passed)) {
+    static char *names[] = {"fallback", "function", "table",   "hits",   "resume",
+                            "failed",   "go_on",    "passing", "passed", NULL};
+    PyObject *fallback, *function, *table, *hits, *resume, *failed, *go_on, *passing = NULL,
+                                                                            *passed = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OOO|O!O!", names, &fallback,
+                                     &PyFunction_Type, &function, &EntryTableType, &table,
+                                     &CountType, &hits, &resume, &failed, &go_on, &CountType,
+                                     &passing, &CountType, &passed)) {
         return NULL;
     }
     Compiled *c = (Compiled *)type->tp_alloc(type, 0);
@@ -419,8 +301,10 @@ compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         c->resume = Py_NewRef(resume);
         c->failed = Py_NewRef(failed);
         c->go_on = Py_NewRef(go_on);
-        c->passing = (Count *)(passing == NULL ? PyObject_CallNoArgs((PyObject *)&CountType) : Py_NewRef(passing));
-        c->passed = (Count *)(passed == NULL ? PyObject_CallNoArgs((PyObject *)&CountType) : Py_NewRef(passed));
+        c->passing = (Count *)(passing == NULL ? PyObject_CallNoArgs((PyObject *)&CountType)
+                                               : Py_NewRef(passing));
+        c->passed = (Count *)(passed == NULL ? PyObject_CallNoArgs((PyObject *)&CountType)
+                                             : Py_NewRef(passed));
         c->bound = PyDict_New();
         if (c->bound == NULL || c->passing == NULL || c->passed == NULL) {
             Py_CLEAR(c);
@@ -508,7 +392,8 @@ compiled_repr(PyObject *self)
     return text;
 }
 
-/* Calls with `object`, of exactly its type of now, as the first argument are calls with `original`. */
+/* Calls with `object`, of exactly its type of now, as the first argument are calls with
+ * `original`. */
 static PyObject *
 compiled_stand_in(Compiled *c, PyObject *args)
 {
@@ -525,12 +410,14 @@ compiled_stand_in(Compiled *c, PyObject *args)
 static PyMethodDef compiled_methods[] = {
     {"__reduce__", compiled_reduce, METH_NOARGS, "Pickled by name, as functions are."},
     {"stand_in", (PyCFunction)compiled_stand_in, METH_VARARGS,
-     "stand_in(object, original): calls with `object` as the first argument are calls with `original`."},
+     "stand_in(object, original): calls with `object` as the first argument are calls with "
+     "`original`."},
     {NULL},
 };
 
 static PyMemberDef compiled_members[] = {
-    {"fallback", T_OBJECT, offsetof(Compiled, fallback), READONLY, "The Python callable that does everything."},
+    {"fallback", T_OBJECT, offsetof(Compiled, fallback), READONLY,
+     "The Python callable that does everything."},
     {NULL},
 };
 
@@ -543,7 +430,8 @@ static PyTypeObject CompiledType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "stator._native.Compiled",
     .tp_basicsize = sizeof(Compiled),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                Py_TPFLAGS_METHOD_DESCRIPTOR,
     .tp_new = compiled_new,
     .tp_dealloc = (destructor)compiled_dealloc,
     .tp_traverse = (traverseproc)compiled_traverse,
@@ -574,12 +462,16 @@ set_quick(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef functions[] = {
     {"set_quick", set_quick, METH_VARARGS,
-     "set_quick(on, readers, kind): may compiled callables check and replay in C? Never while kind is in readers."},
+     "set_quick(on, readers, kind): may compiled callables check and replay in C? Never while kind "
+     "is in readers."},
     {NULL},
 };
 
 int
 dispatch_setup(PyObject *module)
 {
-    return PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &CompiledType) < 0 ? -1 : 0;
+    return PyModule_AddFunctions(module, functions) < 0 ||
+                   PyModule_AddType(module, &CompiledType) < 0
+               ? -1
+               : 0;
 }

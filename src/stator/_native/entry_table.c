@@ -1,5 +1,5 @@
-/* The table: the recordings of one code object, most recently used first. Python code puts them there and *publishes* those
- * that C code may use.
+/* The table: the recordings of one code object, most recently used first. Python code puts them
+ * there and *publishes* those that C code may use.
  */
 #include "entry_table.h"
 
@@ -80,7 +80,8 @@ static PyObject *
 entry_table_publish(EntryTable *s, PyObject *args)
 {
     PyObject *entry, *guards, *replay, *step, *hits;
-    if (!PyArg_ParseTuple(args, "OO!OOO!", &entry, &GuardsType, &guards, &replay, &step, &CountType, &hits)) {
+    if (!PyArg_ParseTuple(args, "OO!OOO!", &entry, &GuardsType, &guards, &replay, &step, &CountType,
+                          &hits)) {
         return NULL;
     }
     if (step != Py_None && !Py_IS_TYPE(step, &BreakStepType)) {
@@ -164,8 +165,9 @@ static PyMethodDef entry_table_methods[] = {
     {"add", (PyCFunction)entry_table_add, METH_O, "Put an entry before all others."},
     {"used", (PyCFunction)entry_table_used, METH_O, "Move an entry to the front."},
     {"publish", (PyCFunction)entry_table_publish, METH_VARARGS,
-     "publish(entry, guards, replay or None, step or None, hits): C code may use this entry; without a replay, Python code "
-     "goes on when its guards hold. `step`: what follows the replay."},
+     "publish(entry, guards, replay or None, step or None, hits): C code may use this entry; "
+     "without a replay, Python code goes on when its guards hold. `step`: what follows the "
+     "replay."},
     {"clear", (PyCFunction)entry_table_clear, METH_NOARGS, "Forget all entries."},
     {NULL},
 };
@@ -192,8 +194,8 @@ PyTypeObject EntryTableType = {
 /* ---- looking for a recording ---- */
 
 int
-entry_table_fitting(EntryTable *s, const TorchState *known, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, TableRow *found,
-              PyObject **values)
+entry_table_fitting(EntryTable *s, const TorchState *known, PyObject *const *slots,
+                    Py_ssize_t count, Py_ssize_t made, TableRow *found, PyObject **values)
 {
     TorchState state = {.autocast = NULL};
     int fits = 0;
@@ -218,7 +220,8 @@ entry_table_fitting(EntryTable *s, const TorchState *known, PyObject *const *slo
         Py_INCREF(row.hits);
         int outcome = guards_walk(row.guards, slots, count, made, values);
         if (outcome == HOLDS) {
-            Py_ssize_t at = i < s->count && s->rows[i].entry == row.entry ? i : entry_table_find(s, row.entry);
+            Py_ssize_t at =
+                i < s->count && s->rows[i].entry == row.entry ? i : entry_table_find(s, row.entry);
             if (at > 0) {
                 entry_table_to_front(s, at);
             }
@@ -239,5 +242,7 @@ entry_table_fitting(EntryTable *s, const TorchState *known, PyObject *const *slo
 int
 entry_table_setup(PyObject *module)
 {
-    return PyModule_AddType(module, &CountType) < 0 || PyModule_AddType(module, &EntryTableType) < 0 ? -1 : 0;
+    return PyModule_AddType(module, &CountType) < 0 || PyModule_AddType(module, &EntryTableType) < 0
+               ? -1
+               : 0;
 }

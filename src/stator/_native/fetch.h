@@ -1,4 +1,5 @@
-/* Reaching values and comparing constants without running Python code: what walk.c does at each node.
+/* Reaching values and comparing constants without running Python code: what walk.c does at each
+ * node.
  *
  * A header, so that it is compiled into the walk.
  */
@@ -12,7 +13,7 @@ enum { OWNED_IN_PLACE = 16, MAX_PATH = 16 };
 typedef struct {
     PyObject *const *slots;
     Py_ssize_t slot_count, made; /* `made`: the slot whose value nobody else has; -1: none */
-    PyObject **owned; /* values that perhaps nobody else holds: */
+    PyObject **owned;            /* values that perhaps nobody else holds: */
     PyObject *in_place[OWNED_IN_PLACE];
     int owned_count, owned_room;
     int unsure; /* Python code might have to run */
@@ -40,7 +41,8 @@ same_constant(PyObject *found, PyObject *expected)
         return 0;
     }
     if (type == &PyUnicode_Type) {
-        return PyUnicode_GET_LENGTH(found) == PyUnicode_GET_LENGTH(expected) && PyUnicode_Compare(found, expected) == 0;
+        return PyUnicode_GET_LENGTH(found) == PyUnicode_GET_LENGTH(expected) &&
+               PyUnicode_Compare(found, expected) == 0;
     }
     if (type == &PyLong_Type || type == &PyBytes_Type) {
         int same = PyObject_RichCompareBool(found, expected, Py_EQ);
@@ -82,15 +84,17 @@ same_key(PyObject *found, PyObject *key)
         return same_constant(found, key);
     }
     PyTypeObject *type = Py_TYPE(found);
-    if (type == &PyBool_Type || type == &PyFloat_Type || type == &PyComplex_Type) { /* 1 == 1.0 == True */
+    /* 1 == 1.0 == True */
+    if (type == &PyBool_Type || type == &PyFloat_Type || type == &PyComplex_Type) {
         return PyLong_CheckExact(key) && PyObject_RichCompareBool(found, key, Py_EQ) == 1;
     }
-    int plain = type == &PyLong_Type || type == &PyUnicode_Type || type == &PyTuple_Type || type == &PyBytes_Type ||
-                type->tp_richcompare == PyBaseObject_Type.tp_richcompare;
+    int plain = type == &PyLong_Type || type == &PyUnicode_Type || type == &PyTuple_Type ||
+                type == &PyBytes_Type || type->tp_richcompare == PyBaseObject_Type.tp_richcompare;
     return plain ? 0 : -1;
 }
 
-/* The entry of a str or int, or NULL. A key of the same hash that only its own code can compare makes the walk unsure. */
+/* The entry of a str or int, or NULL. A key of the same hash that only its own code can compare
+ * makes the walk unsure. */
 static PyObject *
 dict_find(Walk *w, PyObject *dict, PyObject *key, Py_hash_t hash)
 {
@@ -103,7 +107,8 @@ dict_find(Walk *w, PyObject *dict, PyObject *key, Py_hash_t hash)
         if (index == DKIX_EMPTY) {
             return NULL;
         }
-        const PyDictKeyEntry *entry = index < 0 ? NULL : &DK_ENTRIES(((PyDictObject *)dict)->ma_keys)[index];
+        const PyDictKeyEntry *entry =
+            index < 0 ? NULL : &DK_ENTRIES(((PyDictObject *)dict)->ma_keys)[index];
         int same = entry == NULL || entry->me_hash != hash ? 0 : same_key(entry->me_key, key);
         if (same != 0) {
             w->unsure |= same < 0;
@@ -112,7 +117,8 @@ dict_find(Walk *w, PyObject *dict, PyObject *key, Py_hash_t hash)
     }
 }
 
-/* The entry whose key is this very object, which may be gone: its address is compared with those of living keys. */
+/* The entry whose key is this very object, which may be gone: its address is compared with those of
+ * living keys. */
 static PyObject *
 dict_find_object(PyObject *dict, const PyObject *key, Py_ssize_t *hint)
 {
@@ -138,7 +144,7 @@ next_key(PyObject *container, Py_ssize_t *pos, PyObject **key)
     PyObject *value;
     Py_hash_t hash;
     return PyDict_Check(container) ? PyDict_Next(container, pos, key, &value)
-                                        : _PySet_NextEntry(container, pos, key, &hash);
+                                   : _PySet_NextEntry(container, pos, key, &hash);
 }
 
 /* An OrderedDict has an order of its own, which does not matter with one key. */
@@ -146,7 +152,8 @@ static int
 same_keys(Walk *w, PyObject *found, PyObject *expected)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(expected), i = 0, pos = 0;
-    if (!PyDict_CheckExact(found) && !PyAnySet_CheckExact(found) && !(PyODict_CheckExact(found) && count <= 1)) {
+    if (!PyDict_CheckExact(found) && !PyAnySet_CheckExact(found) &&
+        !(PyODict_CheckExact(found) && count <= 1)) {
         w->unsure = 1;
         return 0;
     }
@@ -173,15 +180,17 @@ function_part(PyObject *value, Py_ssize_t part)
         return NULL;
     }
     PyFunctionObject *f = (PyFunctionObject *)value;
-    PyObject *parts[PART_COUNT] = {f->func_code,    f->func_defaults, f->func_kwdefaults, f->func_closure,
-                                   f->func_globals, f->func_name,     f->func_qualname,   f->func_annotations};
+    PyObject *parts[PART_COUNT] = {f->func_code,     f->func_defaults,   f->func_kwdefaults,
+                                   f->func_closure,  f->func_globals,    f->func_name,
+                                   f->func_qualname, f->func_annotations};
     if (part == PART_ANNOTATIONS) { /* made when they are first asked for */
         return parts[part] != NULL && PyDict_Check(parts[part]) ? parts[part] : NULL;
     }
     return parts[part] == NULL ? Py_None : parts[part];
 }
 
-/* What a member descriptor finds, not owned: only members that are objects get here. NULL: it is empty, or no owner. */
+/* What a member descriptor finds, not owned: only members that are objects get here. NULL: it is
+ * empty, or no owner. */
 static PyObject *
 member(PyObject *owner, PyObject *descriptor)
 {
@@ -193,7 +202,8 @@ member(PyObject *owner, PyObject *descriptor)
     return value == NULL && d->d_member->type == T_OBJECT ? Py_None : value;
 }
 
-/* The entry of a name in a class or its bases, not owned. A key that only its own code can compare makes the walk unsure. */
+/* The entry of a name in a class or its bases, not owned. A key that only its own code can compare
+ * makes the walk unsure. */
 static PyObject *
 class_find(Walk *w, PyTypeObject *type, PyObject *name)
 {
@@ -212,7 +222,8 @@ entry_behind(Walk *w, PyObject *cls, PyObject *key)
         w->unsure = 1;
         return NULL;
     }
-    PyObject *mro = ((PyTypeObject *)cls)->tp_mro, *start = PyTuple_GET_ITEM(key, 0), *name = PyTuple_GET_ITEM(key, 1);
+    PyObject *mro = ((PyTypeObject *)cls)->tp_mro, *start = PyTuple_GET_ITEM(key, 0),
+             *name = PyTuple_GET_ITEM(key, 1);
     Py_ssize_t i = 0, count = mro == NULL ? 0 : PyTuple_GET_SIZE(mro);
     while (i < count && PyTuple_GET_ITEM(mro, i) != start) {
         i++;
@@ -227,7 +238,8 @@ entry_behind(Walk *w, PyObject *cls, PyObject *key)
     return NULL;
 }
 
-/* Keeps a value to the end of the walk. Steals it, and gives it back; NULL if there is none, or no memory. */
+/* Keeps a value to the end of the walk. Steals it, and gives it back; NULL if there is none, or no
+ * memory. */
 static PyObject *
 own(Walk *w, PyObject *value)
 {
@@ -295,9 +307,12 @@ fetch(Walk *w, Node *n, PyObject *parent)
         return PyDict_Check(parent) ? dict_find(w, parent, n->key, n->number) : NULL;
     case FETCH_INDEX:
         if (PyTuple_Check(parent)) {
-            return n->number < PyTuple_GET_SIZE(parent) ? PyTuple_GET_ITEM(parent, n->number) : NULL;
+            return n->number < PyTuple_GET_SIZE(parent) ? PyTuple_GET_ITEM(parent, n->number)
+                                                        : NULL;
         }
-        return PyList_Check(parent) && n->number < PyList_GET_SIZE(parent) ? PyList_GET_ITEM(parent, n->number) : NULL;
+        return PyList_Check(parent) && n->number < PyList_GET_SIZE(parent)
+                   ? PyList_GET_ITEM(parent, n->number)
+                   : NULL;
     case FETCH_MRO:
         return PyType_Check(parent) ? class_find(w, (PyTypeObject *)parent, n->key) : NULL;
     case FETCH_SUPER:
@@ -305,7 +320,8 @@ fetch(Walk *w, Node *n, PyObject *parent)
     case FETCH_CALL:
         return own(w, PyObject_CallNoArgs(parent));
     case FETCH_GRAD:
-        if (state_has_function_modes()) { /* to them `.grad` is an operation, and they are Python code */
+        /* to them `.grad` is an operation, and they are Python code */
+        if (state_has_function_modes()) {
             w->unsure = 1;
             return NULL;
         }

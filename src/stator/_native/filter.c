@@ -1,8 +1,10 @@
 /* Which events reach Python: one filter per kind of probe, true if the handler is to be called.
  *
- * The rule behind all of them: an object that came from outside (`known`) always matters; of a fresh object only its
- * type matters, and of a type each (type, what is read) pair only once per recording and version of the type. Types that cannot be changed
- * (`int`, `dict`, ...) need no watching. Where memory runs out a filter answers true: a needless call is sound.
+ * The rule behind all of them: an object that came from outside (`known`) always matters; of a
+ * fresh object only its type matters, and of a type each (type, what is read) pair only once per
+ * recording and version of the type. Types that cannot be changed
+ * (`int`, `dict`, ...) need no watching. Where memory runs out a filter answers true: a needless
+ * call is sound.
  */
 #include "native.h"
 #include <string.h>
@@ -65,16 +67,19 @@ always(Watcher *Py_UNUSED(w), Probe *Py_UNUSED(p), Operands *Py_UNUSED(ops))
     return 1;
 }
 
-/* One that is equal to another one if what both hold is the same. */
+/* One that is equal to another one if what both hold is the same. (The type of the last kind has no
+ * name in C from 3.13 on.) */
 static int
 is_holder(PyObject *x)
 {
-    return PyMethod_Check(x) || PyCFunction_Check(x) || PySlice_Check(x) || PyWeakref_Check(x) || PyCell_Check(x) ||
-           PyDictViewSet_Check(x) || Py_IS_TYPE(x, &PyDictValues_Type) || Py_IS_TYPE(x, &Py_GenericAliasType) ||
-           strcmp(Py_TYPE(x)->tp_name, "method-wrapper") == 0; /* its type has no name in C from 3.13 on */
+    return PyMethod_Check(x) || PyCFunction_Check(x) || PySlice_Check(x) || PyWeakref_Check(x) ||
+           PyCell_Check(x) || PyDictViewSet_Check(x) || Py_IS_TYPE(x, &PyDictValues_Type) ||
+           Py_IS_TYPE(x, &Py_GenericAliasType) ||
+           strcmp(Py_TYPE(x)->tp_name, "method-wrapper") == 0;
 }
 
-/* A fresh object that may hold an outside one: C code that compares, formats or hashes it goes all the way down. */
+/* A fresh object that may hold an outside one: C code that compares, formats or hashes it goes all
+ * the way down. */
 static int
 may_hold_known(Watcher *w, PyObject *x)
 {
@@ -82,13 +87,14 @@ may_hold_known(Watcher *w, PyObject *x)
         return 1;
     }
     if (!PyTuple_Check(x) && !PyList_Check(x)) {
-        return (PyDict_Check(x) && PyDict_GET_SIZE(x) > 0) || (PyAnySet_Check(x) && PySet_GET_SIZE(x) > 0);
+        return (PyDict_Check(x) && PyDict_GET_SIZE(x) > 0) ||
+               (PyAnySet_Check(x) && PySet_GET_SIZE(x) > 0);
     }
     PyObject **items = PySequence_Fast_ITEMS(x);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(x); i++) {
         PyObject *item = items[i];
-        if (item != NULL && (known(w, item) || PyTuple_Check(item) || PyList_Check(item) || PyDict_Check(item) ||
-                             PyAnySet_Check(item) || is_holder(item))) {
+        if (item != NULL && (known(w, item) || PyTuple_Check(item) || PyList_Check(item) ||
+                             PyDict_Check(item) || PyAnySet_Check(item) || is_holder(item))) {
             return 1;
         }
     }
@@ -104,7 +110,8 @@ on_deep(Watcher *w, Probe *p, Operands *ops)
         PyObject *x = *slot;
         if (x != NULL) {
             PyTypeObject *type = Py_TYPE(x);
-            call |= known(w, x) | (mutable_type(type) && unseen_type(w, type, KIND_TAG(p))) | may_hold_known(w, x);
+            call |= known(w, x) | (mutable_type(type) && unseen_type(w, type, KIND_TAG(p))) |
+                    may_hold_known(w, x);
         }
     }
     return call;
@@ -114,8 +121,8 @@ on_deep(Watcher *w, Probe *p, Operands *ops)
 static inline int
 is_plain_text(PyObject *x)
 {
-    return x == NULL || x == Py_None || PyUnicode_CheckExact(x) || PyLong_CheckExact(x) || PyFloat_CheckExact(x) ||
-           PyBool_Check(x) || PyType_Check(x);
+    return x == NULL || x == Py_None || PyUnicode_CheckExact(x) || PyLong_CheckExact(x) ||
+           PyFloat_CheckExact(x) || PyBool_Check(x) || PyType_Check(x);
 }
 
 /* The text of a fresh object may show its address. */
@@ -136,8 +143,8 @@ static int
 on_binary(Watcher *w, Probe *p, Operands *ops)
 {
     PyObject *left = ops->slots[0];
-    if (left != NULL && (PyUnicode_Check(left) || PyBytes_Check(left)) && p->arg != NULL && PyUnicode_Check(p->arg) &&
-        PyUnicode_CompareWithASCIIString(p->arg, "%") == 0) {
+    if (left != NULL && (PyUnicode_Check(left) || PyBytes_Check(left)) && p->arg != NULL &&
+        PyUnicode_Check(p->arg) && PyUnicode_CompareWithASCIIString(p->arg, "%") == 0) {
         return 1;
     }
     return on_deep(w, p, ops);
@@ -154,13 +161,15 @@ on_operands(Watcher *w, Probe *p, Operands *ops)
             continue;
         }
         PyTypeObject *type = Py_TYPE(x);
-        /* No early exit: the handler is told of all operands at once, so all pairs count as seen. */
+        /* No early exit: the handler is told of all operands at once, so all pairs count as
+         * seen. */
         call |= known(w, x) | (mutable_type(type) && unseen_type(w, type, KIND_TAG(p)));
     }
     return call;
 }
 
-/* Kinds with one operand of which the same is noted every time: once per outside object is enough. */
+/* Kinds with one operand of which the same is noted every time: once per outside object is
+ * enough. */
 static int
 on_one(Watcher *w, Probe *p, Operands *ops)
 {
@@ -174,12 +183,14 @@ on_one(Watcher *w, Probe *p, Operands *ops)
     return mutable_type(Py_TYPE(x)) && unseen_type(w, Py_TYPE(x), KIND_TAG(p));
 }
 
-/* A value leaves a frame, perhaps for C code that reads it: only outside containers can hold something unread. */
+/* A value leaves a frame, perhaps for C code that reads it: only outside containers can hold
+ * something unread. */
 static int
 on_escape(Watcher *w, Probe *p, Operands *ops)
 {
     PyObject *x = ops->slots[0];
-    if (x == NULL || !(PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x) || PyAnySet_Check(x))) {
+    if (x == NULL ||
+        !(PyList_Check(x) || PyTuple_Check(x) || PyDict_Check(x) || PyAnySet_Check(x))) {
         return 0;
     }
     return known(w, x) && !probe_returns_to_python(w, p) && unseen(w, x, KIND_TAG(p));
@@ -217,7 +228,8 @@ on_attr(Watcher *w, Probe *p, Operands *ops)
     PyTypeObject *type = Py_TYPE(owner);
     int is_class = PyType_Check(owner);
     if (known(w, owner) || (is_class && mutable_type((PyTypeObject *)owner))) {
-        /* again once an entry of its class, or of a base, was set; no two classes have one version */
+        /* again once an entry of its class, or of a base, was set; no two classes have one
+         * version */
         Pair pair = {(uintptr_t)owner, OWNER_TAG(p), type_version_tag(type)};
         int call = mutable_type(type) && (pair.version == 0 || pairset_add(&w->seen, pair) != 0);
         return unseen(w, owner, OWNER_TAG(p)) || call;
@@ -291,7 +303,8 @@ python_function(PyObject *callable)
     return PyFunction_Check(callable) ? callable : NULL;
 }
 
-/* Instances with a __call__ written in Python: the frame hook sees the call, so the type matters only once. */
+/* Instances with a __call__ written in Python: the frame hook sees the call, so the type matters
+ * only once. */
 static int
 python_call_slot(PyTypeObject *type)
 {
@@ -307,14 +320,16 @@ python_call_slot(PyTypeObject *type)
     return found != NULL && PyFunction_Check(found);
 }
 
-/* 0: a Python frame will follow and needs no call now; 1: call the handler; -1: ask about the arguments. */
+/* 0: a Python frame will follow and needs no call now; 1: call the handler; -1: ask about the
+ * arguments. */
 static int
 on_callable(Watcher *w, PyObject *callable)
 {
     PyObject *func = python_function(callable);
     if (func != NULL) {
         /* A bound method from outside leads to a function that nobody has read yet. */
-        return ptrset_has(&w->intercepted, PyFunction_GET_CODE(func)) || (func != callable && known(w, callable));
+        return ptrset_has(&w->intercepted, PyFunction_GET_CODE(func)) ||
+               (func != callable && known(w, callable));
     }
     PyTypeObject *type = Py_TYPE(callable);
     if (mutable_type(type)) {
@@ -351,13 +366,14 @@ is_named(PyObject *names, PyObject *name)
     return 0;
 }
 
-/* Does a Python function take these arguments? If not no frame follows, and nobody else would note the function.
- * `names`: of keyword arguments, a tuple or a dict; "no" in doubt. */
+/* Does a Python function take these arguments? If not no frame follows, and nobody else would note
+ * the function. `names`: of keyword arguments, a tuple or a dict; "no" in doubt. */
 int
 filter_surely_binds(PyObject *function, Py_ssize_t given, PyObject *names)
 {
     PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(function);
-    PyObject *defaults = PyFunction_GET_DEFAULTS(function), *kwdefaults = PyFunction_GET_KW_DEFAULTS(function);
+    PyObject *defaults = PyFunction_GET_DEFAULTS(function),
+             *kwdefaults = PyFunction_GET_KW_DEFAULTS(function);
     if (given > code->co_argcount && !(code->co_flags & CO_VARARGS)) {
         return 0;
     }
@@ -375,7 +391,8 @@ filter_surely_binds(PyObject *function, Py_ssize_t given, PyObject *names)
     return unmatched == 0 || (code->co_flags & CO_VARKEYWORDS);
 }
 
-/* An argument that C code may read: an outside object, or one whose class may have special methods in Python. */
+/* An argument that C code may read: an outside object, or one whose class may have special methods
+ * in Python. */
 static inline int
 argument_matters(Watcher *w, PyObject *x)
 {
@@ -383,7 +400,8 @@ argument_matters(Watcher *w, PyObject *x)
         return 0;
     }
     PyTypeObject *type = Py_TYPE(x);
-    return known(w, x) | (mutable_type(type) && unseen_type(w, type, ARGUMENT_TAG)) | may_hold_known(w, x);
+    return known(w, x) | (mutable_type(type) && unseen_type(w, type, ARGUMENT_TAG)) |
+           may_hold_known(w, x);
 }
 
 static int
@@ -396,7 +414,8 @@ on_call(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
     int answer = on_callable(w, callable);
     PyObject *function = answer == 0 ? python_function(callable) : NULL;
     if (function != NULL && known(w, function)) {
-        return !filter_surely_binds(function, ops->call.nargs + (function != callable), ops->kwnames);
+        return !filter_surely_binds(function, ops->call.nargs + (function != callable),
+                                    ops->kwnames);
     }
     if (answer < 0) {
         for (int i = 0; i < ops->call.nargs; i++) {
@@ -422,7 +441,8 @@ on_call_ex(Watcher *w, Probe *Py_UNUSED(p), Operands *ops)
     PyObject *function = answer == 0 ? python_function(callable) : NULL;
     if (function != NULL && known(w, function)) {
         int plain = PyTuple_CheckExact(args) && (kwargs == NULL || PyDict_CheckExact(kwargs));
-        return !plain || !filter_surely_binds(function, PyTuple_GET_SIZE(args) + (function != callable), kwargs);
+        return !plain || !filter_surely_binds(
+                             function, PyTuple_GET_SIZE(args) + (function != callable), kwargs);
     }
     if (answer < 0 && PyTuple_CheckExact(args)) {
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {

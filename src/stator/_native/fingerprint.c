@@ -1,6 +1,6 @@
-/* What the tensor mode asks of every operand and result, in one call. Tensors are asked through Python attributes:
- * there are no torch headers here. All of these are C code of torch for plain tensors and parameters, the only ones
- * that the mode lets through. */
+/* What the tensor mode asks of every operand and result, in one call. Tensors are asked through
+ * Python attributes: there are no torch headers here. All of these are C code of torch for plain
+ * tensors and parameters, the only ones that the mode lets through. */
 #include "native.h"
 
 enum { INFERENCE, VERSION, LAYOUT, POINTER, DTYPE, SHAPE, GRAD, BASE, PARTS };
@@ -14,8 +14,9 @@ static PyCFunction methods[PARTS];
 int
 fingerprint_setup(void)
 {
-    static const char *const texts[PARTS] = {"is_inference", "_version", "layout",        "data_ptr",
-                                             "dtype",        "shape",    "requires_grad", "_base"};
+    static const char *const texts[PARTS] = {"is_inference",  "_version", "layout",
+                                             "data_ptr",      "dtype",    "shape",
+                                             "requires_grad", "_base"};
     for (int i = 0; i < PARTS; i++) {
         if ((names[i] = PyUnicode_InternFromString(texts[i])) == NULL) {
             return -1;
@@ -131,7 +132,8 @@ tensor_version(PyObject *Py_UNUSED(module), PyObject *tensor)
     return ask(tensor, VERSION);
 }
 
-/* The address of the memory; 0 unless the layout is `strided`, and of tensors that have none (of function transforms). */
+/* The address of the memory; 0 unless the layout is `strided`, and of tensors that have none (of
+ * function transforms). */
 static PyObject *
 pointer_of(PyObject *tensor, PyObject *strided)
 {
@@ -156,7 +158,9 @@ fingerprint_of(PyObject *tensor, PyObject *strided)
     for (int i = 0; print != NULL && i < 5; i++) {
         PyObject *part = i == 0   ? tensor_version(NULL, tensor)
                          : i == 1 ? pointer_of(tensor, strided)
-                                  : ask(tensor, i == 2 ? DTYPE : i == 3 ? SHAPE : GRAD);
+                                  : ask(tensor, i == 2   ? DTYPE
+                                                : i == 3 ? SHAPE
+                                                         : GRAD);
         if (part == NULL) {
             Py_CLEAR(print);
             break;

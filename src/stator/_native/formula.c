@@ -1,6 +1,6 @@
-/* Relations between sizes and numbers: arithmetic on 64 bits, on a small stack. A number that does not fit makes the
- * relation fail: nobody is served a recording that was not meant for the call.
- */
+/* Relations between sizes and numbers: arithmetic on 64 bits, on a small stack. A number that does
+ * not fit makes the relation fail: nobody is served a recording that was not meant for the
+ * call. */
 #include "formula.h"
 
 /* ---- reading ---- */
@@ -22,13 +22,17 @@ sizes_of(PyObject *value, int64_t *rank, const int64_t **strides)
         char *shape = impl + at->shape;
         *rank = TENSOR_AT(shape, 0, int64_t);
         int inside = *rank <= at->inline_rank;
-        const int64_t *sizes = inside ? &TENSOR_AT(shape, 8, int64_t) : TENSOR_AT(shape, 8, const int64_t *);
+        const int64_t *sizes =
+            inside ? &TENSOR_AT(shape, 8, int64_t) : TENSOR_AT(shape, 8, const int64_t *);
         *strides = sizes + (inside ? at->inline_rank : *rank);
         return sizes;
     }
     void *tensor = (char *)value + at->impl;
     const int64_t *sizes;
-    return at->get_dim(tensor, rank) || at->get_sizes(tensor, &sizes) || at->get_strides(tensor, strides) ? NULL : sizes;
+    return at->get_dim(tensor, rank) || at->get_sizes(tensor, &sizes) ||
+                   at->get_strides(tensor, strides)
+               ? NULL
+               : sizes;
 }
 
 static int
@@ -39,7 +43,8 @@ read_term(const FormulaStep *s, PyObject *value, int64_t *result)
     }
     if (s->kind == STEP_NUMBER) {
         int overflow;
-        *result = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : (overflow = 1);
+        *result = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow)
+                                           : (overflow = 1);
         return !overflow;
     }
     int64_t rank;

@@ -4,12 +4,15 @@
 
 #include "tensor.h"
 
-#define FORMULA_STEPS(X)                                                                                             \
-    X(CONSTANT) /* the number `a` */                                                                                 \
-    X(SIZE)     /* of tensor `a` of the values, in dimension `b` */                         \
-    X(STRIDE)                                                                                                        \
-    X(NUMBER)   /* the int that is value `a` */                                                          \
-    X(ADD) X(MUL) X(FLOORDIV) X(MOD) X(POW) X(MIN) X(MAX) X(EQ) X(NE) X(LT) X(LE) X(AND) X(OR) X(NOT)
+/* clang-format off */
+#define FORMULA_STEPS(X)                                                                           \
+    X(CONSTANT) /* the number `a` */                                                               \
+    X(SIZE)     /* of tensor `a` of the values, in dimension `b` */                                \
+    X(STRIDE)                                                                                      \
+    X(NUMBER)   /* the int that is value `a` */                                                    \
+    X(ADD) X(MUL) X(FLOORDIV) X(MOD) X(POW) X(MIN) X(MAX) X(EQ) X(NE) X(LT) X(LE) X(AND) X(OR)     \
+    X(NOT)
+/* clang-format on */
 
 #define AS_STEP(name) STEP_##name,
 enum { FORMULA_STEPS(AS_STEP) STEP_COUNT };
@@ -28,7 +31,8 @@ typedef struct {
     int count;
 } Formula;
 
-/* From a list of (kind, a, b): checked once, so that evaluating needs no check. -1 with an exception. */
+/* From a list of (kind, a, b): checked once, so that evaluating needs no check. -1 with an
+ * exception. */
 int formula_from(Formula *formula, PyObject *steps, int nodes);
 void formula_clear(Formula *formula);
 /* Is it true of these values? 0 where one is none, or does not fit 64 bits. */

@@ -1,8 +1,9 @@
 /* Reading the frames of a watched run, from its root to the innermost watched frame.
  *
- * Called from a handler, so all these frames are alive below it and do not move. What is read is returned as owned
- * references. How deep a frame's value stack is, CPython does not say while it runs; the caller knows it statically, from
- * the code and the place, and is trusted with it as the instrumenter is.
+ * Called from a handler, so all these frames are alive below it and do not move. What is read is
+ * returned as owned references. How deep a frame's value stack is, CPython does not say while it
+ * runs; the caller knows it statically, from the code and the place, and is trusted with it as the
+ * instrumenter is.
  */
 #include "native.h"
 
@@ -16,7 +17,8 @@ root_frame(Thread *t)
     return root->frame;
 }
 
-/* The caller's frame, or NULL if f is the root. Frames that CPython puts between are passed over. */
+/* The caller's frame, or NULL if f is the root. Frames that CPython puts between are passed
+ * over. */
 static Frame *
 caller(Frame *f, Frame *root)
 {
@@ -90,8 +92,9 @@ describe(Thread *t, Frame *f)
     PyObject *held = level == NULL || level->held == NULL ? missing : level->held;
     PyObject *probe = level == NULL || level->probe == NULL ? Py_None : (PyObject *)level->probe;
     int held_at = level == NULL ? -1 : level->held_at;
-    return Py_BuildValue("(iONnONOOiO)", kind, code, original, frame_unit(f), function == NULL ? Py_None : function,
-                         locals, intact, held, held_at, probe);
+    return Py_BuildValue("(iONnONOOiO)", kind, code, original, frame_unit(f),
+                         function == NULL ? Py_None : function, locals, intact, held, held_at,
+                         probe);
 }
 
 static Thread *
@@ -99,7 +102,8 @@ running(PyObject *watcher)
 {
     Thread *t = &thread_here;
     if (t->watcher != (Watcher *)watcher || t->level == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "no watched frame of this watcher is running in this thread");
+        PyErr_SetString(PyExc_RuntimeError,
+                        "no watched frame of this watcher is running in this thread");
         return NULL;
     }
     return t;
@@ -154,12 +158,14 @@ frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
     }
     Frame *f = calls < 0 ? NULL : frame_below(t, calls);
     PyCodeObject *code = f == NULL ? NULL : frame_code(f);
-    if (f == NULL || slot < 0 || slot >= code->co_nlocalsplus + code->co_stacksize || f->localsplus[slot] == NULL) {
+    if (f == NULL || slot < 0 || slot >= code->co_nlocalsplus + code->co_stacksize ||
+        f->localsplus[slot] == NULL) {
         PyErr_SetString(PyExc_IndexError, "there is no such frame, or nothing in that slot");
         return NULL;
     }
     if (calls == 0 && slot >= code->co_nlocalsplus && f != t->firing) {
-        Py_RETURN_NONE; /* an instruction is at work, and may be using what lies on the stack without owning it */
+        /* an instruction is at work, and may be using what lies on the stack without owning it */
+        Py_RETURN_NONE;
     }
     PyObject *old = f->localsplus[slot];
     f->localsplus[slot] = Py_NewRef(args[2]);

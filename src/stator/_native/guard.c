@@ -1,5 +1,5 @@
-/* Guards of one recording, compiled: made from the plain data of `replay.engine`, which are checked here once, so that
- * the walk (walk.c) can rely on them. */
+/* Guards of one recording, compiled: made from the plain data of `replay.engine`, which are checked
+ * here once, so that the walk (walk.c) can rely on them. */
 #include "digest.h"
 
 PyObject *hook_names[HOOKS], *method_names[3];
@@ -25,8 +25,8 @@ is_member(PyObject *descriptor)
 static int
 is_super_key(PyObject *key)
 {
-    return PyTuple_CheckExact(key) && PyTuple_GET_SIZE(key) == 2 && PyType_Check(PyTuple_GET_ITEM(key, 0)) &&
-           PyUnicode_CheckExact(PyTuple_GET_ITEM(key, 1));
+    return PyTuple_CheckExact(key) && PyTuple_GET_SIZE(key) == 2 &&
+           PyType_Check(PyTuple_GET_ITEM(key, 0)) && PyUnicode_CheckExact(PyTuple_GET_ITEM(key, 1));
 }
 
 static int
@@ -36,7 +36,8 @@ refuse(const char *what)
     return -1;
 }
 
-/* The number that goes with an edge's key or a check's expectation: a hash where it is looked up. */
+/* The number that goes with an edge's key or a check's expectation: a hash where it is looked
+ * up. */
 static int
 hash_into(PyObject *key, Py_ssize_t *number)
 {
@@ -62,7 +63,8 @@ tensor_from(Guards *g, GuardCheck *c, PyObject *tuple)
     return 0;
 }
 
-/* A small number as the object that CPython keeps for it: what is compared is mostly that very object. */
+/* A small number as the object that CPython keeps for it: what is compared is mostly that very
+ * object. */
 static int
 shared_number(PyObject **expected)
 {
@@ -88,7 +90,9 @@ is_expected(int fact, PyObject *expected)
     case CHECK_KEYS:
         return PyTuple_CheckExact(expected) ? 0 : refuse("KEYS takes a tuple");
     case CHECK_CODE:
-        return PyTuple_CheckExact(expected) && PyTuple_GET_SIZE(expected) == 2 ? 0 : refuse("CODE takes a pair");
+        return PyTuple_CheckExact(expected) && PyTuple_GET_SIZE(expected) == 2
+                   ? 0
+                   : refuse("CODE takes a pair");
     case CHECK_NO_ENTRY:
         return PyUnicode_CheckExact(expected) ? 0 : refuse("NO_ENTRY takes a name");
     case CHECK_NO_SLOT:
@@ -107,7 +111,8 @@ check_from(Guards *g, GuardCheck *c, PyObject *row)
 {
     PyObject *expected;
     int lasting;
-    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiiiO", &c->fact, &lasting, &c->origin, &c->index, &expected)) {
+    if (!PyTuple_Check(row) ||
+        !PyArg_ParseTuple(row, "iiiiO", &c->fact, &lasting, &c->origin, &c->index, &expected)) {
         return PyErr_Occurred() ? -1 : refuse("a check is a tuple of five");
     }
     c->expected = Py_NewRef(expected);
@@ -122,7 +127,8 @@ check_from(Guards *g, GuardCheck *c, PyObject *row)
         return PyErr_Occurred() ? -1 : 0;
     case CHECK_HAS:
     case CHECK_LACKS:
-        return is_key(expected) ? hash_into(expected, &c->number) : refuse("a key is a str or an int");
+        return is_key(expected) ? hash_into(expected, &c->number)
+                                : refuse("a key is a str or an int");
     case CHECK_EQUAL:
         return shared_number(&c->expected);
     case CHECK_UNHOOKED:
@@ -141,7 +147,9 @@ checks_from(Guards *g, Node *n, PyObject *rows, Py_ssize_t capacity)
     int last = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows); i++) {
         PyObject *row = PyList_GET_ITEM(rows, i);
-        int lasting = PyTuple_Check(row) && PyTuple_GET_SIZE(row) == 5 ? (int)PyLong_AsLong(PyTuple_GET_ITEM(row, 1)) : -1;
+        int lasting = PyTuple_Check(row) && PyTuple_GET_SIZE(row) == 5
+                          ? (int)PyLong_AsLong(PyTuple_GET_ITEM(row, 1))
+                          : -1;
         if (lasting < last || lasting > LASTING_FIXED || g->check_count >= capacity) {
             return PyErr_Occurred() ? -1 : refuse("checks are sorted by how long they last");
         }
@@ -158,8 +166,8 @@ checks_from(Guards *g, Node *n, PyObject *rows, Py_ssize_t capacity)
 static int
 wants_nothing(int edge)
 {
-    return edge == FETCH_CONST || edge == FETCH_NAMESPACE || edge == FETCH_SELF || edge == FETCH_CELL || edge == FETCH_CALL ||
-           edge == FETCH_GRAD;
+    return edge == FETCH_CONST || edge == FETCH_NAMESPACE || edge == FETCH_SELF ||
+           edge == FETCH_CELL || edge == FETCH_CALL || edge == FETCH_GRAD;
 }
 
 /* Are key and number what fetching relies on? */
@@ -192,13 +200,15 @@ node_from(Guards *g, int index, PyObject *row, Py_ssize_t nodes, Py_ssize_t chec
     Node *n = &g->nodes[index];
     PyObject *key, *rows;
     int edge, version;
-    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iiOniiiO!", &edge, &n->parent, &key, &n->number, &version,
-                                                 &n->past_fixed, &n->origin, &PyList_Type, &rows)) {
+    if (!PyTuple_Check(row) ||
+        !PyArg_ParseTuple(row, "iiOniiiO!", &edge, &n->parent, &key, &n->number, &version,
+                          &n->past_fixed, &n->origin, &PyList_Type, &rows)) {
         return PyErr_Occurred() ? -1 : refuse("a node is a tuple of eight");
     }
     int root = edge == FETCH_LOCAL || edge == FETCH_CONST;
     if (edge < 0 || edge >= FETCH_COUNT || version < VERSION_NONE || version > VERSION_TYPE ||
-        (root ? n->parent != -1 : n->parent < 0 || n->parent >= index) || n->past_fixed <= index || n->past_fixed > nodes) {
+        (root ? n->parent != -1 : n->parent < 0 || n->parent >= index) || n->past_fixed <= index ||
+        n->past_fixed > nodes) {
         return refuse("parents come before their children");
     }
     n->edge = (unsigned char)edge;
@@ -238,7 +248,8 @@ relations_from(Guards *g, PyObject *list)
     g->relations = PyMem_Calloc((size_t)count + 1, sizeof(GuardRelation));
     for (Py_ssize_t i = 0; g->relations != NULL && i < count; i++) {
         GuardRelation *r = &g->relations[i];
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "iipii", &r->a, &r->b, &r->same, &r->origin, &r->index)) {
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "iipii", &r->a, &r->b, &r->same, &r->origin,
+                              &r->index)) {
             return -1;
         }
         if (r->a < 0 || r->a >= g->node_count || r->b < 0 || r->b >= g->node_count) {
@@ -283,7 +294,8 @@ formulas_from(Guards *g, PyObject *list, PyObject *terms)
     g->term_count = (int)PyTuple_GET_SIZE(terms);
     g->term_values = PyMem_Calloc((size_t)g->term_count + 1, sizeof(PyObject *));
     g->formulas = PyMem_Calloc((size_t)count + 1, sizeof(Formula));
-    for (Py_ssize_t i = 0; g->terms != NULL && g->term_values != NULL && g->formulas != NULL && i < count; i++) {
+    for (Py_ssize_t i = 0;
+         g->terms != NULL && g->term_values != NULL && g->formulas != NULL && i < count; i++) {
         g->formula_count++;
         if (formula_from(&g->formulas[i], PyList_GET_ITEM(list, i), g->term_count) < 0) {
             return -1;
@@ -327,7 +339,8 @@ nodes_from(Guards *g, PyObject *nodes)
     Py_ssize_t count = PyList_GET_SIZE(nodes), checks = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *row = PyList_GET_ITEM(nodes, i);
-        if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 8 || !PyList_Check(PyTuple_GET_ITEM(row, 7))) {
+        if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 8 ||
+            !PyList_Check(PyTuple_GET_ITEM(row, 7))) {
             return refuse("a node is a tuple of eight, its checks a list");
         }
         checks += PyList_GET_SIZE(PyTuple_GET_ITEM(row, 7));
@@ -351,15 +364,18 @@ nodes_from(Guards *g, PyObject *nodes)
 static PyObject *
 guards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"state", "nodes",  "relations", "groups",   "wanted", "asked",
-                            "always", "ask", "formulas",  "terms", "storages", "firsts", NULL};
-    PyObject *state, *nodes, *relations, *groups, *wanted, *asked, *ask, *formulas = NULL, *terms = NULL;
+    static char *names[] = {"state",    "nodes",  "relations", "groups",   "wanted",
+                            "asked",    "always", "ask",       "formulas", "terms",
+                            "storages", "firsts", NULL};
+    PyObject *state, *nodes, *relations, *groups, *wanted, *asked, *ask, *formulas = NULL,
+                                                                         *terms = NULL;
     PyObject *storages = NULL, *firsts = NULL;
     int always;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!O!O!iO|O!O!O!O!", names, &state, &PyList_Type, &nodes,
-                                     &PyList_Type, &relations, &PyList_Type, &groups, &PyTuple_Type, &wanted,
-                                     &PyTuple_Type, &asked, &always, &ask, &PyList_Type, &formulas, &PyTuple_Type,
-                                     &terms, &PyTuple_Type, &storages, &PyTuple_Type, &firsts)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!O!O!iO|O!O!O!O!", names, &state,
+                                     &PyList_Type, &nodes, &PyList_Type, &relations, &PyList_Type,
+                                     &groups, &PyTuple_Type, &wanted, &PyTuple_Type, &asked,
+                                     &always, &ask, &PyList_Type, &formulas, &PyTuple_Type, &terms,
+                                     &PyTuple_Type, &storages, &PyTuple_Type, &firsts)) {
         return NULL;
     }
     Guards *g = (Guards *)type->tp_alloc(type, 0);
@@ -368,9 +384,11 @@ guards_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     g->failed_origin = g->failed_check = -1;
     g->patience = 1;
-    if (state_from(&g->state, state) < 0 || nodes_from(g, nodes) < 0 || relations_from(g, relations) < 0 ||
-        groups_from(g, groups) < 0 || (formulas != NULL && terms != NULL && formulas_from(g, formulas, terms) < 0) ||
-        (storages != NULL && firsts != NULL && storages_from(g, storages, firsts) < 0) || (g->wanted = numbers_from(g, wanted, 1)) == NULL ||
+    if (state_from(&g->state, state) < 0 || nodes_from(g, nodes) < 0 ||
+        relations_from(g, relations) < 0 || groups_from(g, groups) < 0 ||
+        (formulas != NULL && terms != NULL && formulas_from(g, formulas, terms) < 0) ||
+        (storages != NULL && firsts != NULL && storages_from(g, storages, firsts) < 0) ||
+        (g->wanted = numbers_from(g, wanted, 1)) == NULL ||
         (g->asked = numbers_from(g, asked, 0)) == NULL) {
         if (!PyErr_Occurred()) {
             PyErr_NoMemory();
@@ -476,7 +494,8 @@ guards_check_method(Guards *g, PyObject *const *args, Py_ssize_t nargs)
     }
     PyObject *slots = Py_NewRef(args[0]), *values;
     Py_INCREF(g); /* `ask` may drop the last reference */
-    int outcome = guards_walk(g, ((PyTupleObject *)slots)->ob_item, PyTuple_GET_SIZE(slots), -1, &values);
+    int outcome =
+        guards_walk(g, ((PyTupleObject *)slots)->ob_item, PyTuple_GET_SIZE(slots), -1, &values);
     Py_DECREF(slots);
     Py_DECREF(g);
     return outcome == HOLDS ? values : Py_NewRef(outcome == FAILS ? Py_None : Py_NotImplemented);
@@ -498,20 +517,24 @@ guards_failed(Guards *g, void *Py_UNUSED(closure))
 }
 
 static PyMethodDef guards_methods[] = {
-    {"check", (PyCFunction)(void (*)(void))guards_check_method, METH_FASTCALL,
-     "The wanted values if all guards but torch's state hold; None if one does not; NotImplemented if Python must check."},
+    {"check", FAST(guards_check_method),
+     "The wanted values if all guards but torch's state hold; None if one does not; NotImplemented "
+     "if Python must check."},
     {"state_holds", (PyCFunction)guards_state_holds, METH_NOARGS, "Is torch's state as it was?"},
     {NULL},
 };
 
 static PyMemberDef guards_members[] = {
-    {"visited", T_ULONGLONG, offsetof(Guards, visited), READONLY, "How many nodes were looked at one by one, so far."},
-    {"digested", T_ULONGLONG, offsetof(Guards, digested), READONLY, "How many walks the digest stood for, so far."},
+    {"visited", T_ULONGLONG, offsetof(Guards, visited), READONLY,
+     "How many nodes were looked at one by one, so far."},
+    {"digested", T_ULONGLONG, offsetof(Guards, digested), READONLY,
+     "How many walks the digest stood for, so far."},
     {NULL},
 };
 
 static PyGetSetDef guards_getset[] = {
-    {"failed", (getter)guards_failed, NULL, "(origin, check) at which the last check failed; -1: none of them.", NULL},
+    {"failed", (getter)guards_failed, NULL,
+     "(origin, check) at which the last check failed; -1: none of them.", NULL},
     {NULL},
 };
 
@@ -537,7 +560,8 @@ is_object_member(PyObject *Py_UNUSED(module), PyObject *descriptor)
 }
 
 static PyMethodDef functions[] = {
-    {"is_object_member", is_object_member, METH_O, "Is this the descriptor of a member that is an object?"},
+    {"is_object_member", is_object_member, METH_O,
+     "Is this the descriptor of a member that is an object?"},
     {NULL},
 };
 
@@ -549,8 +573,8 @@ guards_setup(PyObject *module)
 #define ADD_PART(name) || PyModule_AddIntConstant(module, "PART_" #name, PART_##name) < 0
 #define ADD_LASTING(name) || PyModule_AddIntConstant(module, #name, LASTING_##name) < 0
 #define ADD_VERSION(name) || PyModule_AddIntConstant(module, "VERSION_" #name, VERSION_##name) < 0
-    static const char *const hooks[HOOKS] = {"_backward_hooks", "_backward_pre_hooks", "_forward_hooks",
-                                             "_forward_pre_hooks"};
+    static const char *const hooks[HOOKS] = {"_backward_hooks", "_backward_pre_hooks",
+                                             "_forward_hooks", "_forward_pre_hooks"};
     static const char *const methods[3] = {"forward", "_call_impl", "_compiled_call_impl"};
     for (int i = 0; i < HOOKS; i++) {
         if ((hook_names[i] = PyUnicode_InternFromString(hooks[i])) == NULL) {
@@ -562,7 +586,9 @@ guards_setup(PyObject *module)
             return -1;
         }
     }
-    int failed = PyModule_AddType(module, &GuardsType) < 0 || PyModule_AddFunctions(module, functions) < 0
-        EACH_FETCH(ADD_FETCH) EACH_CHECK(ADD_CHECK) EACH_PART(ADD_PART) EACH_LASTING(ADD_LASTING) EACH_VERSION(ADD_VERSION);
+    int failed = PyModule_AddType(module, &GuardsType) < 0 ||
+                 PyModule_AddFunctions(module, functions) <
+                     0 EACH_FETCH(ADD_FETCH) EACH_CHECK(ADD_CHECK) EACH_PART(ADD_PART)
+                         EACH_LASTING(ADD_LASTING) EACH_VERSION(ADD_VERSION);
     return failed ? -1 : 0;
 }

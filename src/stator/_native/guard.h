@@ -14,7 +14,8 @@ typedef struct {
     PyObject *autocast;          /* owned; None if it is off */
 } TorchState;
 
-/* 0, or -1 (no exception) if it cannot be read. The reader clears it. Runs no code of the program. */
+/* 0, or -1 (no exception) if it cannot be read. The reader clears it. Runs no code of the
+ * program. */
 int state_read(TorchState *state);
 /* From the tuple that `facts.torch_state` gives; -1 with an exception. */
 int state_from(TorchState *state, PyObject *tuple);
@@ -28,12 +29,14 @@ int state_setup(PyObject *module);
 
 typedef struct {
     int fact;
-    int origin, index;  /* the check's own, for words: its origin, and its place among that one's checks */
+    /* the check's own, for words: its origin, and its place among that one's checks */
+    int origin, index;
     PyObject *expected; /* owned, or NULL */
     union {
         TensorFields *tensor; /* owned by the program */
-        Py_ssize_t number;   /* a length, a hash */
-        PyObject **hooks;    /* of UNHOOKED: the four dicts of hooks, as good as the values of nodes. Owned array */
+        Py_ssize_t number;    /* a length, a hash */
+        /* of UNHOOKED: the four dicts of hooks, as good as the values of nodes. Owned array */
+        PyObject **hooks;
     };
 } GuardCheck;
 
@@ -51,14 +54,16 @@ typedef struct {
     unsigned char covered;  /* the digest relies on the value and its version being those of now */
     unsigned char restless; /* that was so once, and they changed */
     int parent;             /* before this node; -1 for none */
-    int past_fixed;         /* the first child (or later node) that must be visited though our version stands */
+    /* the first child (or later node) that must be visited though our version stands */
+    int past_fixed;
     int check, live, own, fixed; /* index of the first check, how many of each kind follow */
-    int origin;             /* index of the origin that this node stands for */
-    PyObject *value;        /* not owned; good only in the walk that set it, or below a version that stands */
-    uint64_t seen;          /* the version under which `fixed` children were checked; 0: none */
-    PyObject *key;          /* owned, or NULL */
-    Py_ssize_t number;      /* index, hash or part */
-    Py_ssize_t hint;        /* KEYED: where the key was last found */
+    int origin;                  /* index of the origin that this node stands for */
+    /* not owned; good only in the walk that set it, or below a version that stands */
+    PyObject *value;
+    uint64_t seen;     /* the version under which `fixed` children were checked; 0: none */
+    PyObject *key;     /* owned, or NULL */
+    Py_ssize_t number; /* index, hash or part */
+    Py_ssize_t hint;   /* KEYED: where the key was last found */
 } Node;
 
 typedef struct {
@@ -81,30 +86,36 @@ typedef struct {
     TensorFields **tensors;
     GuardRelation *relations;
     NodeGroup *groups;
-    Formula *formulas;   /* relations between sizes and numbers, over the values of these: */
+    Formula *formulas; /* relations between sizes and numbers, over the values of these: */
     int *terms;
     PyObject **term_values;
-    int *storages;       /* nodes whose values are tensors that may share memory, or numbers, ... */
-    int *firsts;         /* ... and of each which of them is the first one that lies in the same; -1: it is a number */
+    int *storages; /* nodes whose values are tensors that may share memory, or numbers, ... */
+    /* ... and of each which of them is the first one that lies in the same; -1: it is a number */
+    int *firsts;
     const void **memory; /* a hash table for that, of `memory_size` entries: storages, ... */
     int *memory_first;   /* ... and where each was found first */
-    int *wanted;         /* nodes whose values the replay gets; -1: the next one that `ask` gives back */
-    int *asked;          /* nodes whose values `ask` gets; the first `always_count` even if no check is in doubt */
-    int node_count, check_count, tensor_count, relation_count, group_count, formula_count, term_count, storage_count, memory_size, wanted_count, asked_count, always_count;
-    PyObject *ask;       /* a Python function for what C code cannot tell; see guards_walk */
+    /* nodes whose values the replay gets; -1: the next one that `ask` gives back */
+    int *wanted;
+    /* nodes whose values `ask` gets; the first `always_count` even if no check is in doubt */
+    int *asked;
+    int node_count, check_count, tensor_count, relation_count, group_count, formula_count,
+        term_count, storage_count, memory_size, wanted_count, asked_count, always_count;
+    PyObject *ask; /* a Python function for what C code cannot tell; see guards_walk */
     int always_ask;
-    int cleared;         /* by the garbage collector */
-    int related_hold;    /* relations held for the values that related nodes have now */
+    int cleared;              /* by the garbage collector */
+    int related_hold;         /* relations held for the values that related nodes have now */
     unsigned long long walks; /* how many were begun */
-    int *fresh;          /* nodes whose version was noted in the walk that goes on */
+    int *fresh;               /* nodes whose version was noted in the walk that goes on */
     int fresh_count;
-    int moved;           /* in this walk: the value or the version of a covered node did */
+    int moved;             /* in this walk: the value or the version of a covered node did */
     struct Digest *digest; /* or NULL; see digest.c */
-    int patience, backoff; /* how many walks must hold before one is made; how many it was last time */
-    int tripwires[TRIPWIRES]; /* nodes at which long walks failed, the last one first: the next walk looks there first */
-    int tripwire_count, untripped; /* `untripped`: how many walks in a row none of them ended */
-    unsigned long long visited; /* how many nodes were fetched or checked one by one */
-    unsigned long long digested; /* how many walks the digest stood for */
+    /* how many walks must hold before one is made; how many it was last time */
+    int patience, backoff;
+    /* nodes at which long walks failed, the last one first: the next walk looks there first */
+    int tripwires[TRIPWIRES];
+    int tripwire_count, untripped;   /* `untripped`: how many walks in a row none of them ended */
+    unsigned long long visited;      /* how many nodes were fetched or checked one by one */
+    unsigned long long digested;     /* how many walks the digest stood for */
     int failed_origin, failed_check; /* where the last walk ended; -1: not at a check */
 } Guards;
 
@@ -112,18 +123,22 @@ extern PyTypeObject GuardsType;
 
 enum { HOLDS, FAILS, UNSURE };
 
-/* Checks all guards but torch's state. `made`: a slot whose object was made for this call, or -1. HOLDS: *values is a new tuple, the wanted values. UNSURE: Python has to check.
- * No exception is set in any case.
+/* Checks all guards but torch's state. `made`: a slot whose object was made for this call, or -1.
+ * HOLDS: *values is a new tuple, the wanted values. UNSURE: Python has to check. No exception is
+ * set in any case.
  *
- * Nothing before the call of `ask` runs Python code, so values need not be owned until then. `ask` gets the tuple of the
- * asked values and whether some check was in doubt, and gives back a tuple of the wanted values that it fetched, or else a
- * number that says which check failed (origin * 65536 + check). */
-int guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made, PyObject **values);
+ * Nothing before the call of `ask` runs Python code, so values need not be owned until then. `ask`
+ * gets the tuple of the asked values and whether some check was in doubt, and gives back a tuple of
+ * the wanted values that it fetched, or else a number that says which check failed (origin * 65536
+ * + check). */
+int guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made,
+                PyObject **values);
 int guards_setup(PyObject *module);
 
 /* ---- relations (related.c) ---- */
 
-void group_note(Guards *g, Node *n, PyObject *value, int made); /* a member of a group gets another value */
+/* a member of a group gets another value */
+void group_note(Guards *g, Node *n, PyObject *value, int made);
 int relations_hold(Guards *g); /* of the values that the nodes have now */
 int formulas_hold(Guards *g);  /* relations between the sizes and numbers of this call */
 int storages_hold(Guards *g);  /* do the same tensors share memory? */

@@ -1,4 +1,5 @@
 /* Written from `src/stator/guard_codes.py`, which says how: change it there. */
+/* clang-format off */
 #ifndef STATOR_GUARD_CODES_H
 #define STATOR_GUARD_CODES_H
 
@@ -57,7 +58,7 @@ enum {
     FETCH_SUPER, /* entry key[1] of a class, behind class key[0] */
     FETCH_CALL, /* key(), of a C function that runs no Python code */
     FETCH_GRAD, /* the gradient of a leaf tensor */
-    FETCH_KEYED, /* item of a dict: its key is the value of the earlier node `number`, a very object */
+    FETCH_KEYED, /* item of a dict: its key is the very object that node `number` gave */
     FETCH_COUNT,
 };
 #define EACH_FETCH(X)                   \
@@ -87,7 +88,7 @@ enum {
     CHECK_HAS, /* a dict has this key */
     CHECK_LACKS, /* a dict lacks this key */
     CHECK_CODE, /* a function's code and globals */
-    CHECK_SPECIALS, /* a class's version, for its special methods; Python decides if that has moved */
+    CHECK_SPECIALS, /* a class's version, for special methods; Python decides if it has moved */
     CHECK_NO_ENTRY, /* no class in the MRO has this entry */
     CHECK_UNSET, /* a cell is empty */
     CHECK_NO_SLOT, /* a member is unset */

@@ -1,14 +1,15 @@
 /* The frame hook (PEP 523): what happens when a Python frame starts, by the thread's state.
  *
  * OFF       the frame runs as it would without us.
- * WATCHING  the frame's code is classified and, as a rule, its instrumented copy runs in its place: the copy takes all
- *           argument slots as plain positional arguments, so a function made from it is called with the frame's
- *           localsplus. That call's frame comes back here and is recognised. CPython builds cells and generators.
- * SENTINEL  inside a leaf: code that is not trusted there is reported, nothing else.
- * PENDING   as OFF; the next probe in the frame that waits ends it (pending.c).
+ * WATCHING  the frame's code is classified and, as a rule, its instrumented copy runs in its place:
+ * the copy takes all argument slots as plain positional arguments, so a function made from it is
+ * called with the frame's localsplus. That call's frame comes back here and is recognised. CPython
+ * builds cells and generators. SENTINEL  inside a leaf: code that is not trusted there is reported,
+ * nothing else. PENDING   as OFF; the next probe in the frame that waits ends it (pending.c).
  *
- * The hook is installed while at least one recording is on in any thread, since CPython inlines no Python calls
- * under a hook. Frames that are not ours to handle go to whoever is below in the chain of evaluators (chain.c).
+ * The hook is installed while at least one recording is on in any thread, since CPython inlines no
+ * Python calls under a hook. Frames that are not ours to handle go to whoever is below in the chain
+ * of evaluators (chain.c).
  */
 #define _GNU_SOURCE
 #include "native.h"
@@ -88,8 +89,8 @@ tell_blind_because(Watcher *w, PyCodeObject *code, const char *why)
 
 /* ---- running the copy ---- */
 
-/* The function whose call runs the copy. Its __doc__ holds the original function: a generator keeps its function
- * alive, and here it is the original that has to live. */
+/* The function whose call runs the copy. Its __doc__ holds the original function: a generator keeps
+ * its function alive, and here it is the original that has to live. */
 PyObject *
 hook_function(PyFunctionObject *original, PyObject *copy, PyObject *globals, PyObject *builtins)
 {
@@ -127,7 +128,8 @@ run_copy(Thread *t, PyThreadState *ts, Frame *f, PyObject *copy)
     PyObject *result = NULL;
     if (func != NULL) {
         t->pending = f;
-        result = PyObject_Vectorcall(func, f->localsplus, (size_t)((PyCodeObject *)copy)->co_argcount, NULL);
+        result = PyObject_Vectorcall(func, f->localsplus,
+                                     (size_t)((PyCodeObject *)copy)->co_argcount, NULL);
         t->pending = NULL;
         Py_DECREF(func);
     }
@@ -135,7 +137,8 @@ run_copy(Thread *t, PyThreadState *ts, Frame *f, PyObject *copy)
     return result;
 }
 
-/* The copy's frame holds the arguments now. The original frame lets go of them, or `del argument` would free nothing. */
+/* The copy's frame holds the arguments now. The original frame lets go of them, or `del argument`
+ * would free nothing. */
 static void
 take_over(Thread *t, PyCodeObject *copy)
 {
@@ -178,7 +181,8 @@ watch_copy(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
         Py_XDECREF(reason);
         return run_in(STATE_OFF, t, w, ts, f, 0);
     }
-    if (f->f_locals != NULL) { /* exec of a function's code: the mapping it was given would be lost */
+    /* exec of a function's code: the mapping it was given would be lost */
+    if (f->f_locals != NULL) {
         tell_blind_because(w, code, "locals");
         Py_DECREF(copy);
         return run_in(STATE_OFF, t, w, ts, f, 0);
@@ -212,7 +216,8 @@ frame_slots(Frame *f)
     return slots;
 }
 
-/* An exception that call_leaf let through goes on with the traceback it had there: the handler is not in it. */
+/* An exception that call_leaf let through goes on with the traceback it had there: the handler is
+ * not in it. */
 static void
 trim_leaf_error(Thread *t)
 {
@@ -233,7 +238,8 @@ static PyObject *
 run_leaf(Thread *t, Watcher *w, PyThreadState *ts, Frame *f, PyObject *payload)
 {
     PyObject *slots = frame_slots(f), *result = NULL;
-    PyObject *interrupt = NULL; /* to be raised when the frame has run: it may be the end of a `with` block */
+    /* to be raised when the frame has run: it may be the end of a `with` block */
+    PyObject *interrupt = NULL;
     int ran = 0;
     if (slots != NULL) {
         Shield s;
@@ -249,7 +255,8 @@ run_leaf(Thread *t, Watcher *w, PyThreadState *ts, Frame *f, PyObject *payload)
         }
         else if (result == NULL) {
             trim_leaf_error(t);
-            error_drop(s.error); /* none was set when the frame started; the leaf's is the program's now */
+            /* none was set when the frame started; the leaf's is the program's now */
+            error_drop(s.error);
             s.error = error_save();
         }
         shield_down(&s);
@@ -268,17 +275,20 @@ run_leaf(Thread *t, Watcher *w, PyThreadState *ts, Frame *f, PyObject *payload)
     return result;
 }
 
-/* 1: the recorder has noted what the frame is going to read. Calls of one outside object are noted once. */
+/* 1: the recorder has noted what the frame is going to read. Calls of one outside object are noted
+ * once. */
 static int
 transparent_noted(Watcher *w, Frame *f)
 {
     PyCodeObject *code = frame_code(f);
     int is_call = code->co_argcount == 1; /* self, *args, **kwargs; else __getattr__(self, name) */
     PyObject *owner = f->localsplus[0];
-    if (is_call && owner != NULL && (filter_call_noted(w, owner, 0) || watcher_call_module(w, owner))) {
+    if (is_call && owner != NULL &&
+        (filter_call_noted(w, owner, 0) || watcher_call_module(w, owner))) {
         return 1;
     }
-    if (code->co_argcount == 2 && owner != NULL && watcher_read_registered(w, owner, f->localsplus[1])) {
+    if (code->co_argcount == 2 && owner != NULL &&
+        watcher_read_registered(w, owner, f->localsplus[1])) {
         return 1;
     }
     PyObject *slots = frame_slots(f);
@@ -297,7 +307,8 @@ transparent_noted(Watcher *w, Frame *f)
     return noted;
 }
 
-/* A frame that runs as it is while its callees are watched: the recorder has noted what it is going to read. */
+/* A frame that runs as it is while its callees are watched: the recorder has noted what it is going
+ * to read. */
 static PyObject *
 run_transparent(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
 {
@@ -305,7 +316,8 @@ run_transparent(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
     if (!noted && !w->stopped) {
         return watch_copy(t, w, ts, f);
     }
-    if (t->state == STATE_WATCHING && !w->stopped && hook_enter(w, frame_func(f)) == 0) { /* else it has broken here */
+    /* else it has broken here */
+    if (t->state == STATE_WATCHING && !w->stopped && hook_enter(w, frame_func(f)) == 0) {
         code_delay_inlining(frame_code(f));
     }
     return pass_on(ts, f, 0);
@@ -321,7 +333,8 @@ run_level(Thread *t, PyThreadState *ts, Frame *f, int trusted, int throwflag)
     t->level = &level;
     PyObject *result = _PyEval_EvalFrameDefault(ts, f, throwflag);
     t->level = level.below;
-    if (level.held != NULL) { /* its death may run code of the program, which has an exception to be kept from it */
+    /* its death may run code of the program, which has an exception to be kept from it */
+    if (level.held != NULL) {
         SavedError error = error_save();
         Py_CLEAR(level.held);
         error_restore(error);
@@ -344,7 +357,8 @@ watch_start(Thread *t, Watcher *w, PyThreadState *ts, Frame *f)
         result = watch_copy(t, w, ts, f);
         break;
     case CODE_SKIP: /* which function it is matters still, only its inside does not */
-        result = hook_enter(w, frame_func(f)) < 0 ? pass_on(ts, f, 0) : run_in(STATE_SENTINEL, t, w, ts, f, 0);
+        result = hook_enter(w, frame_func(f)) < 0 ? pass_on(ts, f, 0)
+                                                  : run_in(STATE_SENTINEL, t, w, ts, f, 0);
         break;
     case CODE_OURS:
         result = run_in(STATE_OFF, t, w, ts, f, 0);
@@ -427,9 +441,10 @@ sentinel(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
     return copy ? _PyEval_EvalFrameDefault(ts, f, throwflag) : pass_on(ts, f, throwflag);
 }
 
-/* This thread watches nothing just now, yet its Python calls take C stack. Where that runs out the hook goes: its own
- * recording is over, and those of other threads find at their end that the hook was displaced. Our own code, which a
- * handler runs, does not go deep: what called it will notice. */
+/* This thread watches nothing just now, yet its Python calls take C stack. Where that runs out the
+ * hook goes: its own recording is over, and those of other threads find at their end that the hook
+ * was displaced. Our own code, which a handler runs, does not go deep: what called it will
+ * notice. */
 static PyObject *
 off(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
 {
@@ -467,7 +482,8 @@ hook_evaluate(PyThreadState *ts, Frame *f, int throwflag)
         return sentinel(t, ts, f, throwflag);
     }
     CodeInfo *info = codeinfo_find(frame_code(f));
-    int copy = info != NULL && info->kind == CODE_INSTRUMENTED, trusted = info != NULL && info->trusted;
+    int copy = info != NULL && info->kind == CODE_INSTRUMENTED,
+        trusted = info != NULL && info->trusted;
     if (copy && t->pending != NULL) {
         take_over(t, frame_code(f));
     }

@@ -1,8 +1,11 @@
-/* The host function of a compiled graph, as data: check the inputs, allocate, launch kernels, call the BLAS and the dispatcher.
+/* The host function of a compiled graph, as data: check the inputs, allocate, launch kernels, call
+ * the BLAS and the dispatcher.
  *
- * `codegen.host` makes it from a loop program. Registers hold tensors; buffers are memory that kernels and GEMMs use: a tensor's, or a
- * part of the arena, which belongs to one call. Numbers (sizes, strides, offsets) lie in slots; those that depend on the inputs are
- * computed first. Nothing is touched before every input was compared with what the graph was compiled for, in this very call.
+ * `codegen.host` makes it from a loop program. Registers hold tensors; buffers are memory that
+ * kernels and GEMMs use: a tensor's, or a part of the arena, which belongs to one call. Numbers
+ * (sizes, strides, offsets) lie in slots; those that depend on the inputs are computed first.
+ * Nothing is touched before every input was compared with what the graph was compiled for, in this
+ * very call.
  */
 #include "host.h"
 
@@ -26,7 +29,8 @@ run_steps(HostRun *r)
         if (r->status) {
             Py_RETURN_NONE;
         }
-        i += h->steps[i].kind == STEP_BLOCKS ? h->steps[i].numbers[0] : 0; /* these have run with it */
+        /* these have run with it */
+        i += h->steps[i].kind == STEP_BLOCKS ? h->steps[i].numbers[0] : 0;
     }
     PyObject *results = PyTuple_New(h->output_count);
     for (int i = 0; results != NULL && i < h->output_count; i++) {
@@ -40,7 +44,8 @@ run_steps(HostRun *r)
     return results;
 }
 
-/* The slots of this call: a copy, where some depend on the inputs. 1: the inputs are others than the graph was compiled for. */
+/* The slots of this call: a copy, where some depend on the inputs. 1: the inputs are others than
+ * the graph was compiled for. */
 static int
 compute_slots(Host *h, PyObject *list, int64_t *slots)
 {
@@ -50,7 +55,8 @@ compute_slots(Host *h, PyObject *list, int64_t *slots)
         Py_DECREF(numbers);
         return 1;
     }
-    if (numbers == NULL || !PyTuple_Check(numbers) || PyTuple_GET_SIZE(numbers) != h->slot_count - h->known) {
+    if (numbers == NULL || !PyTuple_Check(numbers) ||
+        PyTuple_GET_SIZE(numbers) != h->slot_count - h->known) {
         Py_XDECREF(numbers);
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_SystemError, "sizes are a tuple");
@@ -68,11 +74,13 @@ compute_slots(Host *h, PyObject *list, int64_t *slots)
     return 0;
 }
 
-/* The device becomes current; the arena and scratch memory are one piece of memory of the stream that is current. */
+/* The device becomes current; the arena and scratch memory are one piece of memory of the stream
+ * that is current. */
 static int
 take_gpu(HostRun *r)
 {
-    int64_t arena = (r->slots[r->h->arena] + 63) & ~(int64_t)63, scratch = gpu_scratch(r->h, r->slots), shape[2] = {arena + scratch, 1};
+    int64_t arena = (r->slots[r->h->arena] + 63) & ~(int64_t)63,
+            scratch = gpu_scratch(r->h, r->slots), shape[2] = {arena + scratch, 1};
     void *data = NULL;
     if (gpu_enter(r) < 0) {
         return -1;
@@ -93,10 +101,27 @@ take_gpu(HostRun *r)
     return 0;
 }
 
+/* The inputs, and behind them the constants. */
+static int
+fill_registers(HostRun *r, PyObject *list)
+{
+    Host *h = r->h;
+    int failed = 0;
+    for (int i = 0; i < h->inputs; i++) {
+        failed |= set_register(r, i, Py_NewRef(PyList_GET_ITEM(list, i))) < 0;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(h->constants); i++) {
+        PyObject *constant = PyTuple_GET_ITEM(h->constants, i);
+        failed |= set_register(r, h->inputs + (int)i, Py_NewRef(constant)) < 0;
+    }
+    return failed ? -1 : 0;
+}
+
 static PyObject *
 run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data_at)
 {
-    HostRun r = {h, h->slots, (PyObject **)(memory + registers_at), (char **)(memory + data_at), .arena = NULL};
+    HostRun r = {h, h->slots, (PyObject **)(memory + registers_at), (char **)(memory + data_at),
+                 .arena = NULL};
     if (PyList_GET_SIZE(list) != h->inputs) {
         PyErr_Format(PyExc_TypeError, "this graph takes %d inputs", h->inputs);
         return NULL;
@@ -112,18 +137,14 @@ run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data
         Py_RETURN_NONE;
     }
     Block *from = NULL;
-    if (h->on_gpu ? take_gpu(&r) < 0 : r.slots[h->arena] > 0 && (r.arena = arena_take((size_t)r.slots[h->arena], &from)) == NULL) {
+    if (h->on_gpu ? take_gpu(&r) < 0
+                  : r.slots[h->arena] > 0 &&
+                        (r.arena = arena_take((size_t)r.slots[h->arena], &from)) == NULL) {
         gpu_leave(&r);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
     PyObject *result = NULL;
-    int failed = 0;
-    for (int i = 0; i < h->inputs; i++) {
-        failed |= set_register(&r, i, Py_NewRef(PyList_GET_ITEM(list, i))) < 0;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(h->constants); i++) {
-        failed |= set_register(&r, h->inputs + (int)i, Py_NewRef(PyTuple_GET_ITEM(h->constants, i))) < 0;
-    }
+    int failed = fill_registers(&r, list) < 0;
     if (!failed) {
         if (!h->keeps_inputs && PyList_SetSlice(list, 0, PyList_GET_SIZE(list), NULL) < 0) {
             failed = 1;
@@ -133,7 +154,8 @@ run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data
             failed = PyList_SetSlice(list, 0, PyList_GET_SIZE(list), NULL) < 0;
         }
     }
-    if (result == Py_None && h->state >= 0 && r.registers[h->state] != NULL) { /* numbers were drawn that are drawn again */
+    /* numbers were drawn that are drawn again */
+    if (result == Py_None && h->state >= 0 && r.registers[h->state] != NULL) {
         PyObject *done = PyObject_CallOneArg(h->restore, r.registers[h->state]);
         failed |= done == NULL;
         Py_XDECREF(done);
@@ -154,13 +176,15 @@ run_host(Host *h, PyObject *list, char *memory, size_t registers_at, size_t data
     return result;
 }
 
-/* (list of inputs) -> results, and the list is cleared. Where the inputs are others than those the graph was compiled for, or an index
- * lies outside, the graph runs by other means, and eager's own exception comes of that. */
+/* (list of inputs) -> results, and the list is cleared. Where the inputs are others than those the
+ * graph was compiled for, or an index lies outside, the graph runs by other means, and eager's own
+ * exception comes of that. */
 PyObject *
 host_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Host *h = (Host *)self;
-    if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) > 0) || !PyList_CheckExact(args[0])) {
+    if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames != NULL && PyTuple_GET_SIZE(kwnames) > 0) ||
+        !PyList_CheckExact(args[0])) {
         PyErr_SetString(PyExc_TypeError, "a host function takes a list");
         return NULL;
     }
@@ -180,7 +204,8 @@ host_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwname
     Py_INCREF(h);
     PyObject *list = Py_NewRef(args[0]);
     PyObject *result = run_host(h, list, memory, registers_at, data_at);
-    if (result == Py_None) { /* other inputs than those it was compiled for, or an index lies outside */
+    /* other inputs than those it was compiled for, or an index lies outside */
+    if (result == Py_None) {
         Py_DECREF(result);
         result = PyObject_CallOneArg(h->fallback, list);
     }
@@ -192,8 +217,9 @@ host_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwname
     return result;
 }
 
-/* looks(inputs, skipped) -> bytes: where each input lies, 8 bytes each, 0 for those that are skipped; None if they are not what the graph
- * was compiled for, or not on its device. For whoever runs a captured graph in its place, on the same memory. */
+/* looks(inputs, skipped) -> bytes: where each input lies, 8 bytes each, 0 for those that are
+ * skipped; None if they are not what the graph was compiled for, or not on its device. For whoever
+ * runs a captured graph in its place, on the same memory. */
 static PyObject *
 host_looks(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
@@ -202,7 +228,8 @@ host_looks(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         PyErr_SetString(PyExc_TypeError, "looks(inputs, skipped)");
         return NULL;
     }
-    if (!h->ready || h->compute != NULL || PyList_GET_SIZE(args[0]) != h->inputs || !inputs_hold(h, args[0], h->slots)) {
+    if (!h->ready || h->compute != NULL || PyList_GET_SIZE(args[0]) != h->inputs ||
+        !inputs_hold(h, args[0], h->slots)) {
         Py_RETURN_NONE;
     }
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)h->inputs * 8);
@@ -213,7 +240,8 @@ host_looks(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     for (int i = 0; i < h->inputs; i++) {
         void *handle = handle_of(PyList_GET_ITEM(args[0], i)), *data = NULL;
         int32_t device;
-        if (handle == NULL || torch_c.device(handle, &device) || device != h->device || torch_c.data(handle, &data)) {
+        if (handle == NULL || torch_c.device(handle, &device) || device != h->device ||
+            torch_c.data(handle, &data)) {
             Py_DECREF(bytes);
             Py_RETURN_NONE;
         }
@@ -224,7 +252,9 @@ host_looks(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         Py_ssize_t skipped = PyLong_AsSsize_t(PyTuple_GET_ITEM(args[1], i));
         if (skipped < 0 || skipped >= h->inputs) {
             Py_DECREF(bytes);
-            return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "there is no input %zd", skipped);
+            return PyErr_Occurred()
+                       ? NULL
+                       : PyErr_Format(PyExc_IndexError, "there is no input %zd", skipped);
         }
         memset(looks + skipped, 0, sizeof *looks);
     }
@@ -232,7 +262,8 @@ host_looks(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyMethodDef host_methods[] = {
-    {"looks", (PyCFunction)(void (*)(void))host_looks, METH_FASTCALL, "Where each input lies; None if they are not what the graph was compiled for."},
+    {"looks", FAST(host_looks),
+     "Where each input lies; None if they are not what the graph was compiled for."},
     {NULL},
 };
 
@@ -287,8 +318,10 @@ host_dealloc(Host *h)
 }
 
 static PyTypeObject HostType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Host",
-    .tp_doc = "The host function of a compiled graph: takes a list of inputs, gives a tuple of results",
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Host",
+    .tp_doc =
+        "The host function of a compiled graph: takes a list of inputs, gives a tuple of results",
     .tp_basicsize = sizeof(Host),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = host_new,
@@ -302,9 +335,10 @@ static PyTypeObject HostType = {
 
 static PyMethodDef functions[] = {
     {"host_learn", host_learn, METH_VARARGS,
-     "Where torch's C functions are: (libtorch_cpu, libtorch_python, libgomp or '', dispatch keys that a tensor may have, and must). "
-     "(usable, is there a BLAS)"},
-    {"host_pack_bytes", host_pack_bytes, METH_VARARGS, "(m, n, k): bytes of the second matrix of a product, packed; 0: it cannot be"},
+     "Where torch's C functions are: (libtorch_cpu, libtorch_python, libgomp or '', dispatch keys "
+     "that a tensor may have, and must). (usable, is there a BLAS)"},
+    {"host_pack_bytes", host_pack_bytes, METH_VARARGS,
+     "(m, n, k): bytes of the second matrix of a product, packed; 0: it cannot be"},
     {NULL},
 };
 
@@ -314,7 +348,11 @@ host_setup(PyObject *module)
     static const struct {
         const char *name;
         int value;
-    } kinds[] = {{"HOST_ALLOCATE", STEP_ALLOCATE}, {"HOST_KERNEL", STEP_KERNEL}, {"HOST_GEMM", STEP_GEMM}, {"HOST_CALL", STEP_CALL}, {"HOST_ALIAS", STEP_ALIAS}, {"HOST_EXPECT", STEP_EXPECT}, {"HOST_LAUNCH", STEP_LAUNCH}, {"HOST_UPLOAD", STEP_UPLOAD}, {"HOST_FREE", STEP_FREE}, {"HOST_BLOCKS", STEP_BLOCKS}};
+    } kinds[] = {{"HOST_ALLOCATE", STEP_ALLOCATE}, {"HOST_KERNEL", STEP_KERNEL},
+                 {"HOST_GEMM", STEP_GEMM},         {"HOST_CALL", STEP_CALL},
+                 {"HOST_ALIAS", STEP_ALIAS},       {"HOST_EXPECT", STEP_EXPECT},
+                 {"HOST_LAUNCH", STEP_LAUNCH},     {"HOST_UPLOAD", STEP_UPLOAD},
+                 {"HOST_FREE", STEP_FREE},         {"HOST_BLOCKS", STEP_BLOCKS}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (PyModule_AddIntConstant(module, kinds[i].name, kinds[i].value) < 0) {
             return -1;
@@ -324,8 +362,10 @@ host_setup(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "no key for memory of threads");
         return -1;
     }
-    if (PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &HostType) < 0 || gpu_setup(module) < 0) {
+    if (PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &HostType) < 0 ||
+        gpu_setup(module) < 0) {
         return -1;
     }
-    return PyDict_SetItemString(HostType.tp_dict, "_boxed_call", Py_True); /* it takes a list, and clears it */
+    /* it takes a list, and clears it */
+    return PyDict_SetItemString(HostType.tp_dict, "_boxed_call", Py_True);
 }

@@ -1,19 +1,32 @@
-/* What the parts of the host function share: its data, what is taken from torch, one call's state. See host.c. */
+/* What the parts of the host function share: its data, what is taken from torch, one call's state.
+ * See host.c. */
 #ifndef STATOR_HOST_H
 #define STATOR_HOST_H
 
 #include "native.h"
 #include "tensor.h"
 
-enum { STEP_ALLOCATE, STEP_KERNEL, STEP_GEMM, STEP_CALL, STEP_ALIAS, STEP_EXPECT, STEP_LAUNCH, STEP_UPLOAD, STEP_FREE, STEP_BLOCKS };
+enum {
+    STEP_ALLOCATE,
+    STEP_KERNEL,
+    STEP_GEMM,
+    STEP_CALL,
+    STEP_ALIAS,
+    STEP_EXPECT,
+    STEP_LAUNCH,
+    STEP_UPLOAD,
+    STEP_FREE,
+    STEP_BLOCKS
+};
 
-typedef void (*KernelFunction)(char **buffers, const int64_t *sizes, int64_t lo, int64_t hi, char *scratch, int64_t *status);
+typedef void (*KernelFunction)(char **buffers, const int64_t *sizes, int64_t lo, int64_t hi,
+                               char *scratch, int64_t *status);
 
 typedef struct {
     int kind;
-    int count;      /* of `items` */
-    int *items;     /* registers, buffers or slots, by kind; owned */
-    int *more;      /* a second list; owned, or NULL */
+    int count;  /* of `items` */
+    int *items; /* registers, buffers or slots, by kind; owned */
+    int *more;  /* a second list; owned, or NULL */
     int more_count;
     int numbers[16];
     PyObject *object; /* a tape, a kernel for the GPU, or what keeps machine code alive. Owned */
@@ -27,10 +40,10 @@ typedef struct {
 
 typedef struct {
     int reg, dtype, rank;
-    int reach;  /* slot: elements that may be touched, from the first on; -1: none are */
+    int reach;      /* slot: elements that may be touched, from the first on; -1: none are */
     int by_kernels; /* touched by our kernels, and not by operators alone? */
     int itemsize;
-    int *sizes; /* slots: sizes, then strides; owned */
+    int *sizes;  /* slots: sizes, then strides; owned */
     int written; /* do kernels write to it? */
     int device;  /* the kind that it is on */
 } HostInput;
@@ -41,7 +54,7 @@ typedef struct {
     HostStep *steps;
     HostInput *checks;
     HostBuffer *buffers;
-    int64_t *slots;      /* known ones have their values */
+    int64_t *slots; /* known ones have their values */
     int *outputs;
     int *buffer_of;      /* by register: the buffer that is its memory, or -1 */
     int *check_of;       /* by register: its place in `checks`, or -1 */
@@ -50,21 +63,28 @@ typedef struct {
     PyObject *fallback;  /* a callable (inputs) -> results: the same graph by other means */
     PyObject *restore;   /* a callable (state): undoes what was drawn since */
     int state;           /* the register of that state, or -1 */
-    int step_count, check_count, buffer_count, slot_count, known, output_count, inputs, registers, arena, keeps_inputs;
+    int step_count, check_count, buffer_count, slot_count, known, output_count, inputs, registers,
+        arena, keeps_inputs;
     int writes; /* to inputs */
-    int ready; /* 0: being made, or taken apart by the garbage collector */
-    int device, device_index;   /* where kernels run and memory is: 0 for the CPU, or the number of torch's kind */
-    int on_gpu;                 /* is there a driver that launches them? */
-    uint64_t keys, needed_keys; /* dispatch keys that a tensor on that device which is plain memory may have, and must have */
-    void *context;              /* the device's */
-    PyObject *allocate;         /* a callable (sizes, strides, dtype's number) -> tensor, which says why there is no memory; or NULL */
+    int ready;  /* 0: being made, or taken apart by the garbage collector */
+    /* where kernels run and memory is: 0 for the CPU, or the number of torch's kind */
+    int device, device_index;
+    int on_gpu; /* is there a driver that launches them? */
+    /* dispatch keys that a tensor on that device which is plain memory may have, and must have */
+    uint64_t keys, needed_keys;
+    void *context; /* the device's */
+    /* a callable (sizes, strides, dtype's number) -> tensor, which says why there is no memory; or
+     * NULL */
+    PyObject *allocate;
 } Host;
 
-typedef void (*GemmFunction)(const char *, const char *, const int *, const int *, const int *, const void *, const void *,
-                             const int *, const void *, const int *, const void *, void *, const int *);
+typedef void (*GemmFunction)(const char *, const char *, const int *, const int *, const int *,
+                             const void *, const void *, const int *, const void *, const int *,
+                             const void *, void *, const int *);
 
 typedef void (*GemmPack)(int, int, int, int, int, int, float, const float *, int, float *);
-typedef void (*GemmPacked)(int, int, int, int, int, int, const float *, int, const float *, int, float, float *, int);
+typedef void (*GemmPacked)(int, int, int, int, int, int, const float *, int, const float *, int,
+                           float, float *, int);
 
 /* What is taken from torch's libraries. */
 typedef struct {
@@ -77,10 +97,12 @@ typedef struct {
     int32_t (*empty)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, void **);
     int32_t (*alias)(void *, int64_t, const int64_t *, const int64_t *, int64_t, void **);
     int32_t (*destroy)(void *);
-    int32_t (*data)(void *, void **), (*storage_size)(void *, int64_t *), (*storage_offset)(void *, int64_t *), (*device)(void *, int32_t *),
+    int32_t (*data)(void *, void **), (*storage_size)(void *, int64_t *),
+        (*storage_offset)(void *, int64_t *), (*device)(void *, int32_t *),
         (*device_index)(void *, int32_t *);
     PyObject *(*wrap)(const void *);
-    uint64_t keys, needed_keys; /* dispatch keys that a tensor which is plain memory may have, and must have */
+    /* dispatch keys that a tensor which is plain memory may have, and must have */
+    uint64_t keys, needed_keys;
 } TorchFunctions;
 
 extern TorchFunctions torch_c;
@@ -127,12 +149,14 @@ int input_stands(const HostRun *r, int reg);
 /* host_steps.c */
 int set_register(HostRun *r, int reg, PyObject *value); /* takes the reference */
 int host_step(HostRun *r, const HostStep *s);
-PyObject *host_allocate(HostRun *r, int rank, const int64_t *shape, int dtype); /* shape: sizes, then strides */
+/* shape: sizes, then strides */
+PyObject *host_allocate(HostRun *r, int rank, const int64_t *shape, int dtype);
 
 /* host_gpu.c */
 int gpu_setup(PyObject *module);
 int gpu_kernel_fits(PyObject *object, int buffers, int sizes, int slots);
-int gpu_enter(HostRun *r); /* the device and its context become current; what is current now is the stream of the call */
+/* the device and its context become current; what is current now is the stream of the call */
+int gpu_enter(HostRun *r);
 void gpu_leave(HostRun *r);
 int gpu_stream(HostRun *r);
 int64_t gpu_scratch(const Host *h, const int64_t *slots);
@@ -141,8 +165,24 @@ int gpu_upload(HostRun *r, const HostStep *s);
 int host_buffers(HostRun *r, const HostStep *s, char **buffers, int64_t *sizes);
 
 /* A product's numbers: those of a GEMM's slots. */
-enum { GEMM_M, GEMM_N, GEMM_K, GEMM_LDC, GEMM_LDA, GEMM_LDB, GEMM_C, GEMM_A, GEMM_B, GEMM_BATCH, GEMM_STEP_C, GEMM_STEP_A, GEMM_STEP_B, GEMM_NUMBERS };
-int gemm_numbers(const HostRun *r, const HostStep *s, int64_t *v); /* 1: there is something to multiply; -1: an exception is set */
+enum {
+    GEMM_M,
+    GEMM_N,
+    GEMM_K,
+    GEMM_LDC,
+    GEMM_LDA,
+    GEMM_LDB,
+    GEMM_C,
+    GEMM_A,
+    GEMM_B,
+    GEMM_BATCH,
+    GEMM_STEP_C,
+    GEMM_STEP_A,
+    GEMM_STEP_B,
+    GEMM_NUMBERS
+};
+/* 1: there is something to multiply; -1: an exception is set */
+int gemm_numbers(const HostRun *r, const HostStep *s, int64_t *v);
 void gemm_run(const HostStep *s, const int64_t *v, char *c, char *a, char *b);
 
 /* host_blocks.c */

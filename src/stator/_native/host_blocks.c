@@ -1,8 +1,11 @@
-/* Kernels and GEMMs that run together, block by block: what one leaves for the next stays in a cache.
+/* Kernels and GEMMs that run together, block by block: what one leaves for the next stays in a
+ * cache.
  *
- * A block is a range of units, and a unit is so many rows (or matrices of a batch, or units of a kernel) of each step. Buffers that only
- * these steps use are strips: as long as a block, one for each thread. A strip is given to a step as if all of the buffer were there, of
- * which the step touches just the part that the strip is. Blocks are shared among threads; a step within one runs on one thread.
+ * A block is a range of units, and a unit is so many rows (or matrices of a batch, or units of a
+ * kernel) of each step. Buffers that only these steps use are strips: as long as a block, one for
+ * each thread. A strip is given to a step as if all of the buffer were there, of which the step
+ * touches just the part that the strip is. Blocks are shared among threads; a step within one runs
+ * on one thread.
  */
 #include "host.h"
 #include <stdlib.h>
@@ -36,7 +39,8 @@ blocks_fit(const Host *h, int at)
 {
     const HostStep *s = &h->steps[at];
     int count = s->numbers[0];
-    if (count < 1 || count > MOST_STEPS || count >= h->step_count - at || s->count > MOST_STRIPS || s->more_count != SLOT_STRIPS + s->count) {
+    if (count < 1 || count > MOST_STEPS || count >= h->step_count - at || s->count > MOST_STRIPS ||
+        s->more_count != SLOT_STRIPS + s->count) {
         return 0;
     }
     for (int i = 1; i <= count; i++) {
@@ -54,7 +58,8 @@ host_pack_bytes(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "iii", &m, &n, &k)) {
         return NULL;
     }
-    int can = torch_c.pack_bytes != NULL && torch_c.pack != NULL && torch_c.packed != NULL && m > 0 && n > 0 && k > 0;
+    int can = torch_c.pack_bytes != NULL && torch_c.pack != NULL && torch_c.packed != NULL &&
+              m > 0 && n > 0 && k > 0;
     return PyLong_FromSize_t(can ? torch_c.pack_bytes(SECOND, m, n, k) : 0);
 }
 
@@ -64,14 +69,16 @@ seen_from(const Blocks *g, int buffer, char *data, int64_t lo, int64_t thread)
 {
     for (int i = 0; i < g->step->count; i++) {
         if (g->step->items[i] == buffer) {
-            return (char *)((uintptr_t)data + (uintptr_t)(thread * g->thread_bytes) - (uintptr_t)(lo * g->strip_bytes[i]));
+            return (char *)((uintptr_t)data + (uintptr_t)(thread * g->thread_bytes) -
+                            (uintptr_t)(lo * g->strip_bytes[i]));
         }
     }
     return data;
 }
 
 static void
-multiply(const Blocks *g, const HostStep *s, const BlockPart *part, int64_t lo, int64_t hi, int64_t thread)
+multiply(const Blocks *g, const HostStep *s, const BlockPart *part, int64_t lo, int64_t hi,
+         int64_t thread)
 {
     int64_t v[GEMM_NUMBERS], share = s->numbers[4];
     memcpy(v, part->v, sizeof v);
@@ -86,13 +93,15 @@ multiply(const Blocks *g, const HostStep *s, const BlockPart *part, int64_t lo, 
         v[GEMM_C] += lo * share * v[GEMM_LDC];
         v[GEMM_A] += lo * share * (s->numbers[1] ? 1 : v[GEMM_LDA]);
     }
-    char *c = seen_from(g, s->items[0], part->buffers[0], lo, thread), *a = seen_from(g, s->items[1], part->buffers[1], lo, thread);
+    char *c = seen_from(g, s->items[0], part->buffers[0], lo, thread),
+         *a = seen_from(g, s->items[1], part->buffers[1], lo, thread);
     if (s->count == 3) {
         gemm_run(s, v, c, a, seen_from(g, s->items[2], part->buffers[2], lo, thread));
         return;
     }
-    torch_c.packed(ROW_MAJOR, s->numbers[1] ? TRANSPOSED : NOT_TRANSPOSED, PACKED, (int)v[GEMM_M], (int)v[GEMM_N], (int)v[GEMM_K],
-                   (float *)a + v[GEMM_A], (int)v[GEMM_LDA], (float *)part->buffers[3], (int)v[GEMM_LDB], 0, (float *)c + v[GEMM_C],
+    torch_c.packed(ROW_MAJOR, s->numbers[1] ? TRANSPOSED : NOT_TRANSPOSED, PACKED, (int)v[GEMM_M],
+                   (int)v[GEMM_N], (int)v[GEMM_K], (float *)a + v[GEMM_A], (int)v[GEMM_LDA],
+                   (float *)part->buffers[3], (int)v[GEMM_LDB], 0, (float *)c + v[GEMM_C],
                    (int)v[GEMM_LDC]);
 }
 
@@ -110,7 +119,8 @@ run_block(const Blocks *g, int64_t lo, int64_t hi, int64_t thread, char *scratch
         for (int b = 0; b < s->count; b++) {
             buffers[b] = seen_from(g, s->items[b], part->buffers[b], lo, thread);
         }
-        s->function(buffers, part->sizes, lo * s->numbers[4], hi * s->numbers[4], scratch, g->status);
+        s->function(buffers, part->sizes, lo * s->numbers[4], hi * s->numbers[4], scratch,
+                    g->status);
     }
 }
 
@@ -154,14 +164,16 @@ fill(HostRun *r, const HostStep *s, Blocks *g)
         if (part->kind == STEP_KERNEL) {
             int64_t scratch = r->slots[part->numbers[2]];
             g->scratch = scratch > g->scratch ? scratch : g->scratch;
-            if (r->slots[part->numbers[0]] != g->units * part->numbers[4] || scratch < 0 || scratch > (int64_t)1 << 46) {
+            if (r->slots[part->numbers[0]] != g->units * part->numbers[4] || scratch < 0 ||
+                scratch > (int64_t)1 << 46) {
                 PyErr_SetString(PyExc_SystemError, "a kernel has other units than its block");
                 return -1;
             }
             continue;
         }
         int some = gemm_numbers(r, part, to->v);
-        int64_t whole = some > 0 && part->count == 3 && to->v[GEMM_BATCH] > 1 ? to->v[GEMM_BATCH] : to->v[GEMM_M];
+        int64_t whole = some > 0 && part->count == 3 && to->v[GEMM_BATCH] > 1 ? to->v[GEMM_BATCH]
+                                                                              : to->v[GEMM_M];
         if (some <= 0 || whole != g->units * part->numbers[4]) {
             if (some >= 0) {
                 PyErr_SetString(PyExc_SystemError, "a product has other rows than its block");
@@ -179,20 +191,31 @@ pack_all(const Blocks *g)
         const HostStep *s = g->step + 1 + i;
         const int64_t *v = g->parts[i].v;
         if (s->kind == STEP_GEMM && s->count == 4) {
-            torch_c.pack(ROW_MAJOR, SECOND, s->numbers[2] ? TRANSPOSED : NOT_TRANSPOSED, (int)(g->each * s->numbers[4]), (int)v[GEMM_N],
-                         (int)v[GEMM_K], 1, (float *)g->parts[i].buffers[2] + v[GEMM_B], (int)v[GEMM_LDB], (float *)g->parts[i].buffers[3]);
+            torch_c.pack(ROW_MAJOR, SECOND, s->numbers[2] ? TRANSPOSED : NOT_TRANSPOSED,
+                         (int)(g->each * s->numbers[4]), (int)v[GEMM_N], (int)v[GEMM_K], 1,
+                         (float *)g->parts[i].buffers[2] + v[GEMM_B], (int)v[GEMM_LDB],
+                         (float *)g->parts[i].buffers[3]);
         }
     }
 }
 
-/* items: the strips. more: slots of units, units of a block, bytes of a thread's strips, how many threads have some, and of each strip the
- * bytes of a unit. numbers: how many of the next steps are its own */
+/* items: the strips. more: slots of units, units of a block, bytes of a thread's strips, how many
+ * threads have some, and of each strip the bytes of a unit. numbers: how many of the next steps are
+ * its own */
 int
 host_blocks(HostRun *r, const HostStep *s)
 {
     BlockPart parts[MOST_STEPS];
-    Blocks g = {s, parts, {0}, r->slots[s->more[SLOT_UNITS]], r->slots[s->more[SLOT_EACH]], r->slots[s->more[SLOT_THREAD_BYTES]], 0, NULL,
-                &r->status, 0};
+    Blocks g = {s,
+                parts,
+                {0},
+                r->slots[s->more[SLOT_UNITS]],
+                r->slots[s->more[SLOT_EACH]],
+                r->slots[s->more[SLOT_THREAD_BYTES]],
+                0,
+                NULL,
+                &r->status,
+                0};
     int64_t room = r->slots[s->more[SLOT_THREADS]];
     if (g.units < 1 || g.each < 1 || g.units % g.each != 0 || room < 1) {
         PyErr_SetString(PyExc_SystemError, "blocks that do not come out even");

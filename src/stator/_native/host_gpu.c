@@ -1,8 +1,10 @@
-/* The host function's steps on an NVIDIA GPU: kernels go to the driver, on the stream that is current in the call.
+/* The host function's steps on an NVIDIA GPU: kernels go to the driver, on the stream that is
+ * current in the call.
  *
- * `codegen.gpu_host` makes the tables. A kernel has variants; what each requires of addresses and sizes is asked at every launch, and the
- * last one requires nothing: a misaligned vector access would end the context. Numbers that lie on the CPU are written to the arena by
- * memsets, which take them by value: nothing waits, and whoever changes them afterwards changes nothing.
+ * `codegen.gpu_host` makes the tables. A kernel has variants; what each requires of addresses and
+ * sizes is asked at every launch, and the last one requires nothing: a misaligned vector access
+ * would end the context. Numbers that lie on the CPU are written to the arena by memsets, which
+ * take them by value: nothing waits, and whoever changes them afterwards changes nothing.
  */
 #include "host.h"
 #include <dlfcn.h>
@@ -37,16 +39,20 @@ typedef struct {
     PyObject_HEAD
     LaunchVariant *variants;
     int variant_count, buffers, slots;
-    PyObject *load; /* (number of a variant) -> addresses of its functions; it keeps them alive. Owned */
+    /* (number of a variant) -> addresses of its functions; it keeps them alive. Owned */
+    PyObject *load;
 } LaunchedKernel;
 
 /* What is taken from the driver, and from torch's library for CUDA. */
 static struct {
-    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                  void *, void **, void **);
     int (*get_context)(void **), (*set_context)(void *), (*error_text)(int, const char **);
-    int (*set8)(uint64_t, unsigned char, size_t, void *), (*set16)(uint64_t, unsigned short, size_t, void *),
+    int (*set8)(uint64_t, unsigned char, size_t, void *),
+        (*set16)(uint64_t, unsigned short, size_t, void *),
         (*set32)(uint64_t, unsigned, size_t, void *);
-    int32_t (*new_guard)(int32_t, void **), (*delete_guard)(void *), (*current_stream)(int32_t, void **);
+    int32_t (*new_guard)(int32_t, void **), (*delete_guard)(void *),
+        (*current_stream)(int32_t, void **);
 } cuda;
 
 static PyTypeObject KernelType;
@@ -59,7 +65,8 @@ gpu_learn(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     void *d = dlopen(driver, RTLD_NOW), *t = dlopen(torch, RTLD_LAZY | RTLD_NOLOAD);
-#define TAKE(field, library, name) (*(void **)&cuda.field = (library) == NULL ? NULL : dlsym((library), (name)))
+#define TAKE(field, library, name)                                                                 \
+    (*(void **)&cuda.field = (library) == NULL ? NULL : dlsym((library), (name)))
     TAKE(launch, d, "cuLaunchKernel");
     TAKE(get_context, d, "cuCtxGetCurrent");
     TAKE(set_context, d, "cuCtxSetCurrent");
@@ -71,8 +78,9 @@ gpu_learn(PyObject *Py_UNUSED(module), PyObject *args)
     TAKE(delete_guard, t, "aoti_torch_delete_cuda_guard");
     TAKE(current_stream, t, "aoti_torch_get_current_cuda_stream");
 #undef TAKE
-    return PyBool_FromLong(cuda.launch && cuda.get_context && cuda.set_context && cuda.error_text && cuda.set8 && cuda.set16 && cuda.set32 &&
-                           cuda.new_guard && cuda.delete_guard && cuda.current_stream);
+    return PyBool_FromLong(cuda.launch && cuda.get_context && cuda.set_context && cuda.error_text &&
+                           cuda.set8 && cuda.set16 && cuda.set32 && cuda.new_guard &&
+                           cuda.delete_guard && cuda.current_stream);
 }
 
 static int
@@ -80,7 +88,8 @@ failed(const char *what, int code)
 {
     const char *text = NULL;
     cuda.error_text(code, &text);
-    PyErr_Format(PyExc_RuntimeError, "%s: %s (%d)", what, text == NULL ? "unknown error" : text, code);
+    PyErr_Format(PyExc_RuntimeError, "%s: %s (%d)", what, text == NULL ? "unknown error" : text,
+                 code);
     return -1;
 }
 
@@ -107,21 +116,26 @@ room_for(PyObject *tuple, size_t each)
     return made == NULL ? PyErr_NoMemory() : made;
 }
 
-/* (((buffer, bits), ...), ((slot, of, is it a multiple), ...), slot of scratch, ((slot of blocks, splits, threads), ...)) */
+/* (((buffer, bits), ...), ((slot, of, is it a multiple), ...), slot of scratch, ((slot of blocks,
+ * splits, threads), ...)) */
 static int
 variant_from(LaunchedKernel *k, LaunchVariant *v, PyObject *row)
 {
     PyObject *aligned, *conditions, *grids;
-    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "OOiO", &aligned, &conditions, &v->scratch, &grids) ||
-        (v->aligned = room_for(aligned, sizeof(Aligned))) == NULL || (v->conditions = room_for(conditions, sizeof(Condition))) == NULL ||
-        (v->grids = room_for(grids, sizeof(Grid))) == NULL || v->scratch < 0 || v->scratch >= k->slots) {
+    if (!PyTuple_Check(row) ||
+        !PyArg_ParseTuple(row, "OOiO", &aligned, &conditions, &v->scratch, &grids) ||
+        (v->aligned = room_for(aligned, sizeof(Aligned))) == NULL ||
+        (v->conditions = room_for(conditions, sizeof(Condition))) == NULL ||
+        (v->grids = room_for(grids, sizeof(Grid))) == NULL || v->scratch < 0 ||
+        v->scratch >= k->slots) {
         return refuse("a variant is a tuple of four");
     }
     for (; v->aligned_count < PyTuple_GET_SIZE(aligned); v->aligned_count++) {
         Aligned *a = &v->aligned[v->aligned_count];
         unsigned long bits;
         PyObject *pair = PyTuple_GET_ITEM(aligned, v->aligned_count);
-        if (!PyTuple_Check(pair) || !PyArg_ParseTuple(pair, "ik", &a->buffer, &bits) || a->buffer < 0 || a->buffer >= k->buffers) {
+        if (!PyTuple_Check(pair) || !PyArg_ParseTuple(pair, "ik", &a->buffer, &bits) ||
+            a->buffer < 0 || a->buffer >= k->buffers) {
             return refuse("there is no such buffer");
         }
         a->bits = bits;
@@ -129,7 +143,8 @@ variant_from(LaunchedKernel *k, LaunchVariant *v, PyObject *row)
     for (; v->condition_count < PyTuple_GET_SIZE(conditions); v->condition_count++) {
         Condition *c = &v->conditions[v->condition_count];
         PyObject *triple = PyTuple_GET_ITEM(conditions, v->condition_count);
-        if (!PyTuple_Check(triple) || !PyArg_ParseTuple(triple, "iip", &c->slot, &c->of, &c->is_multiple) || c->slot < 0 ||
+        if (!PyTuple_Check(triple) ||
+            !PyArg_ParseTuple(triple, "iip", &c->slot, &c->of, &c->is_multiple) || c->slot < 0 ||
             c->slot >= k->slots || c->of <= 0) {
             return refuse("a condition is about a size");
         }
@@ -137,8 +152,9 @@ variant_from(LaunchedKernel *k, LaunchVariant *v, PyObject *row)
     for (; v->grid_count < PyTuple_GET_SIZE(grids); v->grid_count++) {
         Grid *g = &v->grids[v->grid_count];
         PyObject *triple = PyTuple_GET_ITEM(grids, v->grid_count);
-        if (!PyTuple_Check(triple) || !PyArg_ParseTuple(triple, "iII", &g->blocks, &g->splits, &g->threads) || g->blocks < 0 ||
-            g->blocks >= k->slots || g->splits == 0 || g->threads == 0) {
+        if (!PyTuple_Check(triple) ||
+            !PyArg_ParseTuple(triple, "iII", &g->blocks, &g->splits, &g->threads) ||
+            g->blocks < 0 || g->blocks >= k->slots || g->splits == 0 || g->threads == 0) {
             return refuse("a launch has blocks and threads");
         }
     }
@@ -199,8 +215,10 @@ kernel_dealloc(LaunchedKernel *k)
 }
 
 static PyTypeObject KernelType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.GpuKernel",
-    .tp_doc = "GpuKernel(variants, buffers, slots, load): how a kernel is launched, for the steps of a host function",
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.GpuKernel",
+    .tp_doc = "GpuKernel(variants, buffers, slots, load): how a kernel is launched, for the steps "
+              "of a host function",
     .tp_basicsize = sizeof(LaunchedKernel),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = kernel_new,
@@ -212,7 +230,8 @@ int
 gpu_kernel_fits(PyObject *object, int buffers, int sizes, int slots)
 {
     const LaunchedKernel *k = (const LaunchedKernel *)object;
-    return Py_IS_TYPE(object, &KernelType) && k->buffers == buffers && k->slots == slots && buffers + sizes + 2 <= MOST_PARAMETERS;
+    return Py_IS_TYPE(object, &KernelType) && k->buffers == buffers && k->slots == slots &&
+           buffers + sizes + 2 <= MOST_PARAMETERS;
 }
 
 /* ---- one call ---- */
@@ -261,7 +280,8 @@ gpu_stream(HostRun *r)
     return 0;
 }
 
-/* The most scratch memory that any launch of this call can need: one piece for all of them, as they run one after the other. */
+/* The most scratch memory that any launch of this call can need: one piece for all of them, as they
+ * run one after the other. */
 int64_t
 gpu_scratch(const Host *h, const int64_t *slots)
 {
@@ -287,7 +307,8 @@ loaded(LaunchedKernel *k, int number)
         return 0;
     }
     PyObject *addresses = PyObject_CallFunction(k->load, "i", number);
-    if (addresses == NULL || !PyTuple_Check(addresses) || PyTuple_GET_SIZE(addresses) != v->grid_count) {
+    if (addresses == NULL || !PyTuple_Check(addresses) ||
+        PyTuple_GET_SIZE(addresses) != v->grid_count) {
         Py_XDECREF(addresses);
         return PyErr_Occurred() ? -1 : refuse("an address for each launch");
     }
@@ -357,14 +378,17 @@ gpu_launch(HostRun *r, const HostStep *s)
             PyErr_SetString(PyExc_OverflowError, "a kernel needs more than 2**31 blocks");
             return -1;
         }
-        PyThreadState *saved = PyEval_SaveThread(); /* where the queue is full it waits, maybe for a thread that needs Python */
-        code = cuda.launch(v->grids[i].function, (unsigned)blocks, v->grids[i].splits, 1, v->grids[i].threads, 1, 1, 0, r->stream, arguments, NULL);
+        /* where the queue is full it waits, maybe for a thread that needs Python */
+        PyThreadState *saved = PyEval_SaveThread();
+        code = cuda.launch(v->grids[i].function, (unsigned)blocks, v->grids[i].splits, 1,
+                           v->grids[i].threads, 1, 1, 0, r->stream, arguments, NULL);
         PyEval_RestoreThread(saved);
     }
     return code ? failed("cuLaunchKernel", code) : 0;
 }
 
-/* A number on the CPU goes to its place in the arena. items: the buffer. numbers: register, bytes */
+/* A number on the CPU goes to its place in the arena. items: the buffer. numbers: register,
+ * bytes */
 int
 gpu_upload(HostRun *r, const HostStep *s)
 {
@@ -407,12 +431,15 @@ gpu_upload(HostRun *r, const HostStep *s)
 }
 
 static PyMethodDef functions[] = {
-    {"gpu_learn", gpu_learn, METH_VARARGS, "Where the driver's and torch's C functions for CUDA are: (library of the driver, libtorch_cuda). Usable?"},
+    {"gpu_learn", gpu_learn, METH_VARARGS,
+     "Where the driver's and torch's C functions for CUDA are: (library of the driver, "
+     "libtorch_cuda). Usable?"},
     {NULL},
 };
 
 int
 gpu_setup(PyObject *module)
 {
-    return PyModule_AddFunctions(module, functions) < 0 ? -1 : PyModule_AddType(module, &KernelType);
+    return PyModule_AddFunctions(module, functions) < 0 ? -1
+                                                        : PyModule_AddType(module, &KernelType);
 }

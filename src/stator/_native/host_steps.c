@@ -48,7 +48,8 @@ host_allocate(HostRun *r, int rank, const int64_t *shape, int dtype)
 {
     const Host *h = r->h;
     void *handle;
-    if (torch_c.empty(rank, shape, shape + rank, dtype, h->device, h->device == 0 ? 0 : h->device_index, &handle) == 0) {
+    if (torch_c.empty(rank, shape, shape + rank, dtype, h->device,
+                      h->device == 0 ? 0 : h->device_index, &handle) == 0) {
         PyObject *made = torch_c.wrap(handle);
         torch_c.destroy(handle);
         return made;
@@ -78,7 +79,8 @@ allocate(HostRun *r, const HostStep *s)
     return made == NULL ? -1 : set_register(r, s->numbers[0], made);
 }
 
-/* items: slots of sizes, strides and the offset. more: the register that it is a part of. numbers: register of the result, -, rank */
+/* items: slots of sizes, strides and the offset. more: the register that it is a part of. numbers:
+ * register of the result, -, rank */
 static int
 make_alias(HostRun *r, const HostStep *s)
 {
@@ -87,11 +89,13 @@ make_alias(HostRun *r, const HostStep *s)
     for (int i = 0; i < 2 * rank + 1; i++) {
         shape[i] = r->slots[s->items[i]];
     }
-    void *handle = r->registers[s->more[0]] == NULL ? NULL : handle_of(r->registers[s->more[0]]), *made;
+    void *handle = r->registers[s->more[0]] == NULL ? NULL : handle_of(r->registers[s->more[0]]),
+         *made;
     if (handle != NULL && !input_stands(r, s->more[0])) {
         return -1;
     }
-    if (handle == NULL || torch_c.alias(handle, rank, shape, shape + rank, shape[2 * rank], &made)) {
+    if (handle == NULL ||
+        torch_c.alias(handle, rank, shape, shape + rank, shape[2 * rank], &made)) {
         PyErr_SetString(PyExc_RuntimeError, "a tensor cannot be seen otherwise");
         return -1;
     }
@@ -100,26 +104,34 @@ make_alias(HostRun *r, const HostStep *s)
     return alias == NULL ? -1 : set_register(r, s->numbers[0], alias);
 }
 
-/* What a call gave is as kernels expect it, or is copied until it is; what has lost its memory is refused. numbers: register, dtype, slot of
- * the reach, itemsize, kind of device */
+/* What a call gave is as kernels expect it, or is copied until it is; what has lost its memory is
+ * refused. numbers: register, dtype, slot of the reach, itemsize, kind of device */
 static int
 expect(HostRun *r, const HostStep *s)
 {
-    HostInput in = {.reg = s->numbers[0], .dtype = s->numbers[1], .rank = s->count / 2, .reach = s->numbers[2], .by_kernels = 1,
-                    .itemsize = s->numbers[3], .sizes = s->items, .device = s->numbers[4]};
+    HostInput in = {.reg = s->numbers[0],
+                    .dtype = s->numbers[1],
+                    .rank = s->count / 2,
+                    .reach = s->numbers[2],
+                    .by_kernels = 1,
+                    .itemsize = s->numbers[3],
+                    .sizes = s->items,
+                    .device = s->numbers[4]};
     PyObject *value = r->registers[in.reg];
     if (value == NULL) {
         PyErr_SetString(PyExc_SystemError, "a register is read before it is set");
         return -1;
     }
-    if (input_holds(r->h, &in, value, r->slots) > 0) { /* where it lies is read anew: operators in between may have given it other memory */
+    /* where it lies is read anew: operators in between may have given it other memory */
+    if (input_holds(r->h, &in, value, r->slots) > 0) {
         return set_register(r, in.reg, Py_NewRef(value));
     }
     int64_t shape[64];
     for (int i = 0; i < s->count; i++) {
         shape[i] = r->slots[s->items[i]];
     }
-    PyObject *sizes = list_of(shape, in.rank), *strides = list_of(shape + in.rank, in.rank), *made = NULL;
+    PyObject *sizes = list_of(shape, in.rank), *strides = list_of(shape + in.rank, in.rank),
+             *made = NULL;
     if (sizes != NULL && strides != NULL) {
         made = PyObject_CallFunction(s->object, "OOOi", value, sizes, strides, in.itemsize);
     }
@@ -179,8 +191,11 @@ host_buffers(HostRun *r, const HostStep *s, char **buffers, int64_t *sizes)
             return -1;
         }
         buffers[i] = r->data[s->items[i]];
-        if (buffers[i] == NULL && (reg < 0 || r->registers[reg] == NULL || handle_of(r->registers[reg]) == NULL)) {
-            PyErr_SetString(PyExc_TypeError, "a kernel needs a tensor or a float where there is none"); /* NULL: a tensor of size 0 */
+        if (buffers[i] == NULL &&
+            (reg < 0 || r->registers[reg] == NULL || handle_of(r->registers[reg]) == NULL)) {
+            /* NULL: a tensor of size 0 */
+            PyErr_SetString(PyExc_TypeError,
+                            "a kernel needs a tensor or a float where there is none");
             return -1;
         }
     }
@@ -193,7 +208,8 @@ launch(HostRun *r, const HostStep *s)
 {
     char *buffers[64];
     int64_t sizes[64];
-    int64_t count = r->slots[s->numbers[0]], work = r->slots[s->numbers[1]], scratch = r->slots[s->numbers[2]];
+    int64_t count = r->slots[s->numbers[0]], work = r->slots[s->numbers[1]],
+            scratch = r->slots[s->numbers[2]];
     if (count <= 0 || work <= 0) {
         return 0;
     }
@@ -213,7 +229,8 @@ launch(HostRun *r, const HostStep *s)
     scratch = (scratch + 63) & ~(int64_t)63;
     char few[16384] __attribute__((aligned(64)));
     void *memory = few;
-    if (scratch * threads > (int64_t)sizeof few && posix_memalign(&memory, 64, (size_t)(scratch * threads)) != 0) {
+    if (scratch * threads > (int64_t)sizeof few &&
+        posix_memalign(&memory, 64, (size_t)(scratch * threads)) != 0) {
         PyErr_NoMemory();
         return -1;
     }
@@ -237,8 +254,9 @@ launch(HostRun *r, const HostStep *s)
     return 0;
 }
 
-/* items: buffers of out, a, b. more: slots of m, n, k, the leading dimensions of out, a, b, offsets in elements of out, a, b, batch,
- * batch strides of out, a, b. numbers: is it double, are a and b transposed, accumulate */
+/* items: buffers of out, a, b. more: slots of m, n, k, the leading dimensions of out, a, b, offsets
+ * in elements of out, a, b, batch, batch strides of out, a, b. numbers: is it double, are a and b
+ * transposed, accumulate */
 int
 gemm_numbers(const HostRun *r, const HostStep *s, int64_t *v)
 {
@@ -254,7 +272,8 @@ gemm_numbers(const HostRun *r, const HostStep *s, int64_t *v)
             return -1;
         }
     }
-    if (r->data[s->items[0]] == NULL || (v[GEMM_K] > 0 && (r->data[s->items[1]] == NULL || r->data[s->items[2]] == NULL))) {
+    if (r->data[s->items[0]] == NULL ||
+        (v[GEMM_K] > 0 && (r->data[s->items[1]] == NULL || r->data[s->items[2]] == NULL))) {
         PyErr_SetString(PyExc_TypeError, "a product needs a tensor where there is none");
         return -1;
     }
@@ -266,16 +285,19 @@ gemm_run(const HostStep *s, const int64_t *v, char *c, char *a, char *b)
 {
     int wide = s->numbers[0];
     int64_t bytes = wide ? 8 : 4;
-    int m = (int)v[GEMM_M], n = (int)v[GEMM_N], k = (int)v[GEMM_K], ldc = (int)v[GEMM_LDC], lda = (int)v[GEMM_LDA], ldb = (int)v[GEMM_LDB];
+    int m = (int)v[GEMM_M], n = (int)v[GEMM_N], k = (int)v[GEMM_K], ldc = (int)v[GEMM_LDC],
+        lda = (int)v[GEMM_LDA], ldb = (int)v[GEMM_LDB];
     const char *ta = s->numbers[1] ? "T" : "N", *tb = s->numbers[2] ? "T" : "N";
     static const float one = 1, zero = 0;
     static const double wide_one = 1, wide_zero = 0;
     const void *alpha = wide ? (const void *)&wide_one : &one;
-    const void *beta = wide ? (const void *)(s->numbers[3] ? &wide_one : &wide_zero) : (s->numbers[3] ? &one : &zero);
+    const void *beta = wide ? (const void *)(s->numbers[3] ? &wide_one : &wide_zero)
+                            : (s->numbers[3] ? &one : &zero);
     GemmFunction function = wide ? torch_c.dgemm : torch_c.sgemm;
     for (int64_t i = 0; i < v[GEMM_BATCH]; i++) { /* row-major: out' = b' a' */
-        function(tb, ta, &n, &m, &k, alpha, b + (v[GEMM_B] + i * v[GEMM_STEP_B]) * bytes, &ldb, a + (v[GEMM_A] + i * v[GEMM_STEP_A]) * bytes,
-                 &lda, beta, c + (v[GEMM_C] + i * v[GEMM_STEP_C]) * bytes, &ldc);
+        function(tb, ta, &n, &m, &k, alpha, b + (v[GEMM_B] + i * v[GEMM_STEP_B]) * bytes, &ldb,
+                 a + (v[GEMM_A] + i * v[GEMM_STEP_A]) * bytes, &lda, beta,
+                 c + (v[GEMM_C] + i * v[GEMM_STEP_C]) * bytes, &ldc);
     }
 }
 
@@ -283,14 +305,16 @@ static int
 gemm(HostRun *r, const HostStep *s)
 {
     int64_t v[GEMM_NUMBERS];
-    if (!memory_stands(r, s->items[0]) || !memory_stands(r, s->items[1]) || !memory_stands(r, s->items[2])) {
+    if (!memory_stands(r, s->items[0]) || !memory_stands(r, s->items[1]) ||
+        !memory_stands(r, s->items[2])) {
         return -1;
     }
     int some = gemm_numbers(r, s, v);
     if (some <= 0) {
         return some;
     }
-    double work = (double)v[GEMM_M] * (double)v[GEMM_N] * (double)(v[GEMM_K] + 1) * (double)v[GEMM_BATCH];
+    double work =
+        (double)v[GEMM_M] * (double)v[GEMM_N] * (double)(v[GEMM_K] + 1) * (double)v[GEMM_BATCH];
     PyThreadState *saved = work >= LONG_WORK ? PyEval_SaveThread() : NULL;
     gemm_run(s, v, r->data[s->items[0]], r->data[s->items[1]], r->data[s->items[2]]);
     if (saved != NULL) {
@@ -314,7 +338,8 @@ call_tape(HostRun *r, const HostStep *s)
     for (int i = 0; i < s->more_count; i++) {
         failed |= set_register(r, s->more[i], outputs[i]) < 0;
     }
-    return failed || (r->h->on_gpu && gpu_stream(r) < 0) ? -1 : 0; /* an operator may be any Python */
+    /* an operator may be any Python */
+    return failed || (r->h->on_gpu && gpu_stream(r) < 0) ? -1 : 0;
 }
 
 int

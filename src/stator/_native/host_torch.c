@@ -1,4 +1,5 @@
-/* What the host function takes from torch's libraries, and the memory of a call: a block per thread, kept for the next one. */
+/* What the host function takes from torch's libraries, and the memory of a call: a block per
+ * thread, kept for the next one. */
 #include "host.h"
 #include <dlfcn.h>
 #include <pthread.h>
@@ -18,7 +19,8 @@ host_learn(PyObject *Py_UNUSED(module), PyObject *args)
     torch_c.needed_keys = needed_keys;
     void *c = dlopen(cpu, RTLD_LAZY | RTLD_NOLOAD), *p = dlopen(python, RTLD_LAZY | RTLD_NOLOAD);
     void *o = *omp ? dlopen(omp, RTLD_LAZY | RTLD_NOLOAD) : NULL;
-#define TAKE(field, library, name) (*(void **)&torch_c.field = (library) == NULL ? NULL : dlsym((library), (name)))
+#define TAKE(field, library, name)                                                                 \
+    (*(void **)&torch_c.field = (library) == NULL ? NULL : dlsym((library), (name)))
     TAKE(parallel, o, "GOMP_parallel");
     TAKE(max_threads, o, "omp_get_max_threads");
     TAKE(thread, o, "omp_get_thread_num");
@@ -39,12 +41,15 @@ host_learn(PyObject *Py_UNUSED(module), PyObject *args)
     TAKE(device_index, c, "aoti_torch_get_device_index");
     TAKE(wrap, p, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
 #undef TAKE
-    if (torch_c.max_threads == NULL || torch_c.thread == NULL || torch_c.threads == NULL || torch_c.in_parallel == NULL) {
+    if (torch_c.max_threads == NULL || torch_c.thread == NULL || torch_c.threads == NULL ||
+        torch_c.in_parallel == NULL) {
         torch_c.parallel = NULL;
     }
-    int usable = torch_c.empty && torch_c.alias && torch_c.destroy && torch_c.data && torch_c.storage_size && torch_c.storage_offset &&
-                 torch_c.device && torch_c.wrap && tensor_places.way != TENSOR_UNKNOWN && needed_keys != 0;
-    return Py_BuildValue("OO", usable ? Py_True : Py_False, torch_c.sgemm && torch_c.dgemm ? Py_True : Py_False);
+    int usable = torch_c.empty && torch_c.alias && torch_c.destroy && torch_c.data &&
+                 torch_c.storage_size && torch_c.storage_offset && torch_c.device && torch_c.wrap &&
+                 tensor_places.way != TENSOR_UNKNOWN && needed_keys != 0;
+    return Py_BuildValue("OO", usable ? Py_True : Py_False,
+                         torch_c.sgemm && torch_c.dgemm ? Py_True : Py_False);
 }
 
 /* ---- the arena ---- */
@@ -67,7 +72,8 @@ arena_take(size_t size, Block **from)
 {
     Block *b = pthread_getspecific(block_key);
     *from = NULL;
-    if (b == NULL && (b = calloc(1, sizeof(Block))) != NULL && pthread_setspecific(block_key, b) != 0) {
+    if (b == NULL && (b = calloc(1, sizeof(Block))) != NULL &&
+        pthread_setspecific(block_key, b) != 0) {
         free(b);
         b = NULL;
     }

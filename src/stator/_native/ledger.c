@@ -1,9 +1,11 @@
-/* The table of known outside objects: mechanism of watch/objects/ledger.py, which says what it is for.
+/* The table of known outside objects: mechanism of watch/objects/ledger.py, which says what it is
+ * for.
  *
- * All that is kept per object is one Origin. Objects are found by address; `alive` holds every one of them, so that
- * an address names one object only as long as the ledger lives. Hashing and comparing keys may run code of the
- * program, so all this is called in state OFF: by a handler, or inside a shield. Origins are passed around borrowed:
- * the list of them is given up by `close` alone, which refuses while `busy`.
+ * All that is kept per object is one Origin. Objects are found by address; `alive` holds every one
+ * of them, so that an address names one object only as long as the ledger lives. Hashing and
+ * comparing keys may run code of the program, so all this is called in state OFF: by a handler, or
+ * inside a shield. Origins are passed around borrowed: the list of them is given up by `close`
+ * alone, which refuses while `busy`.
  */
 #include "ledger.h"
 #include <structmember.h>
@@ -14,7 +16,8 @@
 static inline PyObject *
 place_ref(Ledger *l)
 {
-    PyObject *place = l->place == NULL ? Py_NewRef(Py_None) : watcher_place(l->place, l->last_place);
+    PyObject *place =
+        l->place == NULL ? Py_NewRef(Py_None) : watcher_place(l->place, l->last_place);
     if (place != l->place) {
         Py_XSETREF(l->last_place, Py_NewRef(place));
     }
@@ -122,11 +125,13 @@ same_as(Ledger *l, Origin *origin, Origin *first)
     return result;
 }
 
-/* A number that is known to change is not checked: the recording is made for others, too. 1: it has been seen to. */
+/* A number that is known to change is not checked: the recording is made for others, too. 1: it has
+ * been seen to. */
 static int
 generalised(Ledger *l, Origin *origin, PyObject *value)
 {
-    if (l->generalise == NULL || !(PyLong_CheckExact(value) || PyFloat_CheckExact(value) || PyTuple_Check(value))) {
+    if (l->generalise == NULL ||
+        !(PyLong_CheckExact(value) || PyFloat_CheckExact(value) || PyTuple_Check(value))) {
         return 0;
     }
     PyObject *ask = Py_NewRef(l->generalise), *arguments[] = {(PyObject *)origin, value};
@@ -137,12 +142,13 @@ generalised(Ledger *l, Origin *origin, PyObject *value)
     return yes;
 }
 
-/* What the value is: a constant by its fact, an object by its identity. An object has one origin, the first one;
- * reaching it by another one adds a check that both are the same object. */
+/* What the value is: a constant by its fact, an object by its identity. An object has one origin,
+ * the first one; reaching it by another one adds a check that both are the same object. */
 static int
 identify(Ledger *l, Origin *origin, PyObject *value)
 {
-    if (is_symbol(value)) { /* another recording has put it there, or this one at another place: it is its value */
+    /* another recording has put it there, or this one at another place: it is its value */
+    if (is_symbol(value)) {
         PyObject *plain = symbol_value(value);
         int result = plain == NULL ? -1 : ledger_check(l, origin, l->facts[FACT_EQUAL], plain);
         Py_XDECREF(plain);
@@ -192,7 +198,8 @@ ledger_read(Ledger *l, Origin *parent, int edge, PyObject *key, PyObject *value)
         goto done;
     }
     origin = add_origin(l, l->edges[edge], (PyObject *)parent, key);
-    if (origin != NULL && (identify(l, origin, value) < 0 || PyDict_SetItem(children, name, (PyObject *)origin) < 0)) {
+    if (origin != NULL && (identify(l, origin, value) < 0 ||
+                           PyDict_SetItem(children, name, (PyObject *)origin) < 0)) {
         origin = NULL; /* it stays in the list: more is fetched than needed */
     }
 done:
@@ -212,10 +219,11 @@ ledger_touch(Ledger *l, Origin *origin, PyObject *value)
     if (ledger_check(l, origin, l->facts[FACT_TYPE], (PyObject *)type) < 0) {
         return -1;
     }
-    int plain = PyLong_CheckExact(value) || PyFloat_CheckExact(value) || PyComplex_CheckExact(value) ||
-                PyUnicode_CheckExact(value) || PyBytes_CheckExact(value);
-    int valued = PyLong_Check(value) || PyFloat_Check(value) || PyComplex_Check(value) || PyUnicode_Check(value) ||
-                 PyBytes_Check(value);
+    int plain = PyLong_CheckExact(value) || PyFloat_CheckExact(value) ||
+                PyComplex_CheckExact(value) || PyUnicode_CheckExact(value) ||
+                PyBytes_CheckExact(value);
+    int valued = PyLong_Check(value) || PyFloat_Check(value) || PyComplex_Check(value) ||
+                 PyUnicode_Check(value) || PyBytes_Check(value);
     if (plain || !valued) {
         return 0;
     }
@@ -233,7 +241,8 @@ static int
 is_origin(PyObject *x, const char *method)
 {
     if (Py_TYPE(x) != &OriginType) {
-        PyErr_Format(PyExc_TypeError, "%s: an origin is expected, not %.100s", method, Py_TYPE(x)->tp_name);
+        PyErr_Format(PyExc_TypeError, "%s: an origin is expected, not %.100s", method,
+                     Py_TYPE(x)->tp_name);
         return 0;
     }
     return 1;
@@ -307,7 +316,8 @@ read_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
     }
     for (int edge = 0; edge < EDGE_COUNT; edge++) {
         if (args[1] == l->edges[edge]) {
-            return Py_XNewRef((PyObject *)ledger_read(l, (Origin *)args[0], edge, args[2], args[3]));
+            return Py_XNewRef(
+                (PyObject *)ledger_read(l, (Origin *)args[0], edge, args[2], args[3]));
         }
     }
     PyErr_SetString(PyExc_TypeError, "read: not an edge");
@@ -319,7 +329,9 @@ check_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Ledger *l = (Ledger *)self;
     if (nargs != 3 || !is_ready(l) || !is_origin(args[0], "check")) {
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "check(origin, fact, expected): three arguments");
+        return PyErr_Occurred() ? NULL
+                                : PyErr_Format(PyExc_TypeError,
+                                               "check(origin, fact, expected): three arguments");
     }
     if (ledger_check(l, (Origin *)args[0], args[1], args[2]) < 0) {
         return NULL;
@@ -332,7 +344,9 @@ lacks_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Ledger *l = (Ledger *)self;
     if (nargs != 2 || !is_ready(l) || !is_origin(args[0], "lacks")) {
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "lacks(origin, key) takes two arguments");
+        return PyErr_Occurred()
+                   ? NULL
+                   : PyErr_Format(PyExc_TypeError, "lacks(origin, key) takes two arguments");
     }
     if (ledger_check(l, (Origin *)args[0], l->facts[FACT_LACKS], args[1]) < 0) {
         return NULL;
@@ -345,7 +359,9 @@ touch_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Ledger *l = (Ledger *)self;
     if (nargs != 2 || !is_ready(l) || !is_origin(args[0], "touch")) {
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "touch(origin, value) takes two arguments");
+        return PyErr_Occurred()
+                   ? NULL
+                   : PyErr_Format(PyExc_TypeError, "touch(origin, value) takes two arguments");
     }
     if (ledger_touch(l, (Origin *)args[0], args[1]) < 0) {
         return NULL;
@@ -357,7 +373,8 @@ static PyObject *
 note_change_method(PyObject *self, PyObject *target)
 {
     Ledger *l = (Ledger *)self;
-    if (!is_ready(l) || PyList_Append(l->alive, target) < 0 || ptrset_add(&l->changed, target) < 0) {
+    if (!is_ready(l) || PyList_Append(l->alive, target) < 0 ||
+        ptrset_add(&l->changed, target) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -407,19 +424,22 @@ take_members(PyObject **members, PyObject *given, Py_ssize_t count)
 static int
 ledger_init(PyObject *self, PyObject *args, PyObject *kwds)
 {
-    static char *names[] = {"watcher", "check", "edges", "facts", "kinds", "ask_kind", "ask_value", NULL};
+    static char *names[] = {"watcher", "check",    "edges",     "facts",
+                            "kinds",   "ask_kind", "ask_value", NULL};
     Ledger *l = (Ledger *)self;
     PyObject *watcher, *check, *edges, *facts, *kinds, *ask_kind, *ask_value;
-    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O!O!O!O!O!OO:Ledger", names, &WatcherType, &watcher, &PyType_Type,
-                                     &check, &PyTuple_Type, &edges, &PyTuple_Type, &facts, &PyDict_Type, &kinds,
-                                     &ask_kind, &ask_value)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O!O!O!O!O!OO:Ledger", names, &WatcherType,
+                                     &watcher, &PyType_Type, &check, &PyTuple_Type, &edges,
+                                     &PyTuple_Type, &facts, &PyDict_Type, &kinds, &ask_kind,
+                                     &ask_value)) {
         return -1;
     }
     if (l->origins != NULL || !PyType_IsSubtype((PyTypeObject *)check, &PyTuple_Type)) {
         PyErr_SetString(PyExc_TypeError, "Ledger: opened once, with checks that are tuples");
         return -1;
     }
-    if (take_members(l->edges, edges, EDGE_COUNT) < 0 || take_members(l->facts, facts, FACT_COUNT) < 0) {
+    if (take_members(l->edges, edges, EDGE_COUNT) < 0 ||
+        take_members(l->facts, facts, FACT_COUNT) < 0) {
         return -1;
     }
     l->check = Py_NewRef(check);
@@ -443,9 +463,19 @@ static int
 ledger_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Ledger *l = (Ledger *)self;
-    PyObject *members[] = {(PyObject *)l->watcher, l->origins,  l->alive,     l->place, l->check,
-                           l->kinds,               l->ask_kind, l->ask_value, l->plans, l->callable_modules,
-                           l->generalise,          l->last_place, l->note_tensor};
+    PyObject *members[] = {(PyObject *)l->watcher,
+                           l->origins,
+                           l->alive,
+                           l->place,
+                           l->check,
+                           l->kinds,
+                           l->ask_kind,
+                           l->ask_value,
+                           l->plans,
+                           l->callable_modules,
+                           l->generalise,
+                           l->last_place,
+                           l->note_tensor};
     for (size_t i = 0; i < sizeof(members) / sizeof(*members); i++) {
         Py_VISIT(members[i]);
     }
@@ -528,33 +558,35 @@ ledger_dealloc(PyObject *self)
 static PyMethodDef ledger_methods[] = {
     {"find", find_method, METH_O, "The origin of a known object, or None."},
     {"local", local_method, METH_VARARGS, "The origin of an argument slot: index, name, value."},
-    {"constant", constant_method, METH_O, "The origin of an object that is its own guard: a class, a module's dict."},
-    {"read", (PyCFunction)(void (*)(void))read_method, METH_FASTCALL, "Note that a value was found at a child."},
-    {"check", (PyCFunction)(void (*)(void))check_method, METH_FASTCALL, "Add a check: origin, fact, expected."},
-    {"lacks", (PyCFunction)(void (*)(void))lacks_method, METH_FASTCALL, "A dict of names has no such name."},
-    {"touch", (PyCFunction)(void (*)(void))touch_method, METH_FASTCALL, "The program depends on an object's type."},
-    {"note_change", note_change_method, METH_O, "An object is changed by the program: no shortcuts through it."},
-    {"read_attribute", (PyCFunction)(void (*)(void))attribute_method, METH_FASTCALL,
+    {"constant", constant_method, METH_O, "The origin of what is its own guard: a class, a dict."},
+    {"read", FAST(read_method), "Note that a value was found at a child."},
+    {"check", FAST(check_method), "Add a check: origin, fact, expected."},
+    {"lacks", FAST(lacks_method), "A dict of names has no such name."},
+    {"touch", FAST(touch_method), "The program depends on an object's type."},
+    {"note_change", note_change_method, METH_O, "An object is changed: no shortcuts."},
+    {"read_attribute", FAST(attribute_method),
      "Note a read by plan; False: nothing is noted, or not all."},
-    {"read_registered", (PyCFunction)(void (*)(void))registered_method, METH_FASTCALL,
+    {"read_registered", FAST(registered_method),
      "Note a read of a module's part; False: nothing is noted, or not all."},
     {"close", close_method, METH_NOARGS, "Let go of everything but the origins that others hold."},
     {NULL},
 };
 
 static PyMemberDef ledger_members[] = {
-    {"origins", T_OBJECT_EX, offsetof(Ledger, origins), READONLY, "All origins, parents before children."},
+    {"origins", T_OBJECT_EX, offsetof(Ledger, origins), READONLY, "Parents before children."},
     {"alive", T_OBJECT_EX, offsetof(Ledger, alive), READONLY, "Every object that was ever known."},
-    {"place", T_OBJECT, offsetof(Ledger, place), 0, "The probe that the next entries are due to, or None."},
-    {"generalise", T_OBJECT, offsetof(Ledger, generalise), 0, "Called with an origin and a number or tuple; True: no check."},
-    {"note_tensor", T_OBJECT, offsetof(Ledger, note_tensor), 0, "Called with every tensor that becomes known."},
+    {"place", T_OBJECT, offsetof(Ledger, place), 0, "What the next entries are due to."},
+    {"generalise", T_OBJECT, offsetof(Ledger, generalise), 0,
+     "Called with an origin and a number or tuple; True: no check."},
+    {"note_tensor", T_OBJECT, offsetof(Ledger, note_tensor), 0, "Called with each known tensor."},
     {"plans", T_OBJECT_EX, offsetof(Ledger, plans), READONLY, "{type: {name: plan}}"},
     {"callable_modules", T_OBJECT_EX, offsetof(Ledger, callable_modules), READONLY, "{type: bool}"},
     {NULL},
 };
 
 PyTypeObject LedgerType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Ledger",
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Ledger",
     .tp_basicsize = sizeof(Ledger),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
     .tp_doc = "The table of known outside objects of one recording.",

@@ -9,9 +9,9 @@ typedef struct Origin {
     PyObject_HEAD
     Py_ssize_t index;
     PyObject *edge, *parent, *key, *place;
-    PyObject *checks; /* a list */
-    PyObject *items;  /* dict of children by ITEM, or NULL */
-    PyObject *others; /* dict of the other children, by (edge, key), or NULL */
+    PyObject *checks;     /* a list */
+    PyObject *items;      /* dict of children by ITEM, or NULL */
+    PyObject *others;     /* dict of the other children, by (edge, key), or NULL */
     struct Origin *space; /* of the instance dict, once it was read; one of `others` */
     PyObject *namespace;  /* the instance dict itself */
     int touched;
@@ -32,15 +32,19 @@ typedef struct Ledger {
     Watcher *watcher;
     PyObject *origins, *alive;
     PyObject *place; /* the probe that the next entries are due to, or None */
-    PyObject *last_place; /* with which the last entry was made, if that is more than a probe; or NULL */
+    /* with which the last entry was made, if that is more than a probe; or NULL */
+    PyObject *last_place;
     PyObject *check; /* the class of checks, a kind of tuple */
     PyObject *edges[EDGE_COUNT], *facts[FACT_COUNT];
-    PyObject *kinds;     /* {type: how a constant of it is checked, None for objects, NotImplemented: ask} */
+    /* {type: how a constant of it is checked, None for objects, NotImplemented: ask} */
+    PyObject *kinds;
     PyObject *ask_kind;  /* the same as a function of the value */
     PyObject *ask_value; /* what is expected of an instance of a subclass of `int`, `str`, ... */
-    PyObject *generalise; /* asked about every number and tuple that is read: is it taken for more than what it is? Or NULL */
-    PyObject *note_tensor; /* told of every tensor that becomes known; or NULL */
-    PyObject *plans;     /* {type: {name: plan}}, see shortcuts.c */
+    /* asked about every number and tuple that is read: is it taken for more than what it is? Or
+     * NULL */
+    PyObject *generalise;
+    PyObject *note_tensor;      /* told of every tensor that becomes known; or NULL */
+    PyObject *plans;            /* {type: {name: plan}}, see shortcuts.c */
     PyObject *callable_modules; /* {type: whether calls come to `forward` unless there are hooks} */
     LedgerMap known, constants;
     PtrSet changed; /* what the program changed of outside objects; kept alive by `alive` */
@@ -50,12 +54,13 @@ typedef struct Ledger {
 extern PyTypeObject LedgerType, OriginType;
 
 void origin_prune(Origin *o); /* the ways down, without which origins form no cycles */
-Origin *map_get(const LedgerMap *m, const void *p); /* borrowed, or NULL */
+Origin *map_get(const LedgerMap *m, const void *p);       /* borrowed, or NULL */
 int map_add(LedgerMap *m, const void *p, Origin *origin); /* the address must not be in the map */
 void map_clear(LedgerMap *m);
 
 Origin *ledger_find(const Ledger *l, const void *value); /* borrowed, or NULL */
-Origin *ledger_read(Ledger *l, Origin *parent, int edge, PyObject *key, PyObject *value); /* borrowed, NULL: error */
+/* borrowed, NULL: error */
+Origin *ledger_read(Ledger *l, Origin *parent, int edge, PyObject *key, PyObject *value);
 int ledger_touch(Ledger *l, Origin *origin, PyObject *value);
 int ledger_check(Ledger *l, Origin *origin, PyObject *fact, PyObject *expected);
 

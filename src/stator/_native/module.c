@@ -1,4 +1,5 @@
-/* stator._native: the module object, its constants and the small functions that fit nowhere else. */
+/* stator._native: the module object, its constants and the small functions that fit nowhere
+ * else. */
 #include "ledger.h"
 
 #define AS_NAME(name) #name,
@@ -77,8 +78,11 @@ mro_lookup(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 static PyObject *
 surely_binds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (nargs != 3 || !PyFunction_Check(args[0]) || !PyLong_Check(args[1]) || !PyTuple_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "surely_binds(function, given, names) takes a function, an int and a tuple");
+    if (nargs != 3 || !PyFunction_Check(args[0]) || !PyLong_Check(args[1]) ||
+        !PyTuple_Check(args[2])) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "surely_binds(function, given, names) takes a function, an int and a tuple");
         return NULL;
     }
     Py_ssize_t given = PyLong_AsSsize_t(args[1]);
@@ -92,18 +96,21 @@ static PyObject *
 as_iterator(PyObject *Py_UNUSED(module), PyObject *object)
 {
     if (!PyIter_Check(object)) {
-        return PyErr_Format(PyExc_TypeError, "iter() returned non-iterator of type '%.100s'", Py_TYPE(object)->tp_name);
+        return PyErr_Format(PyExc_TypeError, "iter() returned non-iterator of type '%.100s'",
+                            Py_TYPE(object)->tp_name);
     }
     return Py_NewRef(object);
 }
 
-/* Small ints and constants are shared, so their identity says nothing of where they came from; a copy's does. */
+/* Small ints and constants are shared, so their identity says nothing of where they came from; a
+ * copy's does. */
 static PyObject *
 distinct(PyObject *Py_UNUSED(module), PyObject *number)
 {
     if (PyUnicode_CheckExact(number) && PyUnicode_GET_LENGTH(number) > 0) {
         Py_ssize_t length = PyUnicode_GET_LENGTH(number);
-        PyObject *text = PyUnicode_New(length, PyUnicode_MAX_CHAR_VALUE(number)); /* also of one character: a new one */
+        /* also of one character: a new one */
+        PyObject *text = PyUnicode_New(length, PyUnicode_MAX_CHAR_VALUE(number));
         if (text != NULL && PyUnicode_CopyCharacters(text, 0, number, 0, length) < 0) {
             Py_CLEAR(text);
         }
@@ -113,7 +120,8 @@ distinct(PyObject *Py_UNUSED(module), PyObject *number)
         return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
     }
     if (!PyLong_CheckExact(number)) {
-        PyErr_SetString(PyExc_TypeError, "distinct(value) takes an int, a float or a text that is not empty");
+        PyErr_SetString(PyExc_TypeError,
+                        "distinct(value) takes an int, a float or a text that is not empty");
         return NULL;
     }
     Py_ssize_t digits = long_digits((PyLongObject *)number);
@@ -121,14 +129,16 @@ distinct(PyObject *Py_UNUSED(module), PyObject *number)
     if (copy == NULL) {
         return NULL;
     }
-    memcpy((char *)copy + sizeof(PyObject), (char *)number + sizeof(PyObject), long_size(digits) - sizeof(PyObject));
+    memcpy((char *)copy + sizeof(PyObject), (char *)number + sizeof(PyObject),
+           long_size(digits) - sizeof(PyObject));
     return (PyObject *)copy;
 }
 
 static PyObject *
 raise_again(PyObject *error, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), Py_NewRef(error), PyException_GetTraceback(error));
+    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), Py_NewRef(error),
+                  PyException_GetTraceback(error));
     return NULL;
 }
 
@@ -148,22 +158,30 @@ raising(PyObject *Py_UNUSED(module), PyObject *error)
 static PyMethodDef functions[] = {
     {"current", current, METH_NOARGS, "The watcher that runs in this thread, or None."},
     {"state", state, METH_NOARGS, "This thread's state: OFF, WATCHING or SENTINEL."},
-    {"interrupted", interrupted, METH_NOARGS, "The state in which the program was when it called our own code."},
-    {"hook_installed", hook_installed_method, METH_NOARGS, "Is our frame evaluator the installed one?"},
-    {"type_version", type_version, METH_O, "The type's version tag, assigned if need be; 0 if there is none."},
-    {"mro_lookup", (PyCFunction)(void (*)(void))mro_lookup, METH_FASTCALL,
+    {"interrupted", interrupted, METH_NOARGS,
+     "The state in which the program was when it called our own code."},
+    {"hook_installed", hook_installed_method, METH_NOARGS,
+     "Is our frame evaluator the installed one?"},
+    {"type_version", type_version, METH_O,
+     "The type's version tag, assigned if need be; 0 if there is none."},
+    {"mro_lookup", FAST(mro_lookup),
      "What the type's MRO holds under a name, no descriptor invoked; MISSING if nothing."},
-    {"surely_binds", (PyCFunction)(void (*)(void))surely_binds, METH_FASTCALL,
+    {"surely_binds", FAST(surely_binds),
      "Does a function take so many positional arguments, and these names? False in doubt."},
     {"distinct", distinct, METH_O, "Another object that is the same int, float or text."},
-    {"raising", raising, METH_O, "A function of any arguments that raises this error, and has no frame."},
-    {"as_iterator", as_iterator, METH_O, "What GET_ITER makes of a result of __iter__: itself, if it is an iterator."},
+    {"raising", raising, METH_O,
+     "A function of any arguments that raises this error, and has no frame."},
+    {"as_iterator", as_iterator, METH_O,
+     "What GET_ITER makes of a result of __iter__: itself, if it is an iterator."},
     {"tensor_version", tensor_version, METH_O, "A tensor's version counter; None if it has none."},
-    {"fingerprint", (PyCFunction)(void (*)(void))tensor_fingerprint, METH_FASTCALL,
-     "(version, address, dtype, shape, requires_grad) of a tensor; address 0 unless its layout is the one given."},
-    {"tensors_are", (PyCFunction)(void (*)(void))tensors_are, METH_FASTCALL,
-     "The class of tensors, and its base in C: their attributes are asked without a lookup from now on."},
-    {"answers", call_each, METH_O, "What each function of a tuple answers, called without arguments."},
+    {"fingerprint", FAST(tensor_fingerprint),
+     "(version, address, dtype, shape, requires_grad) of a tensor; address 0 unless its layout is "
+     "the one given."},
+    {"tensors_are", FAST(tensors_are),
+     "The class of tensors, and its base in C: their attributes are asked without a lookup from "
+     "now on."},
+    {"answers", call_each, METH_O,
+     "What each function of a tuple answers, called without arguments."},
     {NULL},
 };
 
@@ -180,8 +198,8 @@ add_constants(PyObject *module)
 static int
 add_missing(PyObject *module)
 {
-    PyObject *type = PyObject_CallFunction((PyObject *)&PyType_Type, "s(){s:s}", "MISSING", "__module__",
-                                           "stator._native");
+    PyObject *type = PyObject_CallFunction((PyObject *)&PyType_Type, "s(){s:s}", "MISSING",
+                                           "__module__", "stator._native");
     if (type == NULL) {
         return -1;
     }
@@ -199,7 +217,8 @@ add_missing(PyObject *module)
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "stator._native",
-    .m_doc = "The native layer: frame hook, probes and watcher. Mechanism only; the policy is in stator.watch.",
+    .m_doc = "The native layer: frame hook, probes and watcher. Mechanism only; the policy is in "
+             "stator.watch.",
     .m_size = -1, /* one eval hook and one co_extra index per process */
     .m_methods = functions,
 };
@@ -213,10 +232,12 @@ PyInit__native(void)
     }
     if (PyModule_AddType(module, &ProbeType) < 0 || PyModule_AddType(module, &WatcherType) < 0 ||
         PyModule_AddType(module, &OriginType) < 0 || PyModule_AddType(module, &LedgerType) < 0 ||
-        chain_setup(module) < 0 || builtins_setup(module) < 0 || shortcuts_setup() < 0 || fingerprint_setup() < 0 || codeinfo_setup(module) < 0 || tensor_setup(module) < 0 ||
-        tracer_setup(module) < 0 || symbol_setup(module) < 0 || watched_setup(module) < 0 || state_setup(module) < 0 ||
-        guards_setup(module) < 0 || formula_setup(module) < 0 || entry_table_setup(module) < 0 || relay_setup(module) < 0 || tape_setup(module) < 0 || host_setup(module) < 0 ||
-        break_step_setup(module) < 0 || dispatch_setup(module) < 0 ||
+        chain_setup(module) < 0 || builtins_setup(module) < 0 || shortcuts_setup() < 0 ||
+        fingerprint_setup() < 0 || codeinfo_setup(module) < 0 || tensor_setup(module) < 0 ||
+        tracer_setup(module) < 0 || symbol_setup(module) < 0 || watched_setup(module) < 0 ||
+        state_setup(module) < 0 || guards_setup(module) < 0 || formula_setup(module) < 0 ||
+        entry_table_setup(module) < 0 || relay_setup(module) < 0 || tape_setup(module) < 0 ||
+        host_setup(module) < 0 || break_step_setup(module) < 0 || dispatch_setup(module) < 0 ||
         add_constants(module) < 0 || add_missing(module) < 0) {
         Py_DECREF(module);
         return NULL;

@@ -1,19 +1,45 @@
 /* One operation of the tensor mode. See watch/tensors/tensor_mode.py.
  *
- * An operation that is like most runs through here without a frame of ours: looked up, called, noted. Whatever is
- * out of the ordinary is left to the methods of `watch.tensors.Tracer`, which ask tracer.c for the common parts.
- * All this is called in state OFF; only the operation itself runs in state SENTINEL.
+ * An operation that is like most runs through here without a frame of ours: looked up, called,
+ * noted. Whatever is out of the ordinary is left to the methods of `watch.tensors.Tracer`, which
+ * ask tracer.c for the common parts. All this is called in state OFF; only the operation itself
+ * runs in state SENTINEL.
  */
 #include "tracer.h"
 
 /* As in watch/tensors/op_targets.py. */
 enum { TREATMENT_OPERATION, TREATMENT_FACT };
-enum { WAY_KIND, WAY_NAME, WAY_LABEL, WAY_WRITES, WAY_METHOD, WAY_SPELLED, WAY_RANDOM, WAY_DATA, WAY_USUAL, WAY_FAILS,
-       WAY_SIZES, WAY_COUNT };
+enum {
+    WAY_KIND,
+    WAY_NAME,
+    WAY_LABEL,
+    WAY_WRITES,
+    WAY_METHOD,
+    WAY_SPELLED,
+    WAY_RANDOM,
+    WAY_DATA,
+    WAY_USUAL,
+    WAY_FAILS,
+    WAY_SIZES,
+    WAY_COUNT
+};
 enum { MOST_ARGUMENTS = 60 };
 enum { STEP_RUN = 5 }; /* of a `PreparedCall`: what is called in place of the function, or None */
 
-enum { BEFORE, AFTER, RAISED, FAILED, REGISTER, RETURNED, TRACER, CALL_FUNCTION, CALL_METHOD, INPLACE, OUT, NAMES };
+enum {
+    BEFORE,
+    AFTER,
+    RAISED,
+    FAILED,
+    REGISTER,
+    RETURNED,
+    TRACER,
+    CALL_FUNCTION,
+    CALL_METHOD,
+    INPLACE,
+    OUT,
+    NAMES
+};
 static PyObject *names[NAMES], *no_index;
 
 /* ---- one operation ---- */
@@ -62,7 +88,8 @@ mentions_tensor(PyObject *value)
     return is_tensor(value);
 }
 
-/* May the shape of the result depend on the contents of a tensor? Bits tell where one would have to be. */
+/* May the shape of the result depend on the contents of a tensor? Bits tell where one would have to
+ * be. */
 static int
 may_need_data(unsigned long long places, PyObject *args, PyObject *kwargs)
 {
@@ -70,7 +97,8 @@ may_need_data(unsigned long long places, PyObject *args, PyObject *kwargs)
         return 0;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); i++) {
-        if (places >> (i < MOST_ARGUMENTS ? i : MOST_ARGUMENTS) & 1 && mentions_tensor(PyTuple_GET_ITEM(args, i))) {
+        if (places >> (i < MOST_ARGUMENTS ? i : MOST_ARGUMENTS) & 1 &&
+            mentions_tensor(PyTuple_GET_ITEM(args, i))) {
             return 1;
         }
     }
@@ -123,8 +151,8 @@ spell(Tracer *t, OperationCall *s, PyObject *func, PyObject *args, PyObject *kwa
     PyObject *arguments[] = {func, name, args, kwargs == NULL ? Py_True : Py_False, probe};
     PyObject *spelled = PyObject_Vectorcall(tracer_knows.spell, arguments, 5, NULL);
     Py_DECREF(probe);
-    int failed = spelled == NULL || !PyArg_ParseTuple(spelled, "OOO!O", &s->op, &s->target, &PyTuple_Type, &s->args,
-                                                      &s->label);
+    int failed = spelled == NULL || !PyArg_ParseTuple(spelled, "OOO!O", &s->op, &s->target,
+                                                      &PyTuple_Type, &s->args, &s->label);
     if (failed) {
         s->op = s->target = s->args = s->label = NULL;
     }
@@ -185,7 +213,7 @@ before(Tracer *t, OperationCall *s, PyObject *func, PyObject *args, PyObject *kw
         return -1;
     }
     Py_XSETREF(s->args, tracer_arguments(t, s->args, s->tensors));
-    s->kwargs = s->args == NULL   ? NULL
+    s->kwargs = s->args == NULL  ? NULL
                 : kwargs == NULL ? Py_NewRef(tracer_knows.nothing)
                                  : tracer_keywords(t, kwargs, s->tensors);
     s->in_place = s->kwargs == NULL ? -1 : writes(info, kwargs);
@@ -197,13 +225,16 @@ before(Tracer *t, OperationCall *s, PyObject *func, PyObject *args, PyObject *kw
 static int
 enter_result(Tracer *t, PyObject *result, PyObject *node, PyObject *tensors)
 {
-    int usual = is_tensor(result) ? PySequence_Contains(tracer_knows.tensors, (PyObject *)Py_TYPE(result)) : 0;
+    int usual = is_tensor(result)
+                    ? PySequence_Contains(tracer_knows.tensors, (PyObject *)Py_TYPE(result))
+                    : 0;
     if (usual > 0) {
         int has = tracked_has(t, result);
         return has < 0 ? -1 : has ? 0 : tracked_enter(t, result, node, no_index, tensors);
     }
-    PyObject *done =
-        usual < 0 ? NULL : PyObject_CallMethodObjArgs((PyObject *)t, names[REGISTER], result, node, tensors, NULL);
+    PyObject *done = usual < 0 ? NULL
+                               : PyObject_CallMethodObjArgs((PyObject *)t, names[REGISTER], result,
+                                                            node, tensors, NULL);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
@@ -222,13 +253,15 @@ tell_sizes(Tracer *t, PyObject *node, PyObject *result)
     return done == NULL ? -1 : 0;
 }
 
-/* It has run: the node, and what is known of the tensors now. Python may put another object in the result's place. */
+/* It has run: the node, and what is known of the tensors now. Python may put another object in the
+ * result's place. */
 static int
 after(Tracer *t, OperationCall *s, PyObject **place)
 {
     PyObject *result = *place;
     if (s->python != NULL) {
-        PyObject *given = PyObject_CallMethodObjArgs((PyObject *)t, names[AFTER], s->python, result, NULL);
+        PyObject *given =
+            PyObject_CallMethodObjArgs((PyObject *)t, names[AFTER], s->python, result, NULL);
         if (given == NULL) {
             return -1;
         }
@@ -246,10 +279,12 @@ after(Tracer *t, OperationCall *s, PyObject **place)
     if (wrote || s->random) {
         t->last_effect = (long long)t->watcher->events;
     }
-    /* Operations like `to` and `contiguous` may give back the very tensor they got: no node is needed then. */
+    /* Operations like `to` and `contiguous` may give back the very tensor they got: no node is
+     * needed then. */
     int returned = wrote ? 0 : tracked_has(t, result);
     if (returned > 0 && t->shapes != NULL) {
-        PyObject *done = PyObject_CallMethodObjArgs((PyObject *)t, names[RETURNED], s->op, s->target, s->args, s->kwargs, NULL);
+        PyObject *done = PyObject_CallMethodObjArgs((PyObject *)t, names[RETURNED], s->op,
+                                                    s->target, s->args, s->kwargs, NULL);
         Py_XDECREF(done);
         return done == NULL ? -1 : 0;
     }
@@ -257,12 +292,14 @@ after(Tracer *t, OperationCall *s, PyObject **place)
         return returned < 0 ? -1 : 0;
     }
     PyObject *node = tracer_node(t, s->op, s->target, s->args, s->kwargs, s->label);
-    int failed = node == NULL || tell_sizes(t, node, result) < 0 || enter_result(t, result, node, s->tensors) < 0;
+    int failed = node == NULL || tell_sizes(t, node, result) < 0 ||
+                 enter_result(t, result, node, s->tensors) < 0;
     Py_XDECREF(node);
     return failed ? -1 : 0;
 }
 
-/* What has to be told could not be: the recording is over. -1: it is no fault of ours, the program gets it. */
+/* What has to be told could not be: the recording is over. -1: it is no fault of ours, the program
+ * gets it. */
 static int
 give_up(Tracer *t)
 {
@@ -274,8 +311,9 @@ give_up(Tracer *t)
     return 0;
 }
 
-/* Something of ours raised: the recording cannot go on, the program does. Called outside of a handler: the program
- * must not see our exception as one that is being handled. -1: it is none that may be hidden. */
+/* Something of ours raised: the recording cannot go on, the program does. Called outside of a
+ * handler: the program must not see our exception as one that is being handled. -1: it is none that
+ * may be hidden. */
 static int
 tell_failure(Tracer *t)
 {
@@ -284,7 +322,8 @@ tell_failure(Tracer *t)
         return -1;
     }
     PyObject *exc = error_take();
-    PyObject *done = exc == NULL ? NULL : PyObject_CallMethodOneArg((PyObject *)t, names[FAILED], exc);
+    PyObject *done =
+        exc == NULL ? NULL : PyObject_CallMethodOneArg((PyObject *)t, names[FAILED], exc);
     Py_XDECREF(exc);
     if (done == NULL) {
         return give_up(t);
@@ -293,8 +332,8 @@ tell_failure(Tracer *t)
     return 0;
 }
 
-/* The operation raised: told, and raised on. Told outside of a handler: what the program's frames are handling is part
- * of their state, and its exception is not yet. */
+/* The operation raised: told, and raised on. Told outside of a handler: what the program's frames
+ * are handling is part of their state, and its exception is not yet. */
 static void
 tell_raise(Tracer *t, PyObject *func)
 {
@@ -317,15 +356,17 @@ static PyObject *
 run_step(Tracer *t, OperationCall *s, PyObject *func, PyObject *args, PyObject *kwargs)
 {
     Watcher *w = (Watcher *)Py_NewRef((PyObject *)t->watcher);
-    PyObject *instead = s->python != NULL && PyTuple_Check(s->python) && PyTuple_GET_SIZE(s->python) > STEP_RUN
-                            ? PyTuple_GET_ITEM(s->python, STEP_RUN)
-                            : Py_None;
+    PyObject *instead =
+        s->python != NULL && PyTuple_Check(s->python) && PyTuple_GET_SIZE(s->python) > STEP_RUN
+            ? PyTuple_GET_ITEM(s->python, STEP_RUN)
+            : Py_None;
     PyObject *result = watcher_leaf(w, instead == Py_None ? func : instead, args, kwargs);
     Py_DECREF(w);
     if (result == NULL) {
         tell_raise(t, func);
     }
-    else if (t->active && after(t, s, &result) < 0 && tell_failure(t) < 0) { /* not active: it ended inside */
+    /* not active: it ended inside */
+    else if (t->active && after(t, s, &result) < 0 && tell_failure(t) < 0) {
         Py_CLEAR(result);
     }
     return result;
@@ -342,8 +383,9 @@ operation(Tracer *t, PyObject *func, PyObject *args, PyObject *kwargs)
         if (ready == 0) {
             step_clear(&step);
             step = (OperationCall){0};
-            step.python = PyObject_CallMethodObjArgs((PyObject *)t, names[BEFORE], func, args,
-                                                     kwargs == NULL ? tracer_knows.nothing : kwargs, NULL);
+            step.python =
+                PyObject_CallMethodObjArgs((PyObject *)t, names[BEFORE], func, args,
+                                           kwargs == NULL ? tracer_knows.nothing : kwargs, NULL);
             ready = step.python == NULL ? -1 : 1;
         }
         if (ready < 0) {
@@ -407,16 +449,21 @@ mode_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     PyObject *recorder = Py_XNewRef(((Mode *)self)->recorder);
-    PyObject *tracer = recorder == NULL ? Py_NewRef(Py_None) : PyObject_GetAttr(recorder, names[TRACER]);
+    PyObject *tracer =
+        recorder == NULL ? Py_NewRef(Py_None) : PyObject_GetAttr(recorder, names[TRACER]);
     Py_XDECREF(recorder);
     if (tracer == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear(); /* a segment could not be begun: nothing is recorded any more */
         PyObject *given = nargs > 2 ? Py_NewRef(args[2]) : PyTuple_New(0);
-        PyObject *result = given == NULL ? NULL : PyObject_Call(args[0], given, nargs > 3 && args[3] != Py_None ? args[3] : NULL);
+        PyObject *result =
+            given == NULL
+                ? NULL
+                : PyObject_Call(args[0], given, nargs > 3 && args[3] != Py_None ? args[3] : NULL);
         Py_XDECREF(given);
         return result;
     }
-    if (tracer == NULL || !PyObject_TypeCheck(tracer, &TracerType) || ((Tracer *)tracer)->known == NULL) {
+    if (tracer == NULL || !PyObject_TypeCheck(tracer, &TracerType) ||
+        ((Tracer *)tracer)->known == NULL) {
         if (tracer != NULL) {
             PyErr_SetString(PyExc_TypeError, "the recorder of this mode has no tracer");
         }
@@ -429,7 +476,8 @@ mode_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         here->state = STATE_OFF; /* as for a frame of ours */
     }
     PyObject *given = nargs > 2 ? Py_NewRef(args[2]) : PyTuple_New(0);
-    PyObject *kwargs = nargs > 3 && args[3] != Py_None && PyDict_GET_SIZE(args[3]) > 0 ? args[3] : NULL;
+    PyObject *kwargs =
+        nargs > 3 && args[3] != Py_None && PyDict_GET_SIZE(args[3]) > 0 ? args[3] : NULL;
     PyObject *result = given == NULL ? NULL : operation((Tracer *)tracer, args[0], given, kwargs);
     Py_XDECREF(given);
     Py_DECREF(tracer);
@@ -440,12 +488,13 @@ mode_call(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 }
 
 static PyMethodDef mode_methods[] = {
-    {"__torch_function__", (PyCFunction)(void (*)(void))mode_call, METH_FASTCALL, "Run an operation and record it."},
+    {"__torch_function__", FAST(mode_call), "Run an operation and record it."},
     {NULL},
 };
 
 static PyTypeObject ModeType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Mode",
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Mode",
     .tp_basicsize = sizeof(Mode),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
     .tp_doc = "The part of the tensor mode that torch calls; made for a recorder.",
@@ -460,8 +509,9 @@ static PyTypeObject ModeType = {
 int
 operation_setup(PyObject *module)
 {
-    static const char *const texts[NAMES] = {"_before",  "_after", "_raised",       "_failed",     "_register",
-                                             "_returned", "tracer", "call_function", "call_method", "inplace", "out"};
+    static const char *const texts[NAMES] = {"_before",     "_after",    "_raised", "_failed",
+                                             "_register",   "_returned", "tracer",  "call_function",
+                                             "call_method", "inplace",   "out"};
     for (int i = 0; i < NAMES; i++) {
         if ((names[i] = PyUnicode_InternFromString(texts[i])) == NULL) {
             return -1;

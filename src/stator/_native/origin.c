@@ -1,9 +1,11 @@
-/* Origins as objects, and finding them by the address of what they lead to: what ledger.c is made of. */
+/* Origins as objects, and finding them by the address of what they lead to: what ledger.c is made
+ * of. */
 #include "ledger.h"
 #include <structmember.h>
 
-/* Checks, and lists of them, are thousands in a recording, and the collector is not told of them: an origin shows it
- * what is in those that nobody else holds. (What somebody else holds is not shown, and thus not taken for garbage.) */
+/* Checks, and lists of them, are thousands in a recording, and the collector is not told of them:
+ * an origin shows it what is in those that nobody else holds. (What somebody else holds is not
+ * shown, and thus not taken for garbage.) */
 static int
 visit_check(PyObject *check, visitproc visit, void *arg)
 {
@@ -25,7 +27,8 @@ visit_checks(PyObject *checks, visitproc visit, void *arg)
         Py_VISIT(checks);
         return 0;
     }
-    for (Py_ssize_t i = 0; stop == 0 && Py_REFCNT(checks) == 1 && i < PyList_GET_SIZE(checks); i++) {
+    for (Py_ssize_t i = 0; stop == 0 && Py_REFCNT(checks) == 1 && i < PyList_GET_SIZE(checks);
+         i++) {
         stop = visit_check(PyList_GET_ITEM(checks, i), visit, arg);
     }
     return stop;
@@ -73,8 +76,7 @@ static void
 origin_dealloc(PyObject *self)
 {
     PyObject_GC_UnTrack(self);
-    Py_TRASHCAN_BEGIN(self, origin_dealloc)
-    (void)origin_clear(self);
+    Py_TRASHCAN_BEGIN(self, origin_dealloc)(void) origin_clear(self);
     Py_TYPE(self)->tp_free(self);
     Py_TRASHCAN_END
 }
@@ -90,7 +92,8 @@ static PyMemberDef origin_members[] = {
 };
 
 PyTypeObject OriginType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Origin",
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Origin",
     .tp_basicsize = sizeof(Origin),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_doc = "How to reach one outside value again. A ledger makes them.",

@@ -1,15 +1,16 @@
 /* Between a break and the next probe of the same frame.
  *
- * A handler that ends its recording at an instruction calls pend(): from there on everything runs as it would without
- * us (state PENDING), until a probe fires in the frame that was the innermost watched one then (or, with a number of
- * calls, in one that has called it). This calls on_resume,
- * which may hand the run over to another watcher, and watching goes on with that very probe. If the frame is left
- * before that, on_lost is called, which may call pend() once more, for the caller's frame; else watching is over.
+ * A handler that ends its recording at an instruction calls pend(): from there on everything runs
+ * as it would without us (state PENDING), until a probe fires in the frame that was the innermost
+ * watched one then (or, with a number of calls, in one that has called it). This calls on_resume,
+ * which may hand the run over to another watcher, and watching goes on with that very probe. If the
+ * frame is left before that, on_lost is called, which may call pend() once more, for the caller's
+ * frame; else watching is over.
  */
 #include "native.h"
 
-/* May watching go on? Not where the program has switched on another compiler: that would be given our copies. Our own code
- * runs with it off. */
+/* May watching go on? Not where the program has switched on another compiler: that would be given
+ * our copies. Our own code runs with it off. */
 static PyObject *
 resume_or_lose(Watcher *w, Probe *p)
 {
@@ -20,7 +21,8 @@ resume_or_lose(Watcher *w, Probe *p)
     }
     PyObject *args[1] = {callback == Py_None ? (PyObject *)p : Py_False};
     PyObject *handler = callback == Py_None ? w->on_resume : w->on_lost;
-    PyObject *answer = chain_switch_on(callback, handler == Py_None ? NULL : watcher_call(w, handler, args, 1));
+    PyObject *answer =
+        chain_switch_on(callback, handler == Py_None ? NULL : watcher_call(w, handler, args, 1));
     PyErr_Clear();
     return answer;
 }
@@ -125,7 +127,8 @@ pending_hand_over(PyObject *self, PyObject *object)
         return NULL;
     }
     if (t->waiting != NULL && other->on_resume == Py_None) {
-        PyErr_SetString(PyExc_RuntimeError, "the run is waiting, and the other watcher has no on_resume");
+        PyErr_SetString(PyExc_RuntimeError,
+                        "the run is waiting, and the other watcher has no on_resume");
         return NULL;
     }
     other->stopped = 0;
@@ -134,7 +137,8 @@ pending_hand_over(PyObject *self, PyObject *object)
     w->holds_hook = 0;
     w->stopped = 1;
     w->thread = NULL;
-    w->successor = (Watcher *)Py_NewRef(object); /* for the rest of the run: watcher.c releases it */
+    /* for the rest of the run: watcher.c releases it */
+    w->successor = (Watcher *)Py_NewRef(object);
     t->watcher = other;
     Py_RETURN_NONE;
 }

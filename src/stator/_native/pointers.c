@@ -1,4 +1,5 @@
-/* Sets of addresses: the probes ask them some ten thousand times per recording, so they are plain hash tables. */
+/* Sets of addresses: the probes ask them some ten thousand times per recording, so they are plain
+ * hash tables. */
 #include "native.h"
 
 static int

@@ -1,12 +1,15 @@
-/* The probe: a constant of an instrumented copy, fired by `LOAD_CONST probe; UNARY_NEGATIVE; POP_TOP`.
+/* The probe: a constant of an instrumented copy, fired by `LOAD_CONST probe; UNARY_NEGATIVE;
+ * POP_TOP`.
  *
- * A unary operator rather than a call, for three reasons: it polls no signals and lets no other thread in, so the
- * program is interrupted where it would be without us; `sys.monitoring` and profilers report no call; and it
- * takes one stack slot. A probe never raises and always leaves None.
+ * A unary operator rather than a call, for three reasons: it polls no signals and lets no other
+ * thread in, so the program is interrupted where it would be without us; `sys.monitoring` and
+ * profilers report no call; and it takes one stack slot. A probe never raises and always leaves
+ * None.
  *
- * Operands are read from the running frame: the depth of the value stack before an instruction is known
- * statically. What a probe reads is checked once, when its copy is adopted (codeinfo.c), and a probe that is negated
- * anywhere but at its own place in its own copy does nothing: no program can make it read a stack that is not there.
+ * Operands are read from the running frame: the depth of the value stack before an instruction is
+ * known statically. What a probe reads is checked once, when its copy is adopted (codeinfo.c), and
+ * a probe that is negated anywhere but at its own place in its own copy does nothing: no program
+ * can make it read a stack that is not there.
  */
 #include "native.h"
 #include <structmember.h>
@@ -106,7 +109,8 @@ find_operands(Probe *p, Frame *f, Operands *ops)
     }
 }
 
-/* Calls handler(probe, *operands). The operands are held for the call: the handler may run anything. */
+/* Calls handler(probe, *operands). The operands are held for the call: the handler may run
+ * anything. */
 static PyObject *
 deliver(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
 {
@@ -153,7 +157,8 @@ call_arguments(CallSlots *call)
     return args;
 }
 
-/* Calls handler(probe, callable, args, kwnames) or, for CALL_EX, handler(probe, callable, args, kwargs). */
+/* Calls handler(probe, callable, args, kwnames) or, for CALL_EX, handler(probe, callable, args,
+ * kwargs). */
 static void
 deliver_call(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
 {
@@ -175,7 +180,8 @@ deliver_call(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
     PyObject *stack[4] = {(PyObject *)p, callable, args, names};
     PyObject *result = watcher_call(w, handler, stack, 4);
     if (result != NULL && result != Py_None) {
-        /* The slot owns its callable. In the method form the self beneath it stays and becomes the first argument. */
+        /* The slot owns its callable. In the method form the self beneath it stays and becomes the
+         * first argument. */
         Py_SETREF(*ops->call.callable, Py_NewRef(result));
     }
     Py_XDECREF(result);
@@ -211,8 +217,8 @@ is_return(Probe *p)
     return p->kind == KIND_RETURN || (p->kind == KIND_ESCAPE && p->arg != Py_None);
 }
 
-/* Do the operands stay on the stack while the instruction runs? CALL_FUNCTION_EX replaces what is no tuple and no
- * dict, BUILD_SET lets go of equal keys. */
+/* Do the operands stay on the stack while the instruction runs? CALL_FUNCTION_EX replaces what is
+ * no tuple and no dict, BUILD_SET lets go of equal keys. */
 static inline int
 stays_intact(Probe *p, Operands *ops)
 {
@@ -223,8 +229,8 @@ stays_intact(Probe *p, Operands *ops)
     return p->kind != KIND_HASH;
 }
 
-/* Bound methods and the like put their own first argument into the slot before the arguments while they run. (A bound
- * method alone is taken apart for good: function, self.) */
+/* Bound methods and the like put their own first argument into the slot before the arguments while
+ * they run. (A bound method alone is taken apart for good: function, self.) */
 static inline int
 calls_in_place(Probe *p, Operands *ops)
 {
@@ -232,8 +238,8 @@ calls_in_place(Probe *p, Operands *ops)
     if (callable != NULL && PyMethod_Check(callable)) {
         return ops->call.nargs == p->count;
     }
-    return callable == NULL || PyFunction_Check(callable) || PyCFunction_Check(callable) || PyType_Check(callable) ||
-           Py_IS_TYPE(callable, &PyMethodDescr_Type);
+    return callable == NULL || PyFunction_Check(callable) || PyCFunction_Check(callable) ||
+           PyType_Check(callable) || Py_IS_TYPE(callable, &PyMethodDescr_Type);
 }
 
 static inline void
@@ -275,7 +281,8 @@ tell(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
         deliver_call(w, handler, p, ops);
         return;
     }
-    if (p->kind == KIND_IS && p->count == 1) { /* POP_JUMP_IF_NONE compares with what is not on the stack */
+    /* POP_JUMP_IF_NONE compares with what is not on the stack */
+    if (p->kind == KIND_IS && p->count == 1) {
         ops->prefix[0] = ops->slots[0];
         ops->prefix[1] = Py_None;
         ops->nprefix = 2;
@@ -284,7 +291,8 @@ tell(Watcher *w, PyObject *handler, Probe *p, Operands *ops)
     Py_XDECREF(deliver(w, handler, p, ops));
 }
 
-/* Of the operands of a call of a watched function, those from which on they may end up in its `*args` or `**kwargs`. */
+/* Of the operands of a call of a watched function, those from which on they may end up in its
+ * `*args` or `**kwargs`. */
 static int
 first_packed(Probe *p, PyObject **operands)
 {
@@ -306,10 +314,11 @@ first_packed(Probe *p, PyObject **operands)
 
 enum { CONTAINERS_SEARCHED = 6 };
 
-/* Loose numbers: known objects whose value nothing has depended on so far. An instruction that is about to use one as
- * more than something to be moved about settles it. What a watched function is given, and what is stored in a variable
- * by itself, is moved only. In a container it is specialized: C code would find it there. Symbolic numbers are
- * treated likewise, in containers too. */
+/* Loose numbers: known objects whose value nothing has depended on so far. An instruction that is
+ * about to use one as more than something to be moved about settles it. What a watched function is
+ * given, and what is stored in a variable by itself, is moved only. In a container it is
+ * specialized: C code would find it there. Symbolic numbers are treated likewise, in containers
+ * too. */
 static void
 specialize_operands(Watcher *w, Probe *p, PyObject **operands)
 {
@@ -320,8 +329,9 @@ specialize_operands(Watcher *w, Probe *p, PyObject **operands)
     int first = calls_watched_function(w, p, operands) ? first_packed(p, operands) : 0;
     for (int i = first; i < p->span && thread_here.state == STATE_WATCHING; i++) {
         PyObject *value = operands[i];
-        int matters = value != NULL && (ptrset_remove(&w->unguarded, value) ||
-                                        (w->on_symbol != NULL && holds_symbol(value, CONTAINERS_SEARCHED)));
+        int matters =
+            value != NULL && (ptrset_remove(&w->unguarded, value) ||
+                              (w->on_symbol != NULL && holds_symbol(value, CONTAINERS_SEARCHED)));
         if (matters && w->handlers[KIND_PACK] != NULL) {
             PyObject *args[2] = {(PyObject *)p, Py_NewRef(value)};
             Py_XDECREF(watcher_call(w, w->handlers[KIND_PACK], args, 2));
@@ -330,8 +340,9 @@ specialize_operands(Watcher *w, Probe *p, PyObject **operands)
     }
 }
 
-/* Instructions that write are specialized before their handler notes the change: it may turn out that the recording ends
- * before them. (Others may be given another callable by their handler, which decides what is specialized.) */
+/* Instructions that write are specialized before their handler notes the change: it may turn out
+ * that the recording ends before them. (Others may be given another callable by their handler,
+ * which decides what is specialized.) */
 static inline int
 is_settled_first(Probe *p)
 {
@@ -351,7 +362,8 @@ is_settled_first(Probe *p)
 static inline int
 may_be_specialized(Thread *t)
 {
-    return t->state == STATE_WATCHING && (t->watcher->unguarded.used > 0 || t->watcher->on_symbol != NULL);
+    return t->state == STATE_WATCHING &&
+           (t->watcher->unguarded.used > 0 || t->watcher->on_symbol != NULL);
 }
 
 static void
@@ -414,7 +426,8 @@ fire(Thread *t, Probe *p)
         w = t->watcher;
     }
     PyObject *handler = p->kind == KIND_PACK ? NULL : w->handlers[p->kind];
-    if (handler != NULL && (w->unfiltered || (filters[p->kind](w, p, &ops) && !noted_in_c(w, p, &ops)))) {
+    if (handler != NULL &&
+        (w->unfiltered || (filters[p->kind](w, p, &ops) && !noted_in_c(w, p, &ops)))) {
         tell(w, handler, p, &ops);
     }
     if (!first && may_be_specialized(t)) {
@@ -449,11 +462,13 @@ probe_fire(PyObject *self)
 static PyObject *
 probe_new(PyTypeObject *type, PyObject *args, PyObject *kwds)
 {
-    static char *names[] = {"kind", "depth", "count", "arg", "offset", "code", "stores", "span", "step", "slot", NULL};
+    static char *names[] = {"kind",   "depth", "count", "arg",  "offset", "code",
+                            "stores", "span",  "step",  "slot", NULL};
     int kind, depth, count, offset, span = -1, step = 1, slot = -1;
     PyObject *arg, *code, *stores;
-    if (!PyArg_ParseTupleAndKeywords(args, kwds, "iiiOiO!O|iii:Probe", names, &kind, &depth, &count, &arg, &offset,
-                                     &PyCode_Type, &code, &stores, &span, &step, &slot)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "iiiOiO!O|iii:Probe", names, &kind, &depth, &count,
+                                     &arg, &offset, &PyCode_Type, &code, &stores, &span, &step,
+                                     &slot)) {
         return NULL;
     }
     if (span < 0) {
@@ -461,8 +476,9 @@ probe_new(PyTypeObject *type, PyObject *args, PyObject *kwds)
     }
     int cell = kind == KIND_DEREF || kind == KIND_STORE_DEREF || kind == KIND_DELETE_DEREF;
     int call = kind == KIND_CALL, ex = kind == KIND_CALL_EX;
-    if (kind < 0 || kind >= KIND_COUNT || count < 0 || span < 0 || span > depth || step < 1 || offset < 0 ||
-        cell != (slot >= 0) || (call && span != count + 2 && span != count + 3) || (ex && span != 3 && span != 4) ||
+    if (kind < 0 || kind >= KIND_COUNT || count < 0 || span < 0 || span > depth || step < 1 ||
+        offset < 0 || cell != (slot >= 0) || (call && span != count + 2 && span != count + 3) ||
+        (ex && span != 3 && span != 4) ||
         (!call && !ex && count > 0 && (count - 1) * step >= span)) {
         PyErr_SetString(PyExc_ValueError, "Probe: operands outside of the stack");
         return NULL;
@@ -535,7 +551,8 @@ static PyMemberDef probe_members[] = {
     {"offset", T_INT, offsetof(Probe, offset), READONLY, NULL},
     {"arg", T_OBJECT, offsetof(Probe, arg), READONLY, NULL},
     {"stores", T_OBJECT, offsetof(Probe, stores), READONLY, NULL},
-    {"mark", T_OBJECT, offsetof(Probe, mark), 0, "Whatever a recorder has learned of this instruction; `on_mark` is told."},
+    {"mark", T_OBJECT, offsetof(Probe, mark), 0,
+     "Whatever a recorder has learned of this instruction; `on_mark` is told."},
     {NULL},
 };
 
@@ -548,7 +565,8 @@ static PyGetSetDef probe_getset[] = {
 static PyNumberMethods probe_number = {.nb_negative = probe_fire};
 
 PyTypeObject ProbeType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Probe",
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Probe",
     .tp_basicsize = sizeof(Probe),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_doc = "One watched instruction. `-probe` inside its instrumented copy fires it.",

@@ -1,13 +1,13 @@
-/* Guards between values: the same object as, another object than, groups of different objects; and relations between
- * numbers.
+/* Guards between values: the same object as, another object than, groups of different objects; and
+ * relations between numbers.
  *
- * Those of identity are about addresses of objects that are alive now, so they hold again if no related value has another address than
- * when they last did.
+ * Those of identity are about addresses of objects that are alive now, so they hold again if no
+ * related value has another address than when they last did.
  */
 #include "guard.h"
 
-/* If it is not clear that the value is still different from all others, all are compared later. An object that was made for
- * this call (`made`) is. */
+/* If it is not clear that the value is still different from all others, all are compared later. An
+ * object that was made for this call (`made`) is. */
 void
 group_note(Guards *g, Node *n, PyObject *value, int made)
 {
@@ -87,7 +87,8 @@ static int
 overlaps_another(Guards *g, const void *storage)
 {
     for (int i = 0; i < g->storage_count; i++) {
-        const void *other = g->firsts[i] < 0 ? NULL : tensor_storage(g->nodes[g->storages[i]].value);
+        const void *other =
+            g->firsts[i] < 0 ? NULL : tensor_storage(g->nodes[g->storages[i]].value);
         if (other != NULL && other != storage && storages_overlap(storage, other)) {
             return 1;
         }
@@ -95,7 +96,8 @@ overlaps_another(Guards *g, const void *storage)
     return 0;
 }
 
-/* Which storage a tensor lies in is asked of all of them in every call: nothing tells that it has not changed. */
+/* Which storage a tensor lies in is asked of all of them in every call: nothing tells that it has
+ * not changed. */
 int
 storages_hold(Guards *g)
 {

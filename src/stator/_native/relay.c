@@ -1,6 +1,7 @@
-/* The replay of a segment that is nothing but a graph: called with the values that the guards found, it calls the graph with
- * the first of them, and gives back some of the graph's outputs, of the values and of constants. Most segments are like
- * that; all others have a replay written in Python.
+/* The replay of a segment that is nothing but a graph: called with the values that the guards
+ * found, it calls the graph with the first of them, and gives back some of the graph's outputs, of
+ * the values and of constants. Most segments are like that; all others have a replay written in
+ * Python.
  */
 #include "entry_table.h"
 
@@ -17,16 +18,17 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *graph;    /* NULL: there is none */
-    Py_ssize_t inputs;  /* the graph's: that many values, the first ones */
-    Py_ssize_t needed;  /* how many values there must be */
-    Py_ssize_t count;   /* of parts */
+    PyObject *graph;   /* NULL: there is none */
+    Py_ssize_t inputs; /* the graph's: that many values, the first ones */
+    Py_ssize_t needed; /* how many values there must be */
+    Py_ssize_t count;  /* of parts */
     RelayPart *parts;
-    int is_tuple;       /* the result is a tuple of the parts; else it is the only one */
-    int cleared;        /* by the garbage collector */
+    int is_tuple; /* the result is a tuple of the parts; else it is the only one */
+    int cleared;  /* by the garbage collector */
 } Relay;
 
-/* Calls the graph. Backends mostly give back a bound method: its self is put before the inputs here. */
+/* Calls the graph. Backends mostly give back a bound method: its self is put before the inputs
+ * here. */
 static PyObject *
 call_graph(const Relay *r, PyObject *const *values)
 {
@@ -38,10 +40,12 @@ call_graph(const Relay *r, PyObject *const *values)
         }
         if (PyMethod_Check(graph)) {
             arguments[0] = PyMethod_GET_SELF(graph);
-            out = PyObject_Vectorcall(PyMethod_GET_FUNCTION(graph), arguments, (size_t)r->inputs + 1, NULL);
+            out = PyObject_Vectorcall(PyMethod_GET_FUNCTION(graph), arguments,
+                                      (size_t)r->inputs + 1, NULL);
         }
         else {
-            out = PyObject_Vectorcall(graph, arguments + 1, (size_t)r->inputs | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+            out = PyObject_Vectorcall(graph, arguments + 1,
+                                      (size_t)r->inputs | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
         }
     }
     else {
@@ -90,8 +94,8 @@ result(const Relay *r, PyObject *const *values, PyObject *out)
     return made;
 }
 
-/* The graph is a tape: its outputs need no tuple of their own. -1: it is not, or it has many; else *made is the result, or NULL
- * with an exception. */
+/* The graph is a tape: its outputs need no tuple of their own. -1: it is not, or it has many; else
+ * *made is the result, or NULL with an exception. */
 static int
 run_tape(const Relay *r, PyObject *const *values, PyObject **made)
 {
@@ -111,7 +115,8 @@ run_tape(const Relay *r, PyObject *const *values, PyObject **made)
                 Py_CLEAR(*made);
                 break;
             }
-            PyTuple_SET_ITEM(*made, i, p->from == OUTPUT ? Py_NewRef(outputs[p->index]) : part(p, values, NULL));
+            PyTuple_SET_ITEM(
+                *made, i, p->from == OUTPUT ? Py_NewRef(outputs[p->index]) : part(p, values, NULL));
         }
         for (int i = 0; i < count; i++) {
             Py_DECREF(outputs[i]);
@@ -257,15 +262,17 @@ relay_settle(Relay *r, PyObject *graph)
 }
 
 static PyMethodDef relay_methods[] = {
-    {"settle", (PyCFunction)relay_settle, METH_O, "settle(graph): this is the graph to be called from now on."},
+    {"settle", (PyCFunction)relay_settle, METH_O,
+     "settle(graph): this is the graph to be called from now on."},
     {NULL},
 };
 
 PyTypeObject RelayType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "stator._native.Relay",
-    .tp_doc = "Relay(graph, inputs, parts, is_tuple): a replay that calls the graph, or none, with the first `inputs` "
-              "values, and gives back the parts: pairs (OUTPUT, VALUE or CONSTANT, index or constant).",
+    .tp_doc = "Relay(graph, inputs, parts, is_tuple): a replay that calls the graph, or none, with "
+              "the first `inputs` values, and gives back the parts: pairs (OUTPUT, VALUE or "
+              "CONSTANT, index or constant).",
     .tp_basicsize = sizeof(Relay),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = relay_new,

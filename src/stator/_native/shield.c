@@ -1,5 +1,5 @@
-/* Our own Python code, called in the middle of the program: the thread's state around it, and what becomes of its
- * exceptions.
+/* Our own Python code, called in the middle of the program: the thread's state around it, and what
+ * becomes of its exceptions.
  */
 #include "native.h"
 
@@ -54,8 +54,8 @@ shield_down(Shield *s)
     watcher_restore(s->thread, s->state);
 }
 
-/* Back to `state`, unless the recording was stopped in between, or waits for a probe, or has just ended waiting.
- * Another watcher may have taken over: it counts. */
+/* Back to `state`, unless the recording was stopped in between, or waits for a probe, or has just
+ * ended waiting. Another watcher may have taken over: it counts. */
 void
 watcher_restore(Thread *t, int state)
 {
@@ -70,9 +70,9 @@ watcher_restore(Thread *t, int state)
     }
 }
 
-/* The raised exception cannot be handled by our own Python code: the recording is over and not to be trusted. What is no
- * fault of ours (KeyboardInterrupt, or whatever another thread sends) reaches the program where such things do: between
- * two of its instructions. */
+/* The raised exception cannot be handled by our own Python code: the recording is over and not to
+ * be trusted. What is no fault of ours (KeyboardInterrupt, or whatever another thread sends)
+ * reaches the program where such things do: between two of its instructions. */
 void
 watcher_give_up(Watcher *w)
 {
@@ -88,7 +88,8 @@ watcher_give_up(Watcher *w)
             thread_interrupt(t);
         }
     }
-    Watcher *now = thread_here.watcher != NULL ? thread_here.watcher : w; /* it may have been handed over meanwhile */
+    /* it may have been handed over meanwhile */
+    Watcher *now = thread_here.watcher != NULL ? thread_here.watcher : w;
     if (now->error == NULL) {
         now->error = Py_NewRef(exc);
     }

@@ -1,8 +1,10 @@
-/* Shortcuts through the ledger: the reads that make up most of a run of modules, noted without calling a handler.
+/* Shortcuts through the ledger: the reads that make up most of a run of modules, noted without
+ * calling a handler.
  *
- * Each notes exactly what the handler in watch/objects/attributes.py or watch/observe/module_calls.py would, and answers 1. It answers
- * 0 wherever anything is out of the ordinary: then the handler is asked, and what was noted so far does no harm. What
- * a class says of a name (the plan) and of being called is found out there, too, by the first read.
+ * Each notes exactly what the handler in watch/objects/attributes.py or
+ * watch/observe/module_calls.py would, and answers 1. It answers 0 wherever anything is out of the
+ * ordinary: then the handler is asked, and what was noted so far does no harm. What a class says of
+ * a name (the plan) and of being called is found out there, too, by the first read.
  */
 #include "ledger.h"
 
@@ -10,19 +12,21 @@
 enum { PLAN_ABSENT, PLAN_IN_CLASS, PLAN_REGISTERED };
 
 enum { TABLES = 3, HOOKS = 4 };
-static PyObject *dict_name, *forward_name, *call_impl_name, *compiled_name, *table_names[TABLES], *hook_names[HOOKS];
+static PyObject *dict_name, *forward_name, *call_impl_name, *compiled_name, *table_names[TABLES],
+    *hook_names[HOOKS];
 
 int
 shortcuts_setup(void)
 {
     static const char *const tables[TABLES] = {"_parameters", "_buffers", "_modules"};
-    static const char *const hooks[HOOKS] = {"_backward_hooks", "_backward_pre_hooks", "_forward_hooks",
-                                             "_forward_pre_hooks"};
+    static const char *const hooks[HOOKS] = {"_backward_hooks", "_backward_pre_hooks",
+                                             "_forward_hooks", "_forward_pre_hooks"};
     dict_name = PyUnicode_InternFromString("__dict__");
     forward_name = PyUnicode_InternFromString("forward");
     call_impl_name = PyUnicode_InternFromString("_call_impl");
     compiled_name = PyUnicode_InternFromString("_compiled_call_impl");
-    int failed = dict_name == NULL || forward_name == NULL || call_impl_name == NULL || compiled_name == NULL;
+    int failed = dict_name == NULL || forward_name == NULL || call_impl_name == NULL ||
+                 compiled_name == NULL;
     for (int i = 0; i < TABLES; i++) {
         failed |= (table_names[i] = PyUnicode_InternFromString(tables[i])) == NULL;
     }
@@ -34,7 +38,8 @@ shortcuts_setup(void)
 
 /* ---- what the shortcuts share ---- */
 
-/* The instance dict of a known object, itself known: 1 if it is at origin->space now, 0 if there is none like that. */
+/* The instance dict of a known object, itself known: 1 if it is at origin->space now, 0 if there is
+ * none like that. */
 static int
 open_space(Ledger *l, Origin *origin, PyObject *owner)
 {
@@ -77,19 +82,22 @@ static int
 plan_for(Ledger *l, PyTypeObject *type, PyObject *name)
 {
     PyObject *names = PyDict_GetItemWithError(l->plans, (PyObject *)type);
-    PyObject *plan = names != NULL && PyDict_Check(names) ? PyDict_GetItemWithError(names, name) : NULL;
+    PyObject *plan =
+        names != NULL && PyDict_Check(names) ? PyDict_GetItemWithError(names, name) : NULL;
     return plan != NULL && PyLong_Check(plan) ? (int)PyLong_AsLong(plan) : -1;
 }
 
 /* ---- parts of a module ---- */
 
-/* The three dicts, where they are plain and unchanged: 1. The references are owned by the caller in any case. */
+/* The three dicts, where they are plain and unchanged: 1. The references are owned by the caller in
+ * any case. */
 static int
 find_tables(Ledger *l, PyObject *namespace, PyObject **tables)
 {
     for (int i = 0; i < TABLES; i++) {
         tables[i] = Py_XNewRef(PyDict_GetItemWithError(namespace, table_names[i]));
-        if (tables[i] == NULL || !PyDict_CheckExact(tables[i]) || ptrset_has(&l->changed, tables[i])) {
+        if (tables[i] == NULL || !PyDict_CheckExact(tables[i]) ||
+            ptrset_has(&l->changed, tables[i])) {
             return PyErr_Occurred() ? -1 : 0;
         }
     }
@@ -107,7 +115,8 @@ read_tables(Ledger *l, Origin *space, PyObject **tables, PyObject *name)
         if (place == NULL) {
             return 0;
         }
-        int found = ledger_touch(l, place, tables[i]) < 0 ? -1 : read_name(l, place, tables[i], name);
+        int found =
+            ledger_touch(l, place, tables[i]) < 0 ? -1 : read_name(l, place, tables[i], name);
         if (found != 0) {
             return found;
         }
@@ -127,7 +136,9 @@ shortcut_registered(Ledger *l, PyObject *owner, PyObject *name)
     PyObject *tables[TABLES] = {NULL};
     int done = open_space(l, origin, owner);
     if (done > 0) {
-        done = ptrset_has(&l->changed, origin->namespace) ? 0 : find_tables(l, origin->namespace, tables);
+        done = ptrset_has(&l->changed, origin->namespace)
+                   ? 0
+                   : find_tables(l, origin->namespace, tables);
     }
     if (done > 0) {
         done = read_tables(l, origin->space, tables, name);
@@ -202,7 +213,8 @@ is_unhooked(PyObject *namespace)
     if ((compiled != NULL && compiled != Py_None) || PyErr_Occurred()) {
         return 0;
     }
-    return PyDict_Contains(namespace, forward_name) == 0 && PyDict_Contains(namespace, call_impl_name) == 0;
+    return PyDict_Contains(namespace, forward_name) == 0 &&
+           PyDict_Contains(namespace, call_impl_name) == 0;
 }
 
 /* Has the program changed a module's instance dict or one of the containers in it? */
@@ -229,11 +241,13 @@ shortcut_module_call(Ledger *l, PyObject *module)
     int done = PyDict_GetItemWithError(l->callable_modules, (PyObject *)Py_TYPE(module)) == Py_True;
     if (done) {
         PyObject *namespace = PyObject_GenericGetAttr(module, dict_name);
-        done = namespace != NULL && PyDict_CheckExact(namespace) && is_unhooked(namespace) && !is_changed(l, namespace);
+        done = namespace != NULL && PyDict_CheckExact(namespace) && is_unhooked(namespace) &&
+               !is_changed(l, namespace);
         Py_XDECREF(namespace);
     }
     if (done) {
-        done = ledger_touch(l, origin, module) == 0 && ledger_check(l, origin, l->facts[FACT_UNHOOKED], Py_None) == 0;
+        done = ledger_touch(l, origin, module) == 0 &&
+               ledger_check(l, origin, l->facts[FACT_UNHOOKED], Py_None) == 0;
     }
     l->busy--;
     return PyErr_Occurred() ? -1 : done;

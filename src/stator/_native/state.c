@@ -1,8 +1,10 @@
-/* torch's global state: everything that changes what an operation does and is not among its arguments.
+/* torch's global state: everything that changes what an operation does and is not among its
+ * arguments.
  *
- * It is read by C functions of torch, which `replay/state.py` names; none of them runs code of the program. Called as Python
- * calls them, some take longer than all else that is done for a call; those are asked *directly*, if the functions behind
- * them are found and were seen to give the same answers.
+ * It is read by C functions of torch, which `replay/state.py` names; none of them runs code of the
+ * program. Called as Python calls them, some take longer than all else that is done for a call;
+ * those are asked *directly*, if the functions behind them are found and were seen to give the same
+ * answers.
  */
 #include "guard.h"
 #include <dlfcn.h>
@@ -16,10 +18,12 @@ static struct {
     int how;
 } readers[STATE_SIZE];
 
-static PyObject *level_owner, *level_name; /* a namespace, and the name in it that holds the forward AD level */
-static uint64_t level_seen;                /* the version of that namespace when `level` was read; 0: never */
+/* a namespace, and the name in it that holds the forward AD level */
+static PyObject *level_owner, *level_name;
+/* the version of that namespace when `level` was read; 0: never */
+static uint64_t level_seen;
 static intptr_t level;
-static PyObject *any_autocast, *autocast;  /* functions */
+static PyObject *any_autocast, *autocast; /* functions */
 static int ready;
 
 static int
@@ -52,38 +56,53 @@ as_number(PyObject *answer, int how, intptr_t *out)
 
 /* ---- directly ---- */
 
-/* C++ functions by the names that the linker knows. All take nothing; C code sees what they return as it does any pointer,
- * number or bool. */
+/* C++ functions by the names that the linker knows. All take nothing; C code sees what they return
+ * as it does any pointer, number or bool. */
 static struct {
-    int (*grad)(void);                /* a bool: the lowest byte */
-    int (*inference)(void);           /* likewise */
-    int (*dtype)(void);               /* the number of the default dtype: the lowest byte */
-    int64_t (*functions)(void);       /* how many torch function modes */
-    int64_t (*dispatches)(void);      /* how many torch dispatch modes */
-    void *const *(*tracing)(void);    /* where a shared pointer lies: NULL if nothing is traced */
-    void *const *(*layers)(void);     /* the vector of functorch's levels: begin, end, ... */
-    void *const *(*hooks)(void);      /* the deque of saved tensor hooks: map, its size, where it starts (4), ends (4) */
-    void *(*context)(void);           /* what the next four are methods of */
-    int (*deterministic)(void *);     /* a bool, as the next two */
+    int (*grad)(void);             /* a bool: the lowest byte */
+    int (*inference)(void);        /* likewise */
+    int (*dtype)(void);            /* the number of the default dtype: the lowest byte */
+    int64_t (*functions)(void);    /* how many torch function modes */
+    int64_t (*dispatches)(void);   /* how many torch dispatch modes */
+    void *const *(*tracing)(void); /* where a shared pointer lies: NULL if nothing is traced */
+    void *const *(*layers)(void);  /* the vector of functorch's levels: begin, end, ... */
+    /* the deque of saved tensor hooks: map, its size, where it starts (4), ends (4) */
+    void *const *(*hooks)(void);
+    void *(*context)(void);       /* what the next four are methods of */
+    int (*deterministic)(void *); /* a bool, as the next two */
     int (*warns)(void *);
     int (*fills)(void *);
     int (*precision)(void *, int backend, int op); /* an enumeration, as its arguments are */
-    int precisions;                   /* how many of the rows below count */
+    int precisions;                                /* how many of the rows below count */
 } direct;
 /* As in support/guard_readers.py: PRECISION_ROWS. */
 enum { FOR_CUDA = 1, FOR_MKLDNN, OF_CONV = 1, OF_MATMUL = 3, ROWS = 3 };
-static const int rows[ROWS][2] = {{FOR_MKLDNN, OF_MATMUL}, {FOR_CUDA, OF_MATMUL}, {FOR_CUDA, OF_CONV}};
+static const int rows[ROWS][2] = {
+    {FOR_MKLDNN, OF_MATMUL}, {FOR_CUDA, OF_MATMUL}, {FOR_CUDA, OF_CONV}};
 #define KEYS "_ZN3c104impl26raw_local_dispatch_key_setE"
-static void *tls_library;             /* in which each thread finds its dispatch keys */
-static int is_direct;                 /* all of them are there and were verified */
-static __thread const uint64_t *keys; /* of this thread: included, excluded; as differences to the default */
-static intptr_t dtypes[256];          /* what the reader said for each number of a default dtype; 0: not asked yet */
+static void *tls_library; /* in which each thread finds its dispatch keys */
+static int is_direct;     /* all of them are there and were verified */
+/* of this thread: included, excluded; as differences to the default */
+static __thread const uint64_t *keys;
+/* what the reader said for each number of a default dtype; 0: not asked yet */
+static intptr_t dtypes[256];
 
-enum { AT_GRAD, AT_TRACING, AT_INFERENCE, AT_DTYPE, AT_FUNCTIONS, AT_DISPATCHES, AT_LAYERS, AT_HOOKS, AT_SETTINGS };
+enum {
+    AT_GRAD,
+    AT_TRACING,
+    AT_INFERENCE,
+    AT_DTYPE,
+    AT_FUNCTIONS,
+    AT_DISPATCHES,
+    AT_LAYERS,
+    AT_HOOKS,
+    AT_SETTINGS
+};
 enum { DEQUE_START = 2, DEQUE_END = 6 };
 
-/* Are this thread's dispatch keys as they were at the start? An operation is traced, comes to a dispatch mode, to functorch or
- * to autocast by a key that is set for as long as that is on (or not excluded any more): then none of them is. */
+/* Are this thread's dispatch keys as they were at the start? An operation is traced, comes to a
+ * dispatch mode, to functorch or to autocast by a key that is set for as long as that is on (or not
+ * excluded any more): then none of them is. */
 static int
 keys_are_default(void)
 {
@@ -98,7 +117,8 @@ static intptr_t
 read_settings(void)
 {
     void *context = direct.context();
-    intptr_t number = ((direct.deterministic(context) & 0xFF) != 0) | ((direct.warns(context) & 0xFF) != 0) << 1 |
+    intptr_t number = ((direct.deterministic(context) & 0xFF) != 0) |
+                      ((direct.warns(context) & 0xFF) != 0) << 1 |
                       ((direct.fills(context) & 0xFF) != 0) << 2;
     for (int i = 0; i < direct.precisions; i++) {
         number += (intptr_t)direct.precision(context, rows[i][0], rows[i][1]) << (4 * (i + 1));
@@ -106,8 +126,8 @@ read_settings(void)
     return number;
 }
 
-/* Fills in what can be told at once, and gives back which parts these are, as bits. What is not has to be asked in the long
- * way. `plain`: keys_are_default(). */
+/* Fills in what can be told at once, and gives back which parts these are, as bits. What is not has
+ * to be asked in the long way. `plain`: keys_are_default(). */
 static unsigned
 read_directly(intptr_t *values, int plain)
 {
@@ -138,13 +158,16 @@ read_directly(intptr_t *values, int plain)
 static PyObject *
 call_reader(PyObject *function, PyObject *argument)
 {
-    if (argument == NULL && PyCFunction_CheckExact(function) && PyCFunction_GET_FLAGS(function) == METH_NOARGS) {
+    if (argument == NULL && PyCFunction_CheckExact(function) &&
+        PyCFunction_GET_FLAGS(function) == METH_NOARGS) {
         return PyCFunction_GET_FUNCTION(function)(PyCFunction_GET_SELF(function), NULL);
     }
-    return argument == NULL ? PyObject_CallNoArgs(function) : PyObject_CallOneArg(function, argument);
+    return argument == NULL ? PyObject_CallNoArgs(function)
+                            : PyObject_CallOneArg(function, argument);
 }
 
-/* The forward AD level. While the version of its namespace stands, it is the one that was read last. */
+/* The forward AD level. While the version of its namespace stands, it is the one that was read
+ * last. */
 static int
 read_level(intptr_t *out)
 {
@@ -234,7 +257,8 @@ state_from(TorchState *state, PyObject *tuple)
         return -1;
     }
     for (int i = 0; i < STATE_SIZE; i++) {
-        int how = readers[i].how == IS_NONE ? NUMBER : readers[i].how; /* the tuple has the answer to "is it None?" */
+        /* the tuple has the answer to "is it None?" */
+        int how = readers[i].how == IS_NONE ? NUMBER : readers[i].how;
         if (as_number(PyTuple_GET_ITEM(tuple, i), how, &state->values[i]) < 0) {
             PyErr_SetString(PyExc_TypeError, "a part of torch's state is no number");
             return -1;
@@ -258,7 +282,8 @@ state_same(const TorchState *a, const TorchState *b)
     if (a->autocast == Py_None || b->autocast == Py_None) {
         return 0;
     }
-    int same = PyObject_RichCompareBool(a->autocast, b->autocast, Py_EQ); /* tuples of bools and dtypes */
+    /* tuples of bools and dtypes */
+    int same = PyObject_RichCompareBool(a->autocast, b->autocast, Py_EQ);
     if (same < 0) {
         PyErr_Clear();
     }
@@ -275,7 +300,8 @@ static PyObject *
 state_learn(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *list, *owner, *name, *any, *all;
-    if (!PyArg_ParseTuple(args, "O!O!UOO", &PyTuple_Type, &list, &PyDict_Type, &owner, &name, &any, &all)) {
+    if (!PyArg_ParseTuple(args, "O!O!UOO", &PyTuple_Type, &list, &PyDict_Type, &owner, &name, &any,
+                          &all)) {
         return NULL;
     }
     if (PyTuple_GET_SIZE(list) != STATE_SIZE) {
@@ -286,7 +312,8 @@ state_learn(PyObject *Py_UNUSED(module), PyObject *args)
     level_seen = 0;
     for (int i = 0; i < STATE_SIZE; i++) {
         PyObject *function, *argument, *row = PyTuple_GET_ITEM(list, i);
-        if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "OOi", &function, &argument, &readers[i].how)) {
+        if (!PyTuple_Check(row) ||
+            !PyArg_ParseTuple(row, "OOi", &function, &argument, &readers[i].how)) {
             return NULL;
         }
         Py_XSETREF(readers[i].function, function == Py_None ? NULL : Py_NewRef(function));
@@ -315,27 +342,32 @@ state_direct(PyObject *Py_UNUSED(module), PyObject *args)
     if (*cpu_path == 0 || *core_path == 0) {
         Py_RETURN_FALSE;
     }
-    void *cpu = dlopen(cpu_path, RTLD_LAZY | RTLD_NOLOAD), *core = dlopen(core_path, RTLD_LAZY | RTLD_NOLOAD);
+    void *cpu = dlopen(cpu_path, RTLD_LAZY | RTLD_NOLOAD),
+         *core = dlopen(core_path, RTLD_LAZY | RTLD_NOLOAD);
     if (cpu != NULL && core != NULL) { /* torch has loaded them, and never unloads them */
         *(void **)&direct.grad = dlsym(core, "_ZN3c108GradMode10is_enabledEv");
         *(void **)&direct.inference = dlsym(core, "_ZN3c1013InferenceMode10is_enabledEv");
         *(void **)&direct.dtype = dlsym(core, "_ZN3c1031get_default_dtype_as_scalartypeEv");
         *(void **)&direct.functions = dlsym(cpu, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv");
-        *(void **)&direct.dispatches = dlsym(core, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv");
+        *(void **)&direct.dispatches =
+            dlsym(core, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv");
         *(void **)&direct.tracing = dlsym(cpu, "_ZN5torch3jit6tracer15getTracingStateEv");
         *(void **)&direct.layers = dlsym(cpu, "_ZN2at9functorch20getDynamicLayerStackEv");
         *(void **)&direct.hooks = dlsym(cpu, "_ZN2at23SavedTensorDefaultHooks13get_tls_stateEv");
         *(void **)&direct.context = dlsym(cpu, "_ZN2at13globalContextEv");
         *(void **)&direct.deterministic = dlsym(cpu, "_ZNK2at7Context23deterministicAlgorithmsEv");
         *(void **)&direct.warns = dlsym(cpu, "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv");
-        *(void **)&direct.fills = dlsym(cpu, "_ZNK2at7Context36deterministicFillUninitializedMemoryEv");
+        *(void **)&direct.fills =
+            dlsym(cpu, "_ZNK2at7Context36deterministicFillUninitializedMemoryEv");
         *(void **)&direct.precision =
             dlsym(cpu, "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE");
         tls_library = core;
-        is_direct = direct.grad != NULL && direct.inference != NULL && direct.dtype != NULL && direct.functions != NULL &&
-                    direct.dispatches != NULL && direct.tracing != NULL && direct.layers != NULL && direct.hooks != NULL &&
-                    direct.context != NULL && direct.deterministic != NULL && direct.warns != NULL &&
-                    direct.fills != NULL && direct.precision != NULL && dlsym(core, KEYS) != NULL;
+        is_direct = direct.grad != NULL && direct.inference != NULL && direct.dtype != NULL &&
+                    direct.functions != NULL && direct.dispatches != NULL &&
+                    direct.tracing != NULL && direct.layers != NULL && direct.hooks != NULL &&
+                    direct.context != NULL && direct.deterministic != NULL &&
+                    direct.warns != NULL && direct.fills != NULL && direct.precision != NULL &&
+                    dlsym(core, KEYS) != NULL;
     }
     return PyBool_FromLong(is_direct);
 }
@@ -355,10 +387,12 @@ state_is(PyObject *Py_UNUSED(module), PyObject *tuple)
 
 static PyMethodDef functions[] = {
     {"state_learn", state_learn, METH_VARARGS,
-     "Who is asked for torch's state: ten rows (function or None, argument or None, how), the namespace and name of "
-     "the forward AD level, a function that says whether autocast is on, and one that says how."},
+     "Who is asked for torch's state: ten rows (function or None, argument or None, how), the "
+     "namespace and name of the forward AD level, a function that says whether autocast is on, and "
+     "one that says how."},
     {"state_direct", state_direct, METH_VARARGS,
-     "state_direct(libtorch_cpu, libc10, number of precisions): ask what can be asked without Python's calls; with empty paths, nothing. Is it so?"},
+     "state_direct(libtorch_cpu, libc10, number of precisions): ask what can be asked without "
+     "Python's calls; with empty paths, nothing. Is it so?"},
     {"state_is", state_is, METH_O, "Is torch's state as in this tuple?"},
     {NULL},
 };
@@ -367,5 +401,8 @@ int
 state_setup(PyObject *module)
 {
 #define ADD(name) || PyModule_AddIntConstant(module, "STATE_" #name, name) < 0
-    return PyModule_AddFunctions(module, functions) < 0 ADD(NUMBER) ADD(IS_NONE) ADD(NUMBER_OR_NONE) ADD(OBJECT) ? -1 : 0;
+    return PyModule_AddFunctions(module, functions) < 0 ADD(NUMBER) ADD(IS_NONE) ADD(NUMBER_OR_NONE)
+                                                          ADD(OBJECT)
+               ? -1
+               : 0;
 }

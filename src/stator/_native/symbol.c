@@ -1,23 +1,54 @@
 /* Symbolic numbers: ints and floats of a watched run that stand for any number of their kind.
  *
- * They are instances of static subclasses of `int` and `float` that add no field, so what makes them symbolic can be
- * taken away at any time, wherever they are: `turn_plain` sets their type, and they are the plain numbers that they
- * always were. What they stand for is known to `watch/symbols/symbolic_numbers.py`, by address.
+ * They are instances of static subclasses of `int` and `float` that add no field, so what makes
+ * them symbolic can be taken away at any time, wherever they are: `turn_plain` sets their type, and
+ * they are the plain numbers that they always were. What they stand for is known to
+ * `watch/symbols/symbolic_numbers.py`, by address.
  *
- * Number protocol, comparing, hashing and printing ask the watcher of this thread, if it watches just now; else, and
- * where it answers NotImplemented, a symbolic number is its value. C code that reads the value past these is the
- * business of the probes (probe.c).
+ * Number protocol, comparing, hashing and printing ask the watcher of this thread, if it watches
+ * just now; else, and where it answers NotImplemented, a symbolic number is its value. C code that
+ * reads the value past these is the business of the probes (probe.c).
  */
 #include "native.h"
 #include <math.h>
 
 static PyTypeObject IntType, FloatType;
 
-enum { ADD, SUB, MUL, MOD, DIVMOD, POW, FLOORDIV, TRUEDIV, LSHIFT, RSHIFT, AND, OR, XOR,
-       NEG, POS, ABS, INVERT, TRUTH, INT, FLOAT, LT, LE, EQ, NE, GT, GE, HASH, REPR, NAMES };
-static const char *const texts[NAMES] = {"+",  "-",   "*",     "%",    "divmod", "**", "//", "/",  "<<",   ">>",
-                                         "&",  "|",   "^",     "neg",  "pos",    "abs", "~", "bool", "int", "float",
-                                         "<",  "<=",  "==",    "!=",   ">",      ">=", "hash", "repr"};
+enum {
+    ADD,
+    SUB,
+    MUL,
+    MOD,
+    DIVMOD,
+    POW,
+    FLOORDIV,
+    TRUEDIV,
+    LSHIFT,
+    RSHIFT,
+    AND,
+    OR,
+    XOR,
+    NEG,
+    POS,
+    ABS,
+    INVERT,
+    TRUTH,
+    INT,
+    FLOAT,
+    LT,
+    LE,
+    EQ,
+    NE,
+    GT,
+    GE,
+    HASH,
+    REPR,
+    NAMES
+};
+static const char *const texts[NAMES] = {"+",   "-",   "*",  "%",    "divmod", "**",    "//",
+                                         "/",   "<<",  ">>", "&",    "|",      "^",     "neg",
+                                         "pos", "abs", "~",  "bool", "int",    "float", "<",
+                                         "<=",  "==",  "!=", ">",    ">=",     "hash",  "repr"};
 static PyObject *names[NAMES];
 
 int
@@ -29,10 +60,12 @@ is_symbol(PyObject *x)
 PyObject *
 symbol_value(PyObject *x)
 {
-    return PyFloat_Check(x) ? PyFloat_Type.tp_as_number->nb_float(x) : PyLong_Type.tp_as_number->nb_int(x);
+    return PyFloat_Check(x) ? PyFloat_Type.tp_as_number->nb_float(x)
+                            : PyLong_Type.tp_as_number->nb_int(x);
 }
 
-/* What the recording makes of an operation: a new reference; NULL without an exception: nothing, it is plain. */
+/* What the recording makes of an operation: a new reference; NULL without an exception: nothing, it
+ * is plain. */
 static PyObject *
 consult(int name, PyObject *a, PyObject *b)
 {
@@ -53,16 +86,16 @@ consult(int name, PyObject *a, PyObject *b)
 /* ---- the number protocol ---- */
 
 /* The slot of the plain type that both operands, or one of them, call for. */
-#define BINARY(function, slot, name)                                                                                 \
-    static PyObject *function(PyObject *a, PyObject *b)                                                              \
-    {                                                                                                                \
-        PyObject *result = consult(name, a, b);                                                                      \
-        if (result != NULL) {                                                                                        \
-            return result;                                                                                           \
-        }                                                                                                            \
-        binaryfunc plain = PyFloat_Check(a) || PyFloat_Check(b) ? PyFloat_Type.tp_as_number->slot                    \
-                                                                : PyLong_Type.tp_as_number->slot;                    \
-        return plain == NULL ? Py_NewRef(Py_NotImplemented) : plain(a, b);                                           \
+#define BINARY(function, slot, name)                                                               \
+    static PyObject *function(PyObject *a, PyObject *b)                                            \
+    {                                                                                              \
+        PyObject *result = consult(name, a, b);                                                    \
+        if (result != NULL) {                                                                      \
+            return result;                                                                         \
+        }                                                                                          \
+        binaryfunc plain = PyFloat_Check(a) || PyFloat_Check(b) ? PyFloat_Type.tp_as_number->slot  \
+                                                                : PyLong_Type.tp_as_number->slot;  \
+        return plain == NULL ? Py_NewRef(Py_NotImplemented) : plain(a, b);                         \
     }
 
 BINARY(number_add, nb_add, ADD)
@@ -89,14 +122,14 @@ number_power(PyObject *a, PyObject *b, PyObject *modulus)
     return (real ? &PyFloat_Type : &PyLong_Type)->tp_as_number->nb_power(a, b, modulus);
 }
 
-#define UNARY(function, slot, name)                                                                                  \
-    static PyObject *function(PyObject *a)                                                                           \
-    {                                                                                                                \
-        PyObject *result = consult(name, a, NULL);                                                                   \
-        if (result != NULL) {                                                                                        \
-            return result;                                                                                           \
-        }                                                                                                            \
-        return (PyFloat_Check(a) ? &PyFloat_Type : &PyLong_Type)->tp_as_number->slot(a);                             \
+#define UNARY(function, slot, name)                                                                \
+    static PyObject *function(PyObject *a)                                                         \
+    {                                                                                              \
+        PyObject *result = consult(name, a, NULL);                                                 \
+        if (result != NULL) {                                                                      \
+            return result;                                                                         \
+        }                                                                                          \
+        return (PyFloat_Check(a) ? &PyFloat_Type : &PyLong_Type)->tp_as_number->slot(a);           \
     }
 
 UNARY(number_negative, nb_negative, NEG)
@@ -125,15 +158,18 @@ number_bool(PyObject *a)
 static PyObject *
 number_compare(PyObject *a, PyObject *b, int op)
 {
-    static const int kinds[] = {[Py_LT] = LT, [Py_LE] = LE, [Py_EQ] = EQ, [Py_NE] = NE, [Py_GT] = GT, [Py_GE] = GE};
+    static const int kinds[] = {[Py_LT] = LT, [Py_LE] = LE, [Py_EQ] = EQ,
+                                [Py_NE] = NE, [Py_GT] = GT, [Py_GE] = GE};
     PyObject *result = consult(kinds[op], a, b);
     if (result != NULL) {
         return result;
     }
     int real = PyFloat_Check(a) || PyFloat_Check(b);
-    return (real && PyLong_Check(a) ? PyFloat_Type.tp_richcompare(b, a, (int[]){Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE}[op])
-            : real                  ? PyFloat_Type.tp_richcompare(a, b, op)
-                                    : PyLong_Type.tp_richcompare(a, b, op));
+    return (real && PyLong_Check(a)
+                ? PyFloat_Type.tp_richcompare(b, a,
+                                              (int[]){Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE}[op])
+            : real ? PyFloat_Type.tp_richcompare(a, b, op)
+                   : PyLong_Type.tp_richcompare(a, b, op));
 }
 
 static Py_hash_t
@@ -192,7 +228,8 @@ static PyNumberMethods float_numbers = {
 
 /* Printed and pickled as the numbers that they are, and called so in messages. */
 static PyTypeObject IntType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "int",
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "int",
     .tp_doc = "An int of a watched run that stands for others.",
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_as_number = &int_numbers,
@@ -202,7 +239,8 @@ static PyTypeObject IntType = {
 };
 
 static PyTypeObject FloatType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "float",
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "float",
     .tp_doc = "A float of a watched run that stands for others.",
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_as_number = &float_numbers,
@@ -222,7 +260,9 @@ symbol(PyObject *Py_UNUSED(module), PyObject *number)
         return NULL;
     }
     PyObject *args = PyTuple_Pack(1, number);
-    PyObject *made = args == NULL ? NULL : plain->tp_new(plain == &PyLong_Type ? &IntType : &FloatType, args, NULL);
+    PyObject *made = args == NULL
+                         ? NULL
+                         : plain->tp_new(plain == &PyLong_Type ? &IntType : &FloatType, args, NULL);
     Py_XDECREF(args);
     return made;
 }
@@ -231,7 +271,8 @@ static PyObject *
 turn_plain(PyObject *Py_UNUSED(module), PyObject *number)
 {
     if (Py_IS_TYPE(number, &IntType)) {
-        Py_SET_TYPE(number, &PyLong_Type); /* both types are static: nobody counts their instances */
+        /* both types are static: nobody counts their instances */
+        Py_SET_TYPE(number, &PyLong_Type);
     }
     else if (Py_IS_TYPE(number, &FloatType)) {
         Py_SET_TYPE(number, &PyFloat_Type);
@@ -246,23 +287,27 @@ swap_item(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     Py_ssize_t index = nargs == 3 ? PyLong_AsSsize_t(args[1]) : -1;
     if (index < 0 || !PyTuple_Check(args[0]) || index >= PyTuple_GET_SIZE(args[0]) ||
         !(is_symbol(args[2]) || PyLong_CheckExact(args[2]) || PyFloat_CheckExact(args[2]))) {
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "swap_item(tuple, index, number)");
+        return PyErr_Occurred() ? NULL
+                                : PyErr_Format(PyExc_TypeError, "swap_item(tuple, index, number)");
     }
     PyObject *old = PyTuple_GET_ITEM(args[0], index);
     int number = Py_IS_TYPE(old, &PyLong_Type) || Py_IS_TYPE(old, &PyFloat_Type);
     int equal = number ? PyObject_RichCompareBool(old, args[2], Py_EQ) : 0;
-    if (equal == 0 && number && PyFloat_Check(old) && PyFloat_Check(args[2])) { /* what is not a number equals nothing */
+    /* what is not a number equals nothing */
+    if (equal == 0 && number && PyFloat_Check(old) && PyFloat_Check(args[2])) {
         equal = isnan(PyFloat_AS_DOUBLE(old)) && isnan(PyFloat_AS_DOUBLE(args[2]));
     }
     if (equal <= 0) {
-        return equal < 0 ? NULL : PyErr_Format(PyExc_ValueError, "swap_item: an equal number is expected");
+        return equal < 0 ? NULL
+                         : PyErr_Format(PyExc_ValueError, "swap_item: an equal number is expected");
     }
     PyTuple_SET_ITEM(args[0], index, Py_NewRef(args[2]));
     Py_DECREF(old);
     Py_RETURN_NONE;
 }
 
-/* `sum` and `math.prod` look into the ints that they add to a float or a bool; here every number is asked, by `ask`. */
+/* `sum` and `math.prod` look into the ints that they add to a float or a bool; here every number is
+ * asked, by `ask`. */
 static PyObject *
 add_up(PyObject *result, PyObject *item, binaryfunc step, binaryfunc ask)
 {
@@ -317,13 +362,15 @@ settled(PyObject *number)
     return PyErr_Occurred() ? NULL : symbol_value(number);
 }
 
-/* What `sum` makes of floats: `result`, `item` and the numbers after them, by their values. `*other` is what follows. */
+/* What `sum` makes of floats: `result`, `item` and the numbers after them, by their values.
+ * `*other` is what follows. */
 static PyObject *
 sum_of_values(PyObject *items, PyObject *result, PyObject *item, PyObject **other)
 {
     PyObject *start = settled(result), *numbers = PyList_New(0), *sum = NULL;
     PyObject *next = Py_NewRef(item);
-    while (start != NULL && numbers != NULL && next != NULL && (is_float(next) || PyLong_Check(next))) {
+    while (start != NULL && numbers != NULL && next != NULL &&
+           (is_float(next) || PyLong_Check(next))) {
         PyObject *value = settled(next);
         int failed = value == NULL || PyList_Append(numbers, value) < 0;
         Py_XDECREF(value);
@@ -343,8 +390,8 @@ sum_of_values(PyObject *items, PyObject *result, PyObject *item, PyObject **othe
     return sum;
 }
 
-/* From 3.12 on `sum` keeps what rounding takes from a sum of floats. For that it compares them, so their values count.
- * It does so as long as it has met ints that fit in a word, and then floats. */
+/* From 3.12 on `sum` keeps what rounding takes from a sum of floats. For that it compares them, so
+ * their values count. It does so as long as it has met ints that fit in a word, and then floats. */
 static PyObject *
 compensated(PyObject *items, PyObject *start)
 {
@@ -400,16 +447,18 @@ product(PyObject *Py_UNUSED(module), PyObject *iterable)
 }
 
 static PyMethodDef functions[] = {
-    {"total", (PyCFunction)(void (*)(void))total, METH_FASTCALL, "`sum`, by the number protocol alone."},
+    {"total", FAST(total), "`sum`, by the number protocol alone."},
     {"product", product, METH_O, "`math.prod`, by the number protocol alone."},
     {"symbol", symbol, METH_O, "A symbolic number with this value."},
     {"turn_plain", turn_plain, METH_O, "A symbolic number is a plain one from now on."},
-    {"swap_item", (PyCFunction)(void (*)(void))swap_item, METH_FASTCALL,
-     "Put a symbolic number in the place of an equal plain one in a tuple, or the other way round."},
+    {"swap_item", FAST(swap_item),
+     "Put a symbolic number in the place of an equal plain one in a tuple, or the other way "
+     "round."},
     {NULL},
 };
 
-/* A symbol in here, or in a container in here? Containers that hold themselves end at some depth. */
+/* A symbol in here, or in a container in here? Containers that hold themselves end at some
+ * depth. */
 int
 holds_symbol(PyObject *x, int depth)
 {

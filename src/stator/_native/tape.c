@@ -1,11 +1,14 @@
-/* A graph as a tape: its operations one after the other, called from C, without a frame and without names to look up.
+/* A graph as a tape: its operations one after the other, called from C, without a frame and without
+ * names to look up.
  *
- * `replay.tape` makes it from an fx graph. Values lie in registers; the first ones are the inputs, which the caller owns. A value is
- * let go of behind the last operation that takes it, as the code that fx writes does.
+ * `replay.tape` makes it from an fx graph. Values lie in registers; the first ones are the inputs,
+ * which the caller owns. A value is let go of behind the last operation that takes it, as the code
+ * that fx writes does.
  */
 #include "native.h"
 
-enum { FEW = 24, SIGNALS_EVERY = 16 }; /* so many registers, and so many arguments, need no memory from the heap */
+/* so many registers, and so many arguments, need no memory from the heap */
+enum { FEW = 24, SIGNALS_EVERY = 16 };
 
 /* What a part of an argument is: a register, an object, or made of other parts. */
 enum { IN_REGISTER, AS_CONSTANT, AS_TUPLE, AS_LIST, AS_SLICE, AS_DICT };
@@ -13,22 +16,22 @@ enum { STEP_CALL, STEP_METHOD, STEP_BINARY };
 
 typedef struct TapePart {
     int kind;
-    int index;          /* IN_REGISTER */
-    int count;          /* of `items` */
-    PyObject *object;   /* AS_CONSTANT; the keys of a DICT, a tuple. Owned, or NULL */
+    int index;              /* IN_REGISTER */
+    int count;              /* of `items` */
+    PyObject *object;       /* AS_CONSTANT; the keys of a DICT, a tuple. Owned, or NULL */
     struct TapePart *items; /* owned, or NULL */
 } TapePart;
 
 typedef struct {
     int kind;
-    PyObject *target;   /* a callable, or the name of a method. Owned */
+    PyObject *target; /* a callable, or the name of a method. Owned */
     binaryfunc binary;
     PyObject *keywords; /* a tuple, or NULL */
-    TapePart *args;         /* positional ones, then those of the keywords */
+    TapePart *args;     /* positional ones, then those of the keywords */
     int count;
-    int made;           /* must any of them be made? */
-    int out;            /* register of the result; -1: nobody wants it */
-    int *last;          /* registers that are not used behind this step */
+    int made;  /* must any of them be made? */
+    int out;   /* register of the result; -1: nobody wants it */
+    int *last; /* registers that are not used behind this step */
     int last_count;
 } TapeStep;
 
@@ -56,7 +59,8 @@ refuse(const char *what)
 
 static int parts_from(Tape *t, PyObject *list, TapePart **parts, int *count);
 
-/* (kind, what): `what` is a number, an object, a list of parts, or for a dict (keys, list of parts). */
+/* (kind, what): `what` is a number, an object, a list of parts, or for a dict (keys, list of
+ * parts). */
 static int
 part_from(Tape *t, PyObject *pair, TapePart *p)
 {
@@ -75,7 +79,9 @@ part_from(Tape *t, PyObject *pair, TapePart *p)
     case AS_LIST:
         return parts_from(t, what, &p->items, &p->count);
     case AS_SLICE:
-        return parts_from(t, what, &p->items, &p->count) < 0 || p->count != 3 ? refuse("a slice has three parts") : 0;
+        return parts_from(t, what, &p->items, &p->count) < 0 || p->count != 3
+                   ? refuse("a slice has three parts")
+                   : 0;
     case AS_DICT: {
         PyObject *keys, *items;
         if (!PyTuple_Check(what) || !PyArg_ParseTuple(what, "O!O", &PyTuple_Type, &keys, &items)) {
@@ -121,17 +127,25 @@ power(PyObject *a, PyObject *b)
 static const struct {
     const char *name;
     binaryfunc function;
-} BINARIES[] = {{"add", PyNumber_Add},           {"sub", PyNumber_Subtract}, {"mul", PyNumber_Multiply},
-                {"truediv", PyNumber_TrueDivide}, {"matmul", PyNumber_MatrixMultiply}, {"pow", power},
-                {"floordiv", PyNumber_FloorDivide}, {"mod", PyNumber_Remainder}, {"getitem", PyObject_GetItem}};
+} BINARIES[] = {{"add", PyNumber_Add},
+                {"sub", PyNumber_Subtract},
+                {"mul", PyNumber_Multiply},
+                {"truediv", PyNumber_TrueDivide},
+                {"matmul", PyNumber_MatrixMultiply},
+                {"pow", power},
+                {"floordiv", PyNumber_FloorDivide},
+                {"mod", PyNumber_Remainder},
+                {"getitem", PyObject_GetItem}};
 
 static int
 binary_from(TapeStep *s)
 {
     for (size_t i = 0; i < sizeof BINARIES / sizeof *BINARIES; i++) {
-        if (PyUnicode_Check(s->target) && PyUnicode_CompareWithASCIIString(s->target, BINARIES[i].name) == 0) {
+        if (PyUnicode_Check(s->target) &&
+            PyUnicode_CompareWithASCIIString(s->target, BINARIES[i].name) == 0) {
             s->binary = BINARIES[i].function;
-            return s->count == 2 && s->keywords == NULL ? 0 : refuse("an operator takes two values");
+            return s->count == 2 && s->keywords == NULL ? 0
+                                                        : refuse("an operator takes two values");
         }
     }
     return refuse("no such operator");
@@ -160,24 +174,28 @@ static int
 step_from(Tape *t, TapeStep *s, PyObject *row)
 {
     PyObject *target, *args, *keywords, *last;
-    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iOOO!iO!", &s->kind, &target, &args, &PyTuple_Type, &keywords,
-                                                 &s->out, &PyTuple_Type, &last)) {
+    if (!PyTuple_Check(row) ||
+        !PyArg_ParseTuple(row, "iOOO!iO!", &s->kind, &target, &args, &PyTuple_Type, &keywords,
+                          &s->out, &PyTuple_Type, &last)) {
         return refuse("a step is a tuple of six");
     }
     s->target = Py_NewRef(target);
     s->keywords = PyTuple_GET_SIZE(keywords) == 0 ? NULL : Py_NewRef(keywords);
-    if (s->out >= t->registers || (s->out >= 0 && s->out < t->inputs) || parts_from(t, args, &s->args, &s->count) < 0 ||
-        last_from(t, s, last) < 0) {
+    if (s->out >= t->registers || (s->out >= 0 && s->out < t->inputs) ||
+        parts_from(t, args, &s->args, &s->count) < 0 || last_from(t, s, last) < 0) {
         return refuse("a result has a register of its own");
     }
-    if (PyTuple_GET_SIZE(keywords) > s->count || (s->kind == STEP_METHOD && (!PyUnicode_Check(target) || s->count < 1))) {
+    if (PyTuple_GET_SIZE(keywords) > s->count ||
+        (s->kind == STEP_METHOD && (!PyUnicode_Check(target) || s->count < 1))) {
         return refuse("a method has a name and an object");
     }
     for (int i = 0; i < s->count; i++) {
         s->made |= s->args[i].kind > AS_CONSTANT;
     }
     t->most = Py_MAX(t->most, s->count);
-    return s->kind == STEP_BINARY ? binary_from(s) : s->kind == STEP_CALL || s->kind == STEP_METHOD ? 0 : refuse("no such step");
+    return s->kind == STEP_BINARY                           ? binary_from(s)
+           : s->kind == STEP_CALL || s->kind == STEP_METHOD ? 0
+                                                            : refuse("no such step");
 }
 
 static PyObject *tape_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kwnames);
@@ -267,7 +285,9 @@ made_of(const TapePart *p, PyObject *const *registers)
     default:
         break;
     }
-    PyObject *made = p->kind == AS_TUPLE ? PyTuple_New(p->count) : p->kind == AS_LIST ? PyList_New(p->count) : PyDict_New();
+    PyObject *made = p->kind == AS_TUPLE  ? PyTuple_New(p->count)
+                     : p->kind == AS_LIST ? PyList_New(p->count)
+                                          : PyDict_New();
     for (int i = 0; made != NULL && i < p->count; i++) {
         PyObject *item = made_of(&p->items[i], registers);
         if (item == NULL || put_item(p, made, i, item) < 0) {
@@ -283,10 +303,12 @@ step_call(const TapeStep *s, PyObject **args)
     if (s->kind == STEP_BINARY) {
         return s->binary(args[0], args[1]);
     }
-    size_t positional = (size_t)s->count - (s->keywords == NULL ? 0 : (size_t)PyTuple_GET_SIZE(s->keywords));
+    size_t positional =
+        (size_t)s->count - (s->keywords == NULL ? 0 : (size_t)PyTuple_GET_SIZE(s->keywords));
     positional |= PY_VECTORCALL_ARGUMENTS_OFFSET;
-    return s->kind == STEP_METHOD ? PyObject_VectorcallMethod(s->target, args, positional, s->keywords)
-                             : PyObject_Vectorcall(s->target, args, positional, s->keywords);
+    return s->kind == STEP_METHOD
+               ? PyObject_VectorcallMethod(s->target, args, positional, s->keywords)
+               : PyObject_Vectorcall(s->target, args, positional, s->keywords);
 }
 
 /* One operation. `args` has room for the most arguments that a step takes. */
@@ -298,7 +320,7 @@ step_run(const TapeStep *s, PyObject **registers, PyObject **args)
         const TapePart *p = &s->args[filled];
         args[filled] = p->kind == AS_CONSTANT   ? p->object
                        : p->kind == IN_REGISTER ? registers[p->index]
-                                             : made_of(p, registers);
+                                                : made_of(p, registers);
         if (args[filled] == NULL) {
             break;
         }
@@ -346,9 +368,11 @@ gather(const TapePart *parts, int count, PyObject *const *registers, PyObject **
     return count;
 }
 
-/* `registers` holds the inputs, not owned, and room for all results; `args` that for the arguments of a step. */
+/* `registers` holds the inputs, not owned, and room for all results; `args` that for the arguments
+ * of a step. */
 static int
-run_all(Tape *t, const TapePart *parts, int count, PyObject **registers, PyObject **args, PyObject **outputs)
+run_all(Tape *t, const TapePart *parts, int count, PyObject **registers, PyObject **args,
+        PyObject **outputs)
 {
     int failed = 0;
     for (int i = 0; !failed && i < t->step_count; i++) {
@@ -362,9 +386,11 @@ run_all(Tape *t, const TapePart *parts, int count, PyObject **registers, PyObjec
     return gathered;
 }
 
-/* Runs the tape for these parts of its result, new references. How many, or -1 with an exception. */
+/* Runs the tape for these parts of its result, new references. How many, or -1 with an
+ * exception. */
 static int
-run(Tape *t, PyObject *const *inputs, Py_ssize_t given, const TapePart *parts, int count, PyObject **outputs)
+run(Tape *t, PyObject *const *inputs, Py_ssize_t given, const TapePart *parts, int count,
+    PyObject **outputs)
 {
     if (!t->ready || given != t->inputs) {
         PyErr_Format(PyExc_TypeError, "this graph takes %d inputs", t->inputs);
@@ -372,7 +398,9 @@ run(Tape *t, PyObject *const *inputs, Py_ssize_t given, const TapePart *parts, i
     }
     PyObject *few[FEW], *arguments[1 + FEW];
     int small = t->registers <= FEW && t->most <= FEW;
-    PyObject **registers = small ? few : PyMem_Malloc(((size_t)t->registers + (size_t)t->most + 2) * sizeof(PyObject *));
+    PyObject **registers =
+        small ? few
+              : PyMem_Malloc(((size_t)t->registers + (size_t)t->most + 2) * sizeof(PyObject *));
     if (registers == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -380,7 +408,8 @@ run(Tape *t, PyObject *const *inputs, Py_ssize_t given, const TapePart *parts, i
     memcpy(registers, inputs, (size_t)t->inputs * sizeof(PyObject *));
     memset(registers + t->inputs, 0, (size_t)(t->registers - t->inputs) * sizeof(PyObject *));
     Py_INCREF(t);
-    count = run_all(t, parts, count, registers, 1 + (small ? arguments : registers + t->registers), outputs);
+    count = run_all(t, parts, count, registers, 1 + (small ? arguments : registers + t->registers),
+                    outputs);
     Py_DECREF(t);
     if (!small) {
         PyMem_Free(registers);
@@ -404,7 +433,8 @@ int
 tape_output_count(PyObject *graph)
 {
     Tape *t = (Tape *)graph;
-    return Py_IS_TYPE(graph, &TapeType) && t->ready && t->result.kind == AS_TUPLE ? t->result.count : -1;
+    return Py_IS_TYPE(graph, &TapeType) && t->ready && t->result.kind == AS_TUPLE ? t->result.count
+                                                                                  : -1;
 }
 
 int
@@ -421,7 +451,8 @@ parts_visit(const TapePart *parts, int count, visitproc visit, void *arg)
 {
     for (int i = 0; i < count; i++) {
         Py_VISIT(parts[i].object);
-        int stop = parts_visit(parts[i].items, parts[i].items == NULL ? 0 : parts[i].count, visit, arg);
+        int stop =
+            parts_visit(parts[i].items, parts[i].items == NULL ? 0 : parts[i].count, visit, arg);
         if (stop) {
             return stop;
         }
@@ -494,7 +525,8 @@ static PyMemberDef tape_members[] = {
 static PyTypeObject TapeType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "stator._native.Tape",
-    .tp_doc = "Tape(steps, inputs, registers, result): the operations of a graph, to be called with its inputs.",
+    .tp_doc = "Tape(steps, inputs, registers, result): the operations of a graph, to be called "
+              "with its inputs.",
     .tp_basicsize = sizeof(Tape),
     .tp_vectorcall_offset = offsetof(Tape, call),
     .tp_call = PyVectorcall_Call,
@@ -506,13 +538,16 @@ static PyTypeObject TapeType = {
     .tp_members = tape_members,
 };
 
-/* expect_sizes(tensor, sizes, complain): `complain` is called with both if these are not its sizes, and raises. */
+/* expect_sizes(tensor, sizes, complain): `complain` is called with both if these are not its sizes,
+ * and raises. */
 static PyObject *
 expect_sizes(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
     static PyObject *name; /* interned once */
     if (nargs != 3 || (name == NULL && (name = PyUnicode_InternFromString("shape")) == NULL)) {
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "expect_sizes(tensor, sizes, complain)");
+        return PyErr_Occurred()
+                   ? NULL
+                   : PyErr_Format(PyExc_TypeError, "expect_sizes(tensor, sizes, complain)");
     }
     PyObject *shape = PyObject_GetAttr(args[0], name);
     int equal = shape == NULL ? -1 : PyObject_RichCompareBool(shape, args[1], Py_EQ);
@@ -525,7 +560,7 @@ expect_sizes(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
 }
 
 static PyMethodDef functions[] = {
-    {"expect_sizes", (PyCFunction)(void (*)(void))expect_sizes, METH_FASTCALL, "Has a tensor these sizes?"},
+    {"expect_sizes", FAST(expect_sizes), "Has a tensor these sizes?"},
     {NULL},
 };
 
@@ -538,8 +573,10 @@ tape_setup(PyObject *module)
     static const struct {
         const char *name;
         int value;
-    } numbers[] = {{"TAPE_REGISTER", IN_REGISTER}, {"TAPE_CONSTANT", AS_CONSTANT}, {"TAPE_TUPLE", AS_TUPLE}, {"TAPE_LIST", AS_LIST},
-                   {"TAPE_SLICE", AS_SLICE},       {"TAPE_DICT", AS_DICT},         {"TAPE_CALL", STEP_CALL},   {"TAPE_METHOD", STEP_METHOD},
+    } numbers[] = {{"TAPE_REGISTER", IN_REGISTER}, {"TAPE_CONSTANT", AS_CONSTANT},
+                   {"TAPE_TUPLE", AS_TUPLE},       {"TAPE_LIST", AS_LIST},
+                   {"TAPE_SLICE", AS_SLICE},       {"TAPE_DICT", AS_DICT},
+                   {"TAPE_CALL", STEP_CALL},       {"TAPE_METHOD", STEP_METHOD},
                    {"TAPE_BINARY", STEP_BINARY}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         if (PyModule_AddIntConstant(module, numbers[i].name, numbers[i].value) < 0) {

@@ -1,14 +1,17 @@
 /* Reading tensors: type, sizes, strides, dtype, device, requires_grad, is_leaf and dispatch keys.
  *
- * No torch headers. A tensor's Python object holds a pointer to a TensorImpl; both are read in one of two ways:
+ * No torch headers. A tensor's Python object holds a pointer to a TensorImpl; both are read in one
+ * of two ways:
  *
- * - LAYOUT: the fields of TensorImpl are read where `replay.layout` found them. It looks for them at import, in tensors
- *   whose facts it knows, and trusts the places only if every probe tensor reads back right.
- * - ABI: torch's stable C interface (`aoti_torch_get_*`) for sizes, strides and dtype, and the getters behind
- *   `Tensor.requires_grad` and `Tensor.is_leaf`. The key set has no such interface and comes from its place.
+ * - LAYOUT: the fields of TensorImpl are read where `replay.layout` found them. It looks for them
+ * at import, in tensors whose facts it knows, and trusts the places only if every probe tensor
+ * reads back right.
+ * - ABI: torch's stable C interface (`aoti_torch_get_*`) for sizes, strides and dtype, and the
+ * getters behind `Tensor.requires_grad` and `Tensor.is_leaf`. The key set has no such interface and
+ * comes from its place.
  *
- * If neither way was verified, nothing holds here, and Python checks tensors. An object is looked into only if
- * its type is exactly one of the two that were learned.
+ * If neither way was verified, nothing holds here, and Python checks tensors. An object is looked
+ * into only if its type is exactly one of the two that were learned.
  */
 #include "tensor.h"
 #include <dlfcn.h>
@@ -37,12 +40,15 @@ tensor_holds_by_call(const TensorFields *f, PyObject *value)
     int64_t rank;
     int32_t dtype;
     const int64_t *sizes, *strides;
-    if (tensor_places.get_dim(tensor, &rank) || rank != f->rank || tensor_places.get_dtype(tensor, &dtype) || dtype != f->dtype ||
+    if (tensor_places.get_dim(tensor, &rank) || rank != f->rank ||
+        tensor_places.get_dtype(tensor, &dtype) || dtype != f->dtype ||
         tensor_places.get_sizes(tensor, &sizes) || !tensor_same_numbers(sizes, f->sizes, rank) ||
-        tensor_places.get_strides(tensor, &strides) || !tensor_same_numbers(strides, f->sizes + rank, rank)) {
+        tensor_places.get_strides(tensor, &strides) ||
+        !tensor_same_numbers(strides, f->sizes + rank, rank)) {
         return 0;
     }
-    return ask(tensor_places.requires_grad, value) == f->requires_grad && ask(tensor_places.is_leaf, value) == f->is_leaf;
+    return ask(tensor_places.requires_grad, value) == f->requires_grad &&
+           ask(tensor_places.is_leaf, value) == f->is_leaf;
 }
 
 PyObject *
@@ -53,9 +59,11 @@ tensor_grad(PyObject *value)
     if (impl == NULL) {
         return NULL;
     }
-    int is_leaf = at->way == TENSOR_LAYOUT ? tensor_is_leaf_by_layout(TENSOR_AT(impl, at->autograd, char *))
-                                           : ask(at->is_leaf, value) == 1;
-    PyObject *grad = is_leaf ? at->grad->get(value, at->grad->closure) : NULL; /* torch warns of others */
+    int is_leaf = at->way == TENSOR_LAYOUT
+                      ? tensor_is_leaf_by_layout(TENSOR_AT(impl, at->autograd, char *))
+                      : ask(at->is_leaf, value) == 1;
+    /* torch warns of others */
+    PyObject *grad = is_leaf ? at->grad->get(value, at->grad->closure) : NULL;
     if (grad == NULL) {
         PyErr_Clear();
     }
@@ -69,8 +77,9 @@ tensor_facts_new(PyObject *tuple)
     unsigned long long keys;
     int dtype, device_index, requires_grad, is_leaf;
     if (!PyTuple_Check(tuple) ||
-        !PyArg_ParseTuple(tuple, "O!KO!O!iipp", &PyType_Type, &type, &keys, &PyTuple_Type, &sizes, &PyTuple_Type,
-                          &strides, &dtype, &device_index, &requires_grad, &is_leaf)) {
+        !PyArg_ParseTuple(tuple, "O!KO!O!iipp", &PyType_Type, &type, &keys, &PyTuple_Type, &sizes,
+                          &PyTuple_Type, &strides, &dtype, &device_index, &requires_grad,
+                          &is_leaf)) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_TypeError, "facts of a tensor are a tuple");
         }
@@ -88,7 +97,8 @@ tensor_facts_new(PyObject *tuple)
     }
     f->sizes = (int64_t *)(f + 1);
     for (Py_ssize_t i = 0; i < 2 * rank; i++) {
-        PyObject *number = i < rank ? PyTuple_GET_ITEM(sizes, i) : PyTuple_GET_ITEM(strides, i - rank);
+        PyObject *number =
+            i < rank ? PyTuple_GET_ITEM(sizes, i) : PyTuple_GET_ITEM(strides, i - rank);
         f->sizes[i] = number == Py_None ? TENSOR_ANY : PyLong_AsLongLong(number);
         if (f->sizes[i] == -1 && PyErr_Occurred()) {
             PyMem_Free(f);
@@ -118,7 +128,9 @@ tensor_facts_free(TensorFields *facts)
 static PyGetSetDef *
 getter_of(PyObject *descriptor)
 {
-    return Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) ? ((PyGetSetDescrObject *)descriptor)->d_getset : NULL;
+    return Py_IS_TYPE(descriptor, &PyGetSetDescr_Type)
+               ? ((PyGetSetDescrObject *)descriptor)->d_getset
+               : NULL;
 }
 
 static TensorGetter
@@ -133,18 +145,20 @@ tensor_learn(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *tensor, *parameter, *requires_grad, *is_leaf, *grad, *layout;
     Py_ssize_t impl, keys;
     const char *library;
-    if (!PyArg_ParseTuple(args, "O!O!nnOOOsO", &PyType_Type, &tensor, &PyType_Type, &parameter, &impl, &keys,
-                          &requires_grad, &is_leaf, &grad, &library, &layout)) {
+    if (!PyArg_ParseTuple(args, "O!O!nnOOOsO", &PyType_Type, &tensor, &PyType_Type, &parameter,
+                          &impl, &keys, &requires_grad, &is_leaf, &grad, &library, &layout)) {
         return NULL;
     }
     tensor_places.way = TENSOR_UNKNOWN;
-    if (layout != Py_None && !PyArg_ParseTuple(layout, "nnnnnnnnnn", &tensor_places.shape, &tensor_places.inline_rank, &tensor_places.dtype,
-                                               &tensor_places.autograd, &tensor_places.flag, &tensor_places.grad_fn,
-                                               &tensor_places.storage, &tensor_places.data, &tensor_places.context,
-                                               &tensor_places.bytes)) {
+    if (layout != Py_None &&
+        !PyArg_ParseTuple(layout, "nnnnnnnnnn", &tensor_places.shape, &tensor_places.inline_rank,
+                          &tensor_places.dtype, &tensor_places.autograd, &tensor_places.flag,
+                          &tensor_places.grad_fn, &tensor_places.storage, &tensor_places.data,
+                          &tensor_places.context, &tensor_places.bytes)) {
         return NULL;
     }
-    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD); /* torch has loaded it, and never unloads it */
+    /* torch has loaded it, and never unloads it */
+    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
     tensor_places.get_dim = symbol(handle, "aoti_torch_get_dim");
     tensor_places.get_sizes = symbol(handle, "aoti_torch_get_sizes");
     tensor_places.get_strides = symbol(handle, "aoti_torch_get_strides");
@@ -160,8 +174,8 @@ tensor_learn(PyObject *Py_UNUSED(module), PyObject *args)
     if (layout != Py_None) {
         tensor_places.way = TENSOR_LAYOUT;
     }
-    else if (tensor_places.get_dim && tensor_places.get_sizes && tensor_places.get_strides && tensor_places.get_dtype && tensor_places.requires_grad &&
-             tensor_places.is_leaf) {
+    else if (tensor_places.get_dim && tensor_places.get_sizes && tensor_places.get_strides &&
+             tensor_places.get_dtype && tensor_places.requires_grad && tensor_places.is_leaf) {
         tensor_places.way = TENSOR_ABI;
     }
     return PyBool_FromLong(tensor_places.way != TENSOR_UNKNOWN);
@@ -181,7 +195,8 @@ tensor_way(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
     return PyUnicode_FromString(names[tensor_places.way]);
 }
 
-/* The numbers that stand for a tensor's dtype and the index of its device (-1 if it cannot be asked). */
+/* The numbers that stand for a tensor's dtype and the index of its device (-1 if it cannot be
+ * asked). */
 static PyObject *
 tensor_numbers(PyObject *Py_UNUSED(module), PyObject *value)
 {
@@ -192,7 +207,8 @@ tensor_numbers(PyObject *Py_UNUSED(module), PyObject *value)
     void *tensor = (char *)value + tensor_places.impl;
     int32_t dtype = -1, index = -1;
     if (tensor_places.way == TENSOR_LAYOUT) {
-        dtype = TENSOR_AT(TENSOR_AT(value, tensor_places.impl, char *), tensor_places.dtype, uint16_t);
+        dtype =
+            TENSOR_AT(TENSOR_AT(value, tensor_places.impl, char *), tensor_places.dtype, uint16_t);
     }
     else if (tensor_places.get_dtype(tensor, &dtype)) {
         dtype = -1;
@@ -208,10 +224,13 @@ static PyObject *
 tensor_keys(PyObject *Py_UNUSED(module), PyObject *value)
 {
     char *impl = tensor_impl(value);
-    return impl == NULL ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(TENSOR_AT(impl, tensor_places.keys, uint64_t));
+    return impl == NULL
+               ? Py_NewRef(Py_None)
+               : PyLong_FromUnsignedLongLong(TENSOR_AT(impl, tensor_places.keys, uint64_t));
 }
 
-/* The address of the memory in which a tensor lies, as `untyped_storage()._cdata`; None if it cannot be told here. */
+/* The address of the memory in which a tensor lies, as `untyped_storage()._cdata`; None if it
+ * cannot be told here. */
 static PyObject *
 tensor_storage_method(PyObject *Py_UNUSED(module), PyObject *value)
 {
@@ -235,8 +254,8 @@ tensor_matches(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t na
     return PyBool_FromLong(holds);
 }
 
-/* The memory in which a tensor lies: its address, its size, and whether torch's allocator did not give it. None if it
- * cannot be told here. */
+/* The memory in which a tensor lies: its address, its size, and whether torch's allocator did not
+ * give it. None if it cannot be told here. */
 static PyObject *
 tensor_memory(PyObject *Py_UNUSED(module), PyObject *value)
 {
@@ -251,17 +270,20 @@ tensor_memory(PyObject *Py_UNUSED(module), PyObject *value)
 
 static PyMethodDef functions[] = {
     {"tensor_memory", tensor_memory, METH_O,
-     "Address and size of a tensor's memory, and is it not from torch's allocator? None if it cannot be told."},
+     "Address and size of a tensor's memory, and is it not from torch's allocator? None if it "
+     "cannot be told."},
     {"tensor_learn", tensor_learn, METH_VARARGS,
-     "Where tensors keep what guards ask: (Tensor, Parameter, impl, keys, getters of requires_grad and is_leaf, "
-     "libtorch_cpu, layout or None). True if tensors can be read now."},
+     "Where tensors keep what guards ask: (Tensor, Parameter, impl, keys, getters of requires_grad "
+     "and is_leaf, libtorch_cpu, layout or None). True if tensors can be read now."},
     {"tensor_forget", tensor_forget, METH_NOARGS, "Tensors are not read by C code from now on."},
     {"tensor_way", tensor_way, METH_NOARGS, "How tensors are read: 'layout', 'abi' or 'unknown'."},
-    {"tensor_numbers", tensor_numbers, METH_O, "The numbers of a tensor's dtype and of its device's index."},
-    {"tensor_storage", tensor_storage_method, METH_O, "The address of a tensor's storage; None if it cannot be told."},
-    {"tensor_keys", tensor_keys, METH_O, "A tensor's raw dispatch key set; None if it cannot be read."},
-    {"tensor_matches", (PyCFunction)(void (*)(void))tensor_matches, METH_FASTCALL,
-     "Do these facts hold of this value?"},
+    {"tensor_numbers", tensor_numbers, METH_O,
+     "The numbers of a tensor's dtype and of its device's index."},
+    {"tensor_storage", tensor_storage_method, METH_O,
+     "The address of a tensor's storage; None if it cannot be told."},
+    {"tensor_keys", tensor_keys, METH_O,
+     "A tensor's raw dispatch key set; None if it cannot be read."},
+    {"tensor_matches", FAST(tensor_matches), "Do these facts hold of this value?"},
     {NULL},
 };
 

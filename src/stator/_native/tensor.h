@@ -14,7 +14,7 @@ typedef struct {
     int32_t dtype;        /* torch's number of it */
     int32_t device_index; /* -1: there is only one such device, it need not be asked */
     char requires_grad, is_leaf;
-    int64_t *sizes;   /* rank sizes, then rank strides */
+    int64_t *sizes; /* rank sizes, then rank strides */
 } TensorFields;
 
 /* Where tensors keep them, as `replay.layout` tells; see tensor.c. */
@@ -26,9 +26,11 @@ typedef struct {
     Py_ssize_t keys;        /* in the TensorImpl, as are the next four */
     Py_ssize_t shape;       /* rank, then the sizes and strides, in place up to `inline_rank` */
     Py_ssize_t dtype;
-    Py_ssize_t autograd;      /* pointer to the AutogradMeta, or NULL */
-    Py_ssize_t storage;       /* pointer to the memory that it shares with others; -1: not known where */
-    Py_ssize_t data, context, bytes; /* in that: its address, who gave it, its size; -1: not known where */
+    Py_ssize_t autograd; /* pointer to the AutogradMeta, or NULL */
+    /* pointer to the memory that it shares with others; -1: not known where */
+    Py_ssize_t storage;
+    /* in that: its address, who gave it, its size; -1: not known where */
+    Py_ssize_t data, context, bytes;
     Py_ssize_t flag, grad_fn; /* in the AutogradMeta */
     Py_ssize_t inline_rank;
     enum { TENSOR_UNKNOWN, TENSOR_ABI, TENSOR_LAYOUT } way;
@@ -95,17 +97,19 @@ tensor_holds(const TensorFields *f, PyObject *value)
         return 0;
     }
     char *impl = TENSOR_AT(value, at->impl, char *);
-    if (impl == NULL || at->way == TENSOR_UNKNOWN || TENSOR_AT(impl, at->keys, uint64_t) != f->keys) {
+    if (impl == NULL || at->way == TENSOR_UNKNOWN ||
+        TENSOR_AT(impl, at->keys, uint64_t) != f->keys) {
         return 0;
     }
     if (f->device_index >= 0) {
         int32_t index;
-        if (at->get_device_index == NULL || at->get_device_index((char *)value + at->impl, &index) ||
-            index != f->device_index) {
+        if (at->get_device_index == NULL ||
+            at->get_device_index((char *)value + at->impl, &index) || index != f->device_index) {
             return 0;
         }
     }
-    return at->way == TENSOR_LAYOUT ? tensor_holds_by_layout(f, impl) : tensor_holds_by_call(f, value);
+    return at->way == TENSOR_LAYOUT ? tensor_holds_by_layout(f, impl)
+                                    : tensor_holds_by_call(f, value);
 }
 
 /* The TensorImpl of an object that is exactly a tensor or a parameter; else NULL. */
@@ -113,7 +117,8 @@ static inline char *
 tensor_impl(PyObject *value)
 {
     const TensorPlaces *at = &tensor_places;
-    int is_tensor = at->way != TENSOR_UNKNOWN && (Py_TYPE(value) == at->types[0] || Py_TYPE(value) == at->types[1]);
+    int is_tensor = at->way != TENSOR_UNKNOWN &&
+                    (Py_TYPE(value) == at->types[0] || Py_TYPE(value) == at->types[1]);
     return is_tensor ? TENSOR_AT(value, at->impl, char *) : NULL;
 }
 
@@ -121,27 +126,33 @@ tensor_impl(PyObject *value)
 static inline const void *
 tensor_storage(PyObject *value)
 {
-    char *impl = tensor_places.way == TENSOR_LAYOUT && tensor_places.storage >= 0 ? tensor_impl(value) : NULL;
+    char *impl = tensor_places.way == TENSOR_LAYOUT && tensor_places.storage >= 0
+                     ? tensor_impl(value)
+                     : NULL;
     return impl == NULL ? NULL : TENSOR_AT(impl, tensor_places.storage, const void *);
 }
 
-/* Is it memory that torch's allocator did not give, such as an array of numpy's? Others may lie in it, too. To be asked
- * only if it is known where that stands. */
+/* Is it memory that torch's allocator did not give, such as an array of numpy's? Others may lie in
+ * it, too. To be asked only if it is known where that stands. */
 static inline int
 storage_is_foreign(const void *storage)
 {
-    return TENSOR_AT(storage, tensor_places.data, char *) != TENSOR_AT(storage, tensor_places.context, char *);
+    return TENSOR_AT(storage, tensor_places.data, char *) !=
+           TENSOR_AT(storage, tensor_places.context, char *);
 }
 
 static inline int
 storages_overlap(const void *a, const void *b)
 {
-    const char *first = TENSOR_AT(a, tensor_places.data, const char *), *second = TENSOR_AT(b, tensor_places.data, const char *);
-    return first < second + TENSOR_AT(b, tensor_places.bytes, int64_t) && second < first + TENSOR_AT(a, tensor_places.bytes, int64_t);
+    const char *first = TENSOR_AT(a, tensor_places.data, const char *),
+               *second = TENSOR_AT(b, tensor_places.data, const char *);
+    return first < second + TENSOR_AT(b, tensor_places.bytes, int64_t) &&
+           second < first + TENSOR_AT(a, tensor_places.bytes, int64_t);
 }
 
-/* The gradient of a leaf, or None; NULL without an exception if it cannot be read. A new reference: the object may have been made
- * for it. Runs no Python code while no torch function mode is active. */
+/* The gradient of a leaf, or None; NULL without an exception if it cannot be read. A new reference:
+ * the object may have been made for it. Runs no Python code while no torch function mode is
+ * active. */
 PyObject *tensor_grad(PyObject *value);
 /* From the tuple that `replay.layout.native_facts` makes. NULL with an exception. */
 TensorFields *tensor_facts_new(PyObject *tuple);

@@ -1,5 +1,5 @@
-/* The tracer: torch's state, arguments and nodes of the operations of one segment. Mechanism of watch/tensors/tensor_mode.py,
- * which says what it is for; operation.c is who uses it. */
+/* The tracer: torch's state, arguments and nodes of the operations of one segment. Mechanism of
+ * watch/tensors/tensor_mode.py, which says what it is for; operation.c is who uses it. */
 #include "tracer.h"
 #include <structmember.h>
 
@@ -40,7 +40,8 @@ same_answers(PyObject *readers, PyObject *answers)
 static int
 same_level(PyObject *state)
 {
-    PyObject *level = Py_XNewRef(PyDict_GetItemWithError(tracer_knows.namespace, tracer_knows.level));
+    PyObject *level =
+        Py_XNewRef(PyDict_GetItemWithError(tracer_knows.namespace, tracer_knows.level));
     PyObject *wanted = PyTuple_GET_ITEM(state, tracer_knows.level_index);
     int equal = level != NULL ? same(level, wanted) : PyErr_Occurred() ? -1 : 0;
     Py_XDECREF(level);
@@ -50,9 +51,11 @@ same_level(PyObject *state)
 static int
 state_as_before(Tracer *t)
 {
-    PyObject *readers = tracer_knows.readers, *answers = Py_XNewRef(t->answers), *state = Py_XNewRef(t->expected);
-    int equal = answers != NULL && PyTuple_Check(answers) && PyTuple_GET_SIZE(answers) == PyTuple_GET_SIZE(readers) &&
-                state != NULL && PyTuple_Check(state) && PyTuple_GET_SIZE(state) > tracer_knows.level_index;
+    PyObject *readers = tracer_knows.readers, *answers = Py_XNewRef(t->answers),
+             *state = Py_XNewRef(t->expected);
+    int equal = answers != NULL && PyTuple_Check(answers) &&
+                PyTuple_GET_SIZE(answers) == PyTuple_GET_SIZE(readers) && state != NULL &&
+                PyTuple_Check(state) && PyTuple_GET_SIZE(state) > tracer_knows.level_index;
     if (equal) {
         equal = same_answers(readers, answers);
     }
@@ -103,7 +106,8 @@ line_in(Tracer *t, PyCodeObject *code, Py_ssize_t unit)
     PyObject *line = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(t->lines, key));
     if (key != NULL && line == NULL && !PyErr_Occurred()) {
         int number = PyCode_Addr2Line(code, (int)unit * (int)sizeof(_Py_CODEUNIT));
-        line = PyUnicode_FromFormat("File \"%U\", line %d, in %U", code->co_filename, number, code->co_name);
+        line = PyUnicode_FromFormat("File \"%U\", line %d, in %U", code->co_filename, number,
+                                    code->co_name);
         if (line != NULL && PyDict_SetItem(t->lines, key, line) < 0) {
             Py_CLEAR(line);
         }
@@ -112,7 +116,8 @@ line_in(Tracer *t, PyCodeObject *code, Py_ssize_t unit)
     return line;
 }
 
-/* Where in the user's program the operation stands: the innermost frame outside of torch and of stator. */
+/* Where in the user's program the operation stands: the innermost frame outside of torch and of
+ * stator. */
 static PyObject *
 user_line(Tracer *t)
 {
@@ -131,7 +136,8 @@ user_line(Tracer *t)
 
 /* A node for what the program does now, named after the variable that it goes to. */
 PyObject *
-tracer_node(Tracer *t, PyObject *op, PyObject *target, PyObject *args, PyObject *kwargs, PyObject *label)
+tracer_node(Tracer *t, PyObject *op, PyObject *target, PyObject *args, PyObject *kwargs,
+            PyObject *label)
 {
     PyObject *probe = Py_NewRef(t->watcher->last_probe), *stores = NULL;
     if (Py_IS_TYPE(probe, &ProbeType)) {
@@ -144,11 +150,13 @@ tracer_node(Tracer *t, PyObject *op, PyObject *target, PyObject *args, PyObject 
         t->graph = t->make_graph == NULL ? NULL : PyObject_CallNoArgs(t->make_graph);
     }
     PyObject *arguments[] = {t->graph, label, op, target, args, kwargs};
-    PyObject *node = t->graph == NULL ? NULL : PyObject_Vectorcall(tracer_knows.node, arguments, 6, NULL);
+    PyObject *node =
+        t->graph == NULL ? NULL : PyObject_Vectorcall(tracer_knows.node, arguments, 6, NULL);
     Py_DECREF(probe);
     PyObject *meta = node == NULL ? NULL : PyObject_GetAttr(node, names[META]);
     PyObject *line = meta == NULL ? NULL : user_line(t);
-    if (line == NULL || PyObject_SetItem(meta, names[TRACE], line) < 0 || PyList_Append(t->nodes, node) < 0) {
+    if (line == NULL || PyObject_SetItem(meta, names[TRACE], line) < 0 ||
+        PyList_Append(t->nodes, node) < 0) {
         Py_CLEAR(node);
     }
     Py_XDECREF(line);
@@ -256,8 +264,9 @@ static int
 tracer_init(PyObject *self, PyObject *args, PyObject *kwds)
 {
     PyObject *watcher, *ledger, *make_graph, *nodes, *state;
-    if (kwds != NULL || !PyArg_ParseTuple(args, "O!O!OO!O!:Tracer", &WatcherType, &watcher, &LedgerType, &ledger,
-                                          &make_graph, &PyList_Type, &nodes, &PyTuple_Type, &state)) {
+    if (kwds != NULL ||
+        !PyArg_ParseTuple(args, "O!O!OO!O!:Tracer", &WatcherType, &watcher, &LedgerType, &ledger,
+                          &make_graph, &PyList_Type, &nodes, &PyTuple_Type, &state)) {
         return -1;
     }
     Tracer *t = (Tracer *)self;
@@ -271,7 +280,8 @@ tracer_init(PyObject *self, PyObject *args, PyObject *kwds)
     t->scalars = PyDict_New();
     t->writers = PyList_New(0);
     t->asked = PyDict_New();
-    if (t->asked == NULL || t->forget == NULL || t->lines == NULL || t->scalars == NULL || t->writers == NULL) {
+    if (t->asked == NULL || t->forget == NULL || t->lines == NULL || t->scalars == NULL ||
+        t->writers == NULL) {
         Py_XDECREF(known);
         return -1;
     }
@@ -360,7 +370,8 @@ static PyObject *
 argument_method(PyObject *self, PyObject *args)
 {
     PyObject *value, *tensors;
-    if (!is_whole(self) || !PyArg_ParseTuple(args, "OO!:argument", &value, &PyList_Type, &tensors)) {
+    if (!is_whole(self) ||
+        !PyArg_ParseTuple(args, "OO!:argument", &value, &PyList_Type, &tensors)) {
         return NULL;
     }
     return argument((Tracer *)self, value, tensors);
@@ -371,7 +382,8 @@ refresh_method(PyObject *self, PyObject *args)
 {
     PyObject *tensors;
     int in_place;
-    if (!is_whole(self) || !PyArg_ParseTuple(args, "O!p:refresh", &PyList_Type, &tensors, &in_place)) {
+    if (!is_whole(self) ||
+        !PyArg_ParseTuple(args, "O!p:refresh", &PyList_Type, &tensors, &in_place)) {
         return NULL;
     }
     int wrote = tracked_refresh((Tracer *)self, tensors, in_place);
@@ -383,7 +395,8 @@ enter_method(PyObject *self, PyObject *args)
 {
     PyObject *tensor, *node, *index, *tensors;
     if (!is_whole(self) ||
-        !PyArg_ParseTuple(args, "OOO!O!:enter", &tensor, &node, &PyTuple_Type, &index, &PyList_Type, &tensors) ||
+        !PyArg_ParseTuple(args, "OOO!O!:enter", &tensor, &node, &PyTuple_Type, &index, &PyList_Type,
+                          &tensors) ||
         tracked_enter((Tracer *)self, tensor, node, index, tensors) < 0) {
         return NULL;
     }
@@ -394,7 +407,8 @@ static PyObject *
 node_method(PyObject *self, PyObject *args)
 {
     PyObject *op, *target, *arguments, *kwargs, *label;
-    if (!is_whole(self) || !PyArg_ParseTuple(args, "OOOOO:node", &op, &target, &arguments, &kwargs, &label)) {
+    if (!is_whole(self) ||
+        !PyArg_ParseTuple(args, "OOOOO:node", &op, &target, &arguments, &kwargs, &label)) {
         return NULL;
     }
     return tracer_node((Tracer *)self, op, target, arguments, kwargs, label);
@@ -408,25 +422,35 @@ asked_method(PyObject *self, PyObject *known)
 
 static PyMethodDef tracer_methods[] = {
     {"ask", asked_method, METH_O, "The program asks for the sizes of a known tensor."},
-    {"lookup", lookup_method, METH_O, "The record of a tensor, compared with it; outside tensors become inputs."},
-    {"argument", argument_method, METH_VARARGS, "A value as it stands in the graph; its tensors join the operands."},
-    {"refresh", refresh_method, METH_VARARGS, "After an operation: did it write? The alias sets written to move on."},
-    {"enter", enter_method, METH_VARARGS, "A result that is not known: tensor, node, index in its result, operands."},
-    {"node", node_method, METH_VARARGS, "A new node, named after the variable that its result goes to."},
+    {"lookup", lookup_method, METH_O,
+     "The record of a tensor, compared with it; outside tensors become inputs."},
+    {"argument", argument_method, METH_VARARGS,
+     "A value as it stands in the graph; its tensors join the operands."},
+    {"refresh", refresh_method, METH_VARARGS,
+     "After an operation: did it write? The alias sets written to move on."},
+    {"enter", enter_method, METH_VARARGS,
+     "A result that is not known: tensor, node, index in its result, operands."},
+    {"node", node_method, METH_VARARGS,
+     "A new node, named after the variable that its result goes to."},
     {NULL},
 };
 
 static PyMemberDef tracer_members[] = {
-    {"known", T_OBJECT_EX, offsetof(Tracer, known), READONLY, "{identity: what is known of the tensor}"},
+    {"known", T_OBJECT_EX, offsetof(Tracer, known), READONLY,
+     "{identity: what is known of the tensor}"},
     {"scalars", T_OBJECT_EX, offsetof(Tracer, scalars), READONLY, "{identity: (number, node)}"},
-    {"writers", T_OBJECT_EX, offsetof(Tracer, writers), READONLY, "Places of the operations that wrote to a tensor."},
-    {"asked", T_OBJECT_EX, offsetof(Tracer, asked), READONLY, "{node: sizes}, of those that the program has asked for."},
-    {"shapes", T_OBJECT, offsetof(Tracer, shapes), 0, "Called with every operation's node and result."},
+    {"writers", T_OBJECT_EX, offsetof(Tracer, writers), READONLY,
+     "Places of the operations that wrote to a tensor."},
+    {"asked", T_OBJECT_EX, offsetof(Tracer, asked), READONLY,
+     "{node: sizes}, of those that the program has asked for."},
+    {"shapes", T_OBJECT, offsetof(Tracer, shapes), 0,
+     "Called with every operation's node and result."},
     {"operations", T_PYSSIZET, offsetof(Tracer, operations), 0, NULL},
     {"last_effect", T_LONGLONG, offsetof(Tracer, last_effect), 0,
      "Number of the probe behind which something was written or a random number drawn."},
     {"expected", T_OBJECT_EX, offsetof(Tracer, expected), 0, "torch's state as it should be."},
-    {"answers", T_OBJECT_EX, offsetof(Tracer, answers), 0, "Of the readers, while the state is as expected; or None."},
+    {"answers", T_OBJECT_EX, offsetof(Tracer, answers), 0,
+     "Of the readers, while the state is as expected; or None."},
     {"active", T_BOOL, offsetof(Tracer, active), 0, NULL},
     {"mutates", T_BOOL, offsetof(Tracer, mutates), 0, "Is an input written to?"},
     {"acted", T_BOOL, offsetof(Tracer, acted), 0, "An operator with a body in Python has run."},
@@ -436,10 +460,12 @@ static PyMemberDef tracer_members[] = {
 };
 
 PyTypeObject TracerType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Tracer",
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Tracer",
     .tp_basicsize = sizeof(Tracer),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
-    .tp_doc = "The tensors and nodes of one segment: watcher, ledger, who makes the graph, list of its operations, torch's state.",
+    .tp_doc = "The tensors and nodes of one segment: watcher, ledger, who makes the graph, list of "
+              "its operations, torch's state.",
     .tp_new = PyType_GenericNew,
     .tp_init = tracer_init,
     .tp_traverse = tracer_traverse,
@@ -455,14 +481,16 @@ static PyObject *
 tracer_learn(PyObject *Py_UNUSED(module), PyObject *args)
 {
     TracerSetup n;
-    if (!PyArg_ParseTuple(args, "OO!OOOOO!OO!O!UnO!O:tracer_learn", &n.break_graph, &PyDict_Type, &n.op_infos, &n.spell, &n.node,
-                          &n.nothing, &n.strided, &PyTuple_Type, &n.tensors, &n.simple, &PyTuple_Type, &n.readers,
-                          &PyDict_Type, &n.namespace, &n.level, &n.level_index, &PyTuple_Type, &n.folders,
+    if (!PyArg_ParseTuple(args, "OO!OOOOO!OO!O!UnO!O:tracer_learn", &n.break_graph, &PyDict_Type,
+                          &n.op_infos, &n.spell, &n.node, &n.nothing, &n.strided, &PyTuple_Type,
+                          &n.tensors, &n.simple, &PyTuple_Type, &n.readers, &PyDict_Type,
+                          &n.namespace, &n.level, &n.level_index, &PyTuple_Type, &n.folders,
                           &n.partial)) {
         return NULL;
     }
-    PyObject *kept[] = {n.break_graph,    n.op_infos,    n.spell,     n.node,  n.nothing, n.strided, n.tensors,
-                        n.simple,  n.readers, n.namespace, n.level, n.folders, n.partial};
+    PyObject *kept[] = {n.break_graph, n.op_infos, n.spell,  n.node,    n.nothing,
+                        n.strided,     n.tensors,  n.simple, n.readers, n.namespace,
+                        n.level,       n.folders,  n.partial};
     for (size_t i = 0; i < sizeof(kept) / sizeof(kept[0]); i++) {
         Py_INCREF(kept[i]); /* what was learned before may be in use: it is kept, too */
     }
@@ -471,14 +499,16 @@ tracer_learn(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyMethodDef functions[] = {
-    {"tracer_learn", tracer_learn, METH_VARARGS, "What the tensor mode works with; see TracerSetup in tracer.h."},
+    {"tracer_learn", tracer_learn, METH_VARARGS,
+     "What the tensor mode works with; see TracerSetup in tracer.h."},
     {NULL},
 };
 
 int
 tracer_setup(PyObject *module)
 {
-    static const char *const texts[NAMES] = {"node_of", "_uncommon", "_check_state", "meta", "stack_trace"};
+    static const char *const texts[NAMES] = {"node_of", "_uncommon", "_check_state", "meta",
+                                             "stack_trace"};
     for (int i = 0; i < NAMES; i++) {
         if ((names[i] = PyUnicode_InternFromString(texts[i])) == NULL) {
             return -1;
@@ -487,7 +517,8 @@ tracer_setup(PyObject *module)
     if (operation_setup(module) < 0 || PyModule_AddFunctions(module, functions) < 0) {
         return -1;
     }
-    return PyModule_AddType(module, &AliasSetType) < 0 || PyModule_AddType(module, &TrackedTensorType) < 0 ||
+    return PyModule_AddType(module, &AliasSetType) < 0 ||
+                   PyModule_AddType(module, &TrackedTensorType) < 0 ||
                    PyModule_AddType(module, &TracerType) < 0
                ? -1
                : 0;

@@ -1,4 +1,5 @@
-/* The tensors of a segment: looked up before an operation, compared and entered after it. See watch/tensors/tensor_mode.py. */
+/* The tensors of a segment: looked up before an operation, compared and entered after it. See
+ * watch/tensors/tensor_mode.py. */
 #include "tracer.h"
 #include <structmember.h>
 
@@ -34,10 +35,12 @@ static PyMemberDef alias_set_members[] = {
 };
 
 PyTypeObject AliasSetType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.AliasSet",
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.AliasSet",
     .tp_basicsize = sizeof(AliasSet),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "Tensors that share a version counter: a tensor, its views, what was detached from it.",
+    .tp_doc =
+        "Tensors that share a version counter: a tensor, its views, what was detached from it.",
     .tp_new = PyType_GenericNew,
     .tp_init = alias_set_init,
     .tp_dealloc = alias_set_dealloc,
@@ -58,7 +61,8 @@ new_family(PyObject *version, int outside)
 /* ---- known tensors ---- */
 
 static void
-tracked_fill(TrackedTensor *k, PyObject *node, PyObject *index, AliasSet *alias_set, PyObject *print)
+tracked_fill(TrackedTensor *k, PyObject *node, PyObject *index, AliasSet *alias_set,
+             PyObject *print)
 {
     Py_XSETREF(k->node, Py_NewRef(node));
     Py_XSETREF(k->index, Py_NewRef(index));
@@ -81,7 +85,8 @@ static int
 tracked_init(PyObject *self, PyObject *args, PyObject *Py_UNUSED(kwds))
 {
     PyObject *node, *index, *alias_set, *print;
-    if (!PyArg_ParseTuple(args, "OO!O!O:TrackedTensor", &node, &PyTuple_Type, &index, &AliasSetType, &alias_set, &print) ||
+    if (!PyArg_ParseTuple(args, "OO!O!O:TrackedTensor", &node, &PyTuple_Type, &index, &AliasSetType,
+                          &alias_set, &print) ||
         !is_print(print)) {
         return -1;
     }
@@ -122,7 +127,8 @@ tracked_dealloc(PyObject *self)
 
 static PyMemberDef tracked_members[] = {
     {"node", T_OBJECT, offsetof(TrackedTensor, node), 0, NULL},
-    {"index", T_OBJECT, offsetof(TrackedTensor, index), 0, "Which of the node's results, () if it has one."},
+    {"index", T_OBJECT, offsetof(TrackedTensor, index), 0,
+     "Which of the node's results, () if it has one."},
     {"alias_set", T_OBJECT, offsetof(TrackedTensor, alias_set), READONLY, NULL},
     {"epoch", T_PYSSIZET, offsetof(TrackedTensor, epoch), 0, NULL},
     {"reference", T_OBJECT, offsetof(TrackedTensor, reference), 0, NULL},
@@ -152,10 +158,12 @@ static PyGetSetDef tracked_getters[] = {
 };
 
 PyTypeObject TrackedTensorType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.TrackedTensor",
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.TrackedTensor",
     .tp_basicsize = sizeof(TrackedTensor),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "A tensor of this segment: its node, and its fingerprint after the last operation that touched it.",
+    .tp_doc = "A tensor of this segment: its node, and its fingerprint after the last operation "
+              "that touched it.",
     .tp_new = PyType_GenericNew,
     .tp_init = tracked_init,
     .tp_traverse = tracked_traverse,
@@ -225,7 +233,8 @@ same_but_version(PyObject *a, PyObject *b)
     return 1;
 }
 
-/* The tensor as it is now against what is known of it: -1 with `BreakGraph` if it has changed without a node. */
+/* The tensor as it is now against what is known of it: -1 with `BreakGraph` if it has changed
+ * without a node. */
 static int
 compare(TrackedTensor *k, PyObject *tensor)
 {
@@ -275,7 +284,8 @@ tracked_lookup(Tracer *t, PyObject *tensor)
     return found;
 }
 
-/* A tensor of which the program gets the sizes. (Items of a tuple result have no node of their own yet.) */
+/* A tensor of which the program gets the sizes. (Items of a tuple result have no node of their own
+ * yet.) */
 int
 tracked_asked(Tracer *t, PyObject *known)
 {
@@ -300,7 +310,8 @@ static int
 operand(PyObject *tensors, Py_ssize_t i, PyObject **tensor, TrackedTensor **known)
 {
     PyObject *pair = PyList_GET_ITEM(tensors, i);
-    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2 || !is_whole(PyTuple_GET_ITEM(pair, 1))) {
+    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2 ||
+        !is_whole(PyTuple_GET_ITEM(pair, 1))) {
         PyErr_SetString(PyExc_TypeError, "operands are pairs of a tensor and what is known of it");
         return -1;
     }
@@ -311,7 +322,8 @@ operand(PyObject *tensors, Py_ssize_t i, PyObject **tensor, TrackedTensor **know
 
 /* Did the operation write to this operand? Its alias set moves on.
  *
- * Inference tensors have no version: there the operation's name has to do, and any input may have been written. */
+ * Inference tensors have no version: there the operation's name has to do, and any input may have
+ * been written. */
 static int
 refresh_one(Tracer *t, PyObject *tensor, AliasSet *f, int in_place)
 {
@@ -354,7 +366,9 @@ tracked_refresh(Tracer *t, PyObject *tensors, int in_place)
     PyObject *tensor;
     TrackedTensor *known;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); i++) {
-        int this = operand(tensors, i, &tensor, &known) < 0 ? -1 : refresh_one(t, tensor, known->alias_set, in_place);
+        int this = operand(tensors, i, &tensor, &known) < 0
+                       ? -1
+                       : refresh_one(t, tensor, known->alias_set, in_place);
         if (this < 0) {
             return -1;
         }
@@ -377,7 +391,8 @@ tracked_refresh(Tracer *t, PyObject *tensors, int in_place)
     return wrote;
 }
 
-/* The alias set of a fresh result: its base's, or that of an operand whose memory and counter it shares. */
+/* The alias set of a fresh result: its base's, or that of an operand whose memory and counter it
+ * shares. */
 static AliasSet *
 alias_set_of(Tracer *t, PyObject *tensor, PyObject *print, PyObject *tensors)
 {
@@ -385,7 +400,8 @@ alias_set_of(Tracer *t, PyObject *tensor, PyObject *print, PyObject *tensors)
     PyObject *found = base == NULL || base == Py_None ? NULL : find(t, base);
     Py_XDECREF(base);
     if (found != NULL) {
-        AliasSet *alias_set = (AliasSet *)Py_NewRef((PyObject *)((TrackedTensor *)found)->alias_set);
+        AliasSet *alias_set =
+            (AliasSet *)Py_NewRef((PyObject *)((TrackedTensor *)found)->alias_set);
         Py_DECREF(found);
         return alias_set;
     }
@@ -405,19 +421,21 @@ alias_set_of(Tracer *t, PyObject *tensor, PyObject *print, PyObject *tensors)
         if (counter > 0) {
             return (AliasSet *)Py_NewRef((PyObject *)known->alias_set);
         }
-        outside |= shares && known->alias_set->outside; /* memory but not the counter, as `.data` does */
+        /* memory but not the counter, as `.data` does */
+        outside |= shares && known->alias_set->outside;
     }
     return somewhere < 0 ? NULL : new_family(version, outside);
 }
 
-/* It is forgotten when it dies. The reference's callback is called with the reference, which `pop` takes for the
- * answer if there is nothing to pop. */
+/* It is forgotten when it dies. The reference's callback is called with the reference, which `pop`
+ * takes for the answer if there is nothing to pop. */
 static int
 keep_while_alive(Tracer *t, PyObject *tensor, TrackedTensor *known)
 {
     PyObject *key = PyLong_FromVoidPtr(tensor);
     PyObject *arguments[2] = {t->forget, key};
-    PyObject *callback = key == NULL ? NULL : PyObject_Vectorcall(tracer_knows.partial, arguments, 2, NULL);
+    PyObject *callback =
+        key == NULL ? NULL : PyObject_Vectorcall(tracer_knows.partial, arguments, 2, NULL);
     PyObject *reference = callback == NULL ? NULL : PyWeakref_NewRef(tensor, callback);
     int failed = reference == NULL || PyDict_SetItem(t->known, key, (PyObject *)known) < 0;
     if (!failed) {
@@ -434,7 +452,9 @@ tracked_enter(Tracer *t, PyObject *result, PyObject *node, PyObject *index, PyOb
 {
     PyObject *print = fingerprint_of(result, tracer_knows.strided);
     AliasSet *alias_set = print == NULL ? NULL : alias_set_of(t, result, print, tensors);
-    TrackedTensor *known = alias_set == NULL ? NULL : (TrackedTensor *)TrackedTensorType.tp_alloc(&TrackedTensorType, 0);
+    TrackedTensor *known = alias_set == NULL
+                               ? NULL
+                               : (TrackedTensor *)TrackedTensorType.tp_alloc(&TrackedTensorType, 0);
     int failed = known == NULL;
     if (!failed) {
         tracked_fill(known, node, index, alias_set, print);

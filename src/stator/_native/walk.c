@@ -1,17 +1,19 @@
-/* One walk over the nodes of a recording: fetch each value, check it, and gather what the replay needs.
+/* One walk over the nodes of a recording: fetch each value, check it, and gather what the replay
+ * needs.
  *
- * What a version saves: a dict whose version has not moved since all guards held has the same objects under its keys.
- * Those of its children that are nothing but constants are then passed over, and the others are not fetched again;
- * what can change without that version (types, tensors, other containers) is still checked. See docs/design/guards.md.
+ * What a version saves: a dict whose version has not moved since all guards held has the same
+ * objects under its keys. Those of its children that are nothing but constants are then passed
+ * over, and the others are not fetched again; what can change without that version (types, tensors,
+ * other containers) is still checked. See docs/design/guards.md.
  *
- * Values are not owned during the walk. That is sound because nothing here runs Python code: no key is compared by code
- * of its own, and no collection starts.
+ * Values are not owned during the walk. That is sound because nothing here runs Python code: no key
+ * is compared by code of its own, and no collection starts.
  */
 #include "digest.h"
 #include "fetch.h"
 
-/* A walk of so many nodes is a long one; a tripwire is taken away when the walk held so often behind it; a digest is made
- * anew when so many nodes could have been covered by it. */
+/* A walk of so many nodes is a long one; a tripwire is taken away when the walk held so often
+ * behind it; a digest is made anew when so many nodes could have been covered by it. */
 enum { LONG_WALK = 8, UNTRIPPED = 64, SETTLED = 16 };
 
 static Py_ssize_t
@@ -33,8 +35,9 @@ no_hooks(PyObject *const *dicts)
             PyDict_GET_SIZE(dicts[3])) == 0;
 }
 
-/* Of a module's instance dict: no hooks, and nothing in place of the methods that lead to `forward`. While the version of
- * the dict stands, the dicts of hooks are the same, and only their sizes can have changed. */
+/* Of a module's instance dict: no hooks, and nothing in place of the methods that lead to
+ * `forward`. While the version of the dict stands, the dicts of hooks are the same, and only their
+ * sizes can have changed. */
 static int
 unhooked(Walk *w, const GuardCheck *c, PyObject *dict, int stands)
 {
@@ -52,15 +55,16 @@ unhooked(Walk *w, const GuardCheck *c, PyObject *dict, int stands)
         }
         PyObject *compiled = PyDict_GetItemWithError(dict, method_names[2]);
         if (PyDict_GetItemWithError(dict, method_names[0]) != NULL ||
-            PyDict_GetItemWithError(dict, method_names[1]) != NULL || (compiled != NULL && compiled != Py_None)) {
+            PyDict_GetItemWithError(dict, method_names[1]) != NULL ||
+            (compiled != NULL && compiled != Py_None)) {
             return 0;
         }
     }
     return no_hooks(c->hooks);
 }
 
-/* Does a check hold? Whatever C code cannot tell is left to `ask`, and counts as held until then; where that is not to be
- * expected, the walk is unsure. */
+/* Does a check hold? Whatever C code cannot tell is left to `ask`, and counts as held until then;
+ * where that is not to be expected, the walk is unsure. */
 static int
 holds(Walk *w, const GuardCheck *c, PyObject *value, int stands)
 {
@@ -95,7 +99,8 @@ holds(Walk *w, const GuardCheck *c, PyObject *value, int stands)
         return ((PyFunctionObject *)value)->func_code == PyTuple_GET_ITEM(c->expected, 0) &&
                ((PyFunctionObject *)value)->func_globals == PyTuple_GET_ITEM(c->expected, 1);
     case CHECK_SPECIALS:
-        w->ask |= !PyType_Check(value) || type_version_tag((PyTypeObject *)value) != (size_t)c->number;
+        w->ask |=
+            !PyType_Check(value) || type_version_tag((PyTypeObject *)value) != (size_t)c->number;
         return 1;
     case CHECK_NO_ENTRY:
         return PyType_Check(value) && class_find(w, (PyTypeObject *)value, c->expected) == NULL;
@@ -136,7 +141,8 @@ quickly_holds(Walk *w, const GuardCheck *c, PyObject *value, int stands)
     return c->fact == CHECK_UNHOOKED && stands ? no_hooks(c->hooks) : holds(w, c, value, stands);
 }
 
-/* All checks of one node. `same`: its value is the object that was checked before. `stands`: so is its version. */
+/* All checks of one node. `same`: its value is the object that was checked before. `stands`: so is
+ * its version. */
 static inline int
 node_holds(Guards *g, Walk *w, const Node *n, PyObject *value, int same, int stands)
 {
@@ -170,9 +176,9 @@ failed:
 
 /* ---- tripwires ---- */
 
-/* What failed deep in the tree may fail again, when another recording is the one that fits. Such places are looked at
- * first. So of recordings that differ in little, all but the right one are told by that little, and what they have in
- * common is checked once. */
+/* What failed deep in the tree may fail again, when another recording is the one that fits. Such
+ * places are looked at first. So of recordings that differ in little, all but the right one are
+ * told by that little, and what they have in common is checked once. */
 static void
 note_tripwire(Guards *g, int node)
 {
@@ -204,7 +210,9 @@ tripwire_holds(Guards *g, Walk *w, int node)
     for (int stands = 0; length > 0;) {
         Node *n = &g->nodes[path[--length]];
         g->visited++;
-        value = n->is_entry && stands ? n->value : n->edge == FETCH_CALL || n->edge == FETCH_GRAD ? NULL : fetch(w, n, value);
+        value = n->is_entry && stands                            ? n->value
+                : n->edge == FETCH_CALL || n->edge == FETCH_GRAD ? NULL
+                                                                 : fetch(w, n, value);
         if (value == NULL) {
             return 1; /* the walk itself will tell */
         }
@@ -265,7 +273,8 @@ node_fetch(Guards *g, Walk *w, Node *n, const Node *parent)
 {
     PyObject *owner = parent == NULL ? NULL : parent->value, *value;
     if (n->edge == FETCH_KEYED) {
-        value = PyDict_Check(owner) ? dict_find_object(owner, g->nodes[n->number].value, &n->hint) : NULL;
+        value = PyDict_Check(owner) ? dict_find_object(owner, g->nodes[n->number].value, &n->hint)
+                                    : NULL;
     }
     else {
         value = fetch(w, n, owner);
@@ -304,7 +313,8 @@ static inline int
 visit_node(Guards *g, Walk *w, Node *n)
 {
     const Node *parent = n->parent < 0 ? NULL : &g->nodes[n->parent];
-    int stands = 0, same = n->is_entry && parent->stands; /* then it is what it was, and `value` is good */
+    /* then it is what it was, and `value` is good */
+    int stands = 0, same = n->is_entry && parent->stands;
     g->visited++;
     if (!same && !node_fetch(g, w, n, parent)) {
         return 0;
@@ -321,7 +331,8 @@ static int
 visit(Guards *g, Walk *w)
 {
     Node *nodes = g->nodes;
-    for (int i = 0, end = g->node_count; i < end; i = nodes[i].stands ? nodes[i].past_fixed : i + 1) {
+    for (int i = 0, end = g->node_count; i < end;
+         i = nodes[i].stands ? nodes[i].past_fixed : i + 1) {
         if (!visit_node(g, w, &nodes[i])) {
             if (i >= LONG_WALK) {
                 note_tripwire(g, i);
@@ -332,7 +343,8 @@ visit(Guards *g, Walk *w)
     return 1;
 }
 
-/* Does everything read as it did when the digest was made? 0: it does not, which says nothing about the guards. */
+/* Does everything read as it did when the digest was made? 0: it does not, which says nothing about
+ * the guards. */
 static int
 digest_holds(Guards *g, Walk *w)
 {
@@ -376,7 +388,8 @@ gather(Guards *g, const int *indices, int count)
 {
     PyObject *values = PyTuple_New(count);
     for (int i = 0; values != NULL && i < count; i++) {
-        PyTuple_SET_ITEM(values, i, Py_NewRef(indices[i] < 0 ? Py_None : g->nodes[indices[i]].value));
+        PyTuple_SET_ITEM(values, i,
+                         Py_NewRef(indices[i] < 0 ? Py_None : g->nodes[indices[i]].value));
     }
     return values;
 }
@@ -413,8 +426,8 @@ fill(Guards *g, PyObject *values, PyObject *answer)
     return next == PyTuple_GET_SIZE(answer) ? 0 : -1;
 }
 
-/* Python code runs: other threads, and this one, may walk here meanwhile. So nothing counts as noted until it is done,
- * and only if nobody did. */
+/* Python code runs: other threads, and this one, may walk here meanwhile. So nothing counts as
+ * noted until it is done, and only if nobody did. */
 static int
 ask(Guards *g, PyObject *asked, int in_doubt, PyObject *values)
 {
@@ -460,7 +473,8 @@ all_hold(Guards *g, Walk *w, PyObject **values)
         return 0;
     }
     w->ask = w->unsure = 0;
-    if (g->digest != NULL && digest_holds(g, w) && relations_hold(g) && formulas_hold(g) && storages_hold(g)) {
+    if (g->digest != NULL && digest_holds(g, w) && relations_hold(g) && formulas_hold(g) &&
+        storages_hold(g)) {
         *values = gather_wanted(g);
         g->digest->uses++;
         g->digested++;
@@ -484,18 +498,20 @@ all_hold(Guards *g, Walk *w, PyObject **values)
     return 1;
 }
 
-/* In builds for tests, whoever runs Python code inside of a walk ends the process: what the walk has borrowed could be
- * gone. Nothing else evaluates a frame meanwhile, for the walk never lets go of the GIL. */
+/* In builds for tests, whoever runs Python code inside of a walk ends the process: what the walk
+ * has borrowed could be gone. Nothing else evaluates a frame meanwhile, for the walk never lets go
+ * of the GIL. */
 #ifdef STATOR_CHECK_WALK
 static PyObject *
-stray_frame(PyThreadState *Py_UNUSED(thread), struct _PyInterpreterFrame *Py_UNUSED(frame), int Py_UNUSED(throwing))
+stray_frame(PyThreadState *Py_UNUSED(thread), struct _PyInterpreterFrame *Py_UNUSED(frame),
+            int Py_UNUSED(throwing))
 {
     Py_FatalError("a walk over guards has run Python code");
 }
 
-#define WALK_BEGINS \
-    PyInterpreterState *here = PyInterpreterState_Get(); \
-    _PyFrameEvalFunction former = _PyInterpreterState_GetEvalFrameFunc(here); \
+#define WALK_BEGINS                                                                                \
+    PyInterpreterState *here = PyInterpreterState_Get();                                           \
+    _PyFrameEvalFunction former = _PyInterpreterState_GetEvalFrameFunc(here);                      \
     _PyInterpreterState_SetEvalFrameFunc(here, stray_frame)
 #define WALK_ENDS _PyInterpreterState_SetEvalFrameFunc(here, former)
 #else
@@ -518,8 +534,10 @@ guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made
     *values = NULL;
     g->walks++;
     g->fresh_count = g->moved = 0;
-    w.unsure = tensor_places.way != TENSOR_LAYOUT && state_has_function_modes(); /* the getters would ask them */
-    int collects = PyGC_Disable(); /* on 3.11 any new object may start a collection, and that runs Python code */
+    /* the getters would ask them */
+    w.unsure = tensor_places.way != TENSOR_LAYOUT && state_has_function_modes();
+    /* on 3.11 any new object may start a collection, and that runs Python code */
+    int collects = PyGC_Disable();
     WALK_BEGINS;
     if (!w.unsure && all_hold(g, &w, values)) {
         int asks = w.ask || g->always_ask;

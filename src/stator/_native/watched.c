@@ -1,18 +1,21 @@
-/* Versions of dicts where CPython has none that can be used: it tells us of changes instead (dict watchers).
+/* Versions of dicts where CPython has none that can be used: it tells us of changes instead (dict
+ * watchers).
  *
- * A dict that is asked for its version is entered in a table and watched. Before its next change, or its end, CPython calls
- * us: the entry loses its version, leaves the table, and the dict is not watched any more, until it is asked for its version
- * again, and gets another. So a dict that changes often costs its writers nothing but the first change after a walk.
+ * A dict that is asked for its version is entered in a table and watched. Before its next change,
+ * or its end, CPython calls us: the entry loses its version, leaves the table, and the dict is not
+ * watched any more, until it is asked for its version again, and gets another. So a dict that
+ * changes often costs its writers nothing but the first change after a walk.
  *
- * The table holds addresses of dicts that are alive, and no references. Entries are used again, but their memory is never
- * given back, and no version is given twice: a place in an entry may be read at any time, and reads as it did only if
- * that very dict has not changed.
+ * The table holds addresses of dicts that are alive, and no references. Entries are used again, but
+ * their memory is never given back, and no version is given twice: a place in an entry may be read
+ * at any time, and reads as it did only if that very dict has not changed.
  *
- * CPython 3.13.0 does not tell of attributes that are stored in the object itself (though it has an instance dict by then).
- * Whether it does is tried out at import; if not, such dicts have no version.
+ * CPython 3.13.0 does not tell of attributes that are stored in the object itself (though it has an
+ * instance dict by then). Whether it does is tried out at import; if not, such dicts have no
+ * version.
  *
- * Relied on: between our being told of a change and the change itself no guards are checked. CPython runs no Python code
- * there, and other watchers, which are C code too, must not either.
+ * Relied on: between our being told of a change and the change itself no guards are checked.
+ * CPython runs no Python code there, and other watchers, which are C code too, must not either.
  */
 #include "native.h"
 
@@ -26,7 +29,7 @@ typedef struct WatchedDict {
 
 enum { CHUNK = 256 };
 
-static int watcher = -1; /* of CPython; -1: there is none for us */
+static int watcher = -1;        /* of CPython; -1: there is none for us */
 static int tells_of_attributes; /* that are stored in their object */
 static uint64_t last_version;
 static WatchedDict **table; /* chains */
@@ -54,7 +57,8 @@ static int
 grow(void)
 {
     size_t former = room;
-    WatchedDict **old = table, **larger = PyMem_RawCalloc(former == 0 ? CHUNK : 2 * former, sizeof(WatchedDict *));
+    WatchedDict **old = table,
+                **larger = PyMem_RawCalloc(former == 0 ? CHUNK : 2 * former, sizeof(WatchedDict *));
     if (larger == NULL) {
         return -1;
     }
@@ -98,9 +102,11 @@ enter(PyObject *dict)
     return entry;
 }
 
-/* CPython is going to change a dict, or to free it. No exception may be set here, and none that is set may be lost. */
+/* CPython is going to change a dict, or to free it. No exception may be set here, and none that is
+ * set may be lost. */
 static int
-before_change(PyDict_WatchEvent event, PyObject *dict, PyObject *Py_UNUSED(key), PyObject *Py_UNUSED(value))
+before_change(PyDict_WatchEvent event, PyObject *dict, PyObject *Py_UNUSED(key),
+              PyObject *Py_UNUSED(value))
 {
     WatchedDict **place = room == 0 ? NULL : chain_of(dict);
     while (place != NULL && *place != NULL && (*place)->dict != dict) {
@@ -149,13 +155,14 @@ watched_dicts(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 static int
 try_attributes(void)
 {
-    PyObject *type = PyObject_CallFunction((PyObject *)&PyType_Type, "s(){}", "Attributes"), *dict = NULL;
+    PyObject *type = PyObject_CallFunction((PyObject *)&PyType_Type, "s(){}", "Attributes"),
+             *dict = NULL;
     PyObject *object = type == NULL ? NULL : PyObject_CallNoArgs(type);
     int told = 0;
     if (object != NULL && PyObject_SetAttrString(object, "a", Py_None) == 0 &&
         (dict = PyObject_GenericGetDict(object, NULL)) != NULL && enter(dict) != NULL &&
-        PyObject_SetAttrString(object, "a", Py_True) == 0 && find(dict) == NULL && enter(dict) != NULL &&
-        PyObject_DelAttrString(object, "a") == 0) {
+        PyObject_SetAttrString(object, "a", Py_True) == 0 && find(dict) == NULL &&
+        enter(dict) != NULL && PyObject_DelAttrString(object, "a") == 0) {
         told = find(dict) == NULL;
     }
     PyErr_Clear();
@@ -190,7 +197,8 @@ start(void)
 #endif
 
 static PyMethodDef functions[] = {
-    {"watched_dicts", watched_dicts, METH_NOARGS, "How many dicts are watched for changes; None: none ever is."},
+    {"watched_dicts", watched_dicts, METH_NOARGS,
+     "How many dicts are watched for changes; None: none ever is."},
     {NULL},
 };
 

@@ -1,5 +1,5 @@
-/* The watcher: one recording of one thread. It owns the handlers and the sets that the filters ask, and switches
- * the thread's state. What the states mean is in hook.c.
+/* The watcher: one recording of one thread. It owns the handlers and the sets that the filters ask,
+ * and switches the thread's state. What the states mean is in hook.c.
  */
 #include "native.h"
 #include <structmember.h>
@@ -52,7 +52,8 @@ static PyObject *
 root_copy(Watcher *w, PyCodeObject *code)
 {
     PyObject *reason = NULL, *copy = codeinfo_copy(w, code, &reason);
-    if (copy == NULL && w->error != NULL && !is_fault(w->error)) { /* there is no program yet for it to arrive in */
+    /* there is no program yet for it to arrive in */
+    if (copy == NULL && w->error != NULL && !is_fault(w->error)) {
         PyThreadState_SetAsyncExc(PyThreadState_Get()->thread_id, NULL);
         error_put(Py_NewRef(w->error));
     }
@@ -77,7 +78,8 @@ release_successors(Watcher *w)
     }
 }
 
-/* The values of a tuple or list, as `given`. Lists are emptied when the function has them: then it alone holds them. */
+/* The values of a tuple or list, as `given`. Lists are emptied when the function has them: then it
+ * alone holds them. */
 static int
 take_slots(RunArguments *given, PyObject *slots, PyObject *also)
 {
@@ -112,7 +114,8 @@ run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, RunArgum
     w->holds_hook = 1;
     hook_acquire(t);
     t->state = STATE_WATCHING;
-    (void)hook_enter(w, func); /* should the recording end here already, the copy's probes are silent */
+    /* should the recording end here already, the copy's probes are silent */
+    (void)hook_enter(w, func);
     PyObject *result = PyObject_Vectorcall(call, given->values, (size_t)given->count, NULL);
     t->given = NULL;
     Watcher *last = t->watcher; /* held by the one before it */
@@ -132,9 +135,12 @@ watcher_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
 {
     Watcher *w = (Watcher *)self;
     Thread *t = &thread_here;
-    if ((nargs != 2 && nargs != 3) || !PyFunction_Check(args[0]) || !(PyTuple_Check(args[1]) || PyList_Check(args[1])) ||
+    if ((nargs != 2 && nargs != 3) || !PyFunction_Check(args[0]) ||
+        !(PyTuple_Check(args[1]) || PyList_Check(args[1])) ||
         (nargs == 3 && !PyList_Check(args[2]))) {
-        PyErr_SetString(PyExc_TypeError, "run(func, slots[, also]) takes a Python function, a tuple or list, and a list");
+        PyErr_SetString(
+            PyExc_TypeError,
+            "run(func, slots[, also]) takes a Python function, a tuple or list, and a list");
         return NULL;
     }
     if (w->enter == NULL) {
@@ -142,15 +148,16 @@ watcher_run(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     if (t->watcher != NULL || w->thread != NULL || w->successor != NULL) {
-        PyErr_SetString(PyExc_RuntimeError, w->thread != NULL ? "this watcher is running already"
-                                                              : "this thread is being watched already");
+        PyErr_SetString(PyExc_RuntimeError, w->thread != NULL
+                                                ? "this watcher is running already"
+                                                : "this thread is being watched already");
         return NULL;
     }
     PyFunctionObject *func = (PyFunctionObject *)args[0];
     PyCodeObject *code = (PyCodeObject *)func->func_code;
     if (PySequence_Fast_GET_SIZE(args[1]) != slot_count(code)) {
-        PyErr_Format(PyExc_TypeError, "%U has %d argument slots, %zd values were given", func->func_qualname,
-                     slot_count(code), PySequence_Fast_GET_SIZE(args[1]));
+        PyErr_Format(PyExc_TypeError, "%U has %d argument slots, %zd values were given",
+                     func->func_qualname, slot_count(code), PySequence_Fast_GET_SIZE(args[1]));
         return NULL;
     }
     RunArguments given;
@@ -180,7 +187,8 @@ watcher_stop_method(PyObject *self, PyObject *Py_UNUSED(none))
 /* ---- calls in another state ---- */
 
 static PyObject *
-watcher_paused(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+watcher_paused(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t nargs,
+               PyObject *kwnames)
 {
     Thread *t = &thread_here;
     Py_ssize_t npos = nargs;
@@ -197,7 +205,8 @@ watcher_paused(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t narg
     return result;
 }
 
-/* Remember the traceback that the leaf itself gave its exception, so that hook.c can hide the handler's frames. */
+/* Remember the traceback that the leaf itself gave its exception, so that hook.c can hide the
+ * handler's frames. */
 static void
 remember_leaf_error(Thread *t)
 {
@@ -375,11 +384,14 @@ take_handlers(Watcher *w, PyObject *handlers)
 static PyObject *
 watcher_new(PyTypeObject *type, PyObject *args, PyObject *kwds)
 {
-    static char *names[] = {"handlers", "enter",       "classify",  "leaf",    "blind",     "foreign",
-                            "failed",   "transparent", "on_resume", "on_lost", "on_return", "on_mark", NULL};
-    PyObject *handlers, *f[11] = {[6] = Py_None, [7] = Py_None, [8] = Py_None, [9] = Py_None, [10] = Py_None};
-    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O!|$OOOOOOOOOOO:Watcher", names, &PyDict_Type, &handlers, &f[0],
-                                     &f[1], &f[2], &f[3], &f[4], &f[5], &f[6], &f[7], &f[8], &f[9], &f[10])) {
+    static char *names[] = {"handlers",  "enter",   "classify",    "leaf",      "blind",
+                            "foreign",   "failed",  "transparent", "on_resume", "on_lost",
+                            "on_return", "on_mark", NULL};
+    PyObject *handlers,
+        *f[11] = {[6] = Py_None, [7] = Py_None, [8] = Py_None, [9] = Py_None, [10] = Py_None};
+    if (!PyArg_ParseTupleAndKeywords(args, kwds, "O!|$OOOOOOOOOOO:Watcher", names, &PyDict_Type,
+                                     &handlers, &f[0], &f[1], &f[2], &f[3], &f[4], &f[5], &f[6],
+                                     &f[7], &f[8], &f[9], &f[10])) {
         return NULL;
     }
     for (int i = 0; i < 6; i++) {
@@ -484,26 +496,34 @@ watcher_dealloc(PyObject *self)
 }
 
 static PyMethodDef watcher_methods[] = {
-    {"run", (PyCFunction)(void (*)(void))watcher_run, METH_FASTCALL, "Call a function's instrumented copy, watched. Lists are emptied when it has begun."},
-    {"interrupt", watcher_interrupt, METH_O, "The recording is over; the program gets this when our code has ended."},
-    {"stop", watcher_stop_method, METH_NOARGS, "The recording is over; the program runs on unwatched."},
+    {"run", FAST(watcher_run),
+     "Call a function's instrumented copy, watched. Lists are emptied when it has begun."},
+    {"interrupt", watcher_interrupt, METH_O,
+     "The recording is over; the program gets this when our code has ended."},
+    {"stop", watcher_stop_method, METH_NOARGS,
+     "The recording is over; the program runs on unwatched."},
     {"know", watcher_know, METH_O, "Note an outside object; the caller keeps it alive."},
     {"forget", watcher_forget, METH_O, "The opposite of know."},
     {"knows", watcher_knows, METH_O, "Is this a known outside object?"},
     {"fresh", watcher_fresh, METH_O, "Was this function made during the recording?"},
-    {"leave_unguarded", watcher_leave_unguarded, METH_O, "Tell of this number when something depends on it; the caller keeps it alive."},
-    {"look_anew", watcher_look_anew, METH_NOARGS, "Tell the handlers of what they were told of before, too."},
+    {"leave_unguarded", watcher_leave_unguarded, METH_O,
+     "Tell of this number when something depends on it; the caller keeps it alive."},
+    {"look_anew", watcher_look_anew, METH_NOARGS,
+     "Tell the handlers of what they were told of before, too."},
     {"approve", watcher_approve, METH_O, "Calls of this object matter only with a known argument."},
-    {"take_whole", watcher_take_whole, METH_O, "Frames of this function are leaves; the caller keeps it alive."},
-    {"intercept", watcher_intercept, METH_O, "Report every call of a Python function with this code."},
-    {"call_leaf", (PyCFunction)(void (*)(void))watcher_call_leaf, METH_FASTCALL, "Call in state SENTINEL."},
-    {"call_watched", (PyCFunction)(void (*)(void))watcher_call_watched, METH_FASTCALL, "Call in state WATCHING."},
-    {"paused", (PyCFunction)(void (*)(void))watcher_paused, METH_FASTCALL | METH_KEYWORDS, "Call in state OFF."},
-    {"pend", (PyCFunction)(void (*)(void))pending_pend, METH_FASTCALL, "Watch nothing until a frame's next probe."},
+    {"take_whole", watcher_take_whole, METH_O,
+     "Frames of this function are leaves; the caller keeps it alive."},
+    {"intercept", watcher_intercept, METH_O,
+     "Report every call of a Python function with this code."},
+    {"call_leaf", FAST(watcher_call_leaf), "Call in state SENTINEL."},
+    {"call_watched", FAST(watcher_call_watched), "Call in state WATCHING."},
+    {"paused", (PyCFunction)(void (*)(void))watcher_paused, METH_FASTCALL | METH_KEYWORDS,
+     "Call in state OFF."},
+    {"pend", FAST(pending_pend), "Watch nothing until a frame's next probe."},
     {"hand_over", pending_hand_over, METH_O, "Let another watcher record the rest of this run."},
     {"frames", frames_read, METH_NOARGS, "The frames of the run, and the exception being handled."},
-    {"put", (PyCFunction)(void (*)(void))frames_put, METH_FASTCALL, "Set a slot of a frame that holds a value."},
-    {"stack", (PyCFunction)(void (*)(void))frames_stack, METH_FASTCALL, "The lowest slots of a frame's value stack."},
+    {"put", FAST(frames_put), "Set a slot of a frame that holds a value."},
+    {"stack", FAST(frames_stack), "The lowest slots of a frame's value stack."},
     {NULL},
 };
 
@@ -513,8 +533,8 @@ PyObject *
 watcher_place(PyObject *probe, PyObject *last)
 {
     Level *level = thread_here.level;
-    if (level == NULL || (PyObject *)level->probe != probe || level->user == NULL || level->user == level ||
-        level->user->probe == NULL) {
+    if (level == NULL || (PyObject *)level->probe != probe || level->user == NULL ||
+        level->user == level || level->user->probe == NULL) {
         return Py_NewRef(probe);
     }
     PyObject *by = (PyObject *)level->user->probe;
@@ -538,26 +558,35 @@ watcher_here(PyObject *self, void *Py_UNUSED(closure))
 }
 
 static PyGetSetDef watcher_getset[] = {
-    {"here", watcher_here, NULL, "The last probe fired, or None; with the one in the user's code that led there, if it is not in that.", NULL},
+    {"here", watcher_here, NULL,
+     "The last probe fired, or None; or a pair: with the one in the user's code that led there.",
+     NULL},
     {NULL},
 };
 
 static PyMemberDef watcher_members[] = {
-    {"on_symbol", T_OBJECT, offsetof(Watcher, on_symbol), 0, "Called with each operation on symbolic numbers, or None."},
-    {"last_probe", T_OBJECT, offsetof(Watcher, last_probe), READONLY, "The last probe fired, or None."},
-    {"error", T_OBJECT, offsetof(Watcher, error), READONLY, "What ended the recording so that nobody was told; or None."},
+    {"on_symbol", T_OBJECT, offsetof(Watcher, on_symbol), 0,
+     "Called with each operation on symbolic numbers, or None."},
+    {"last_probe", T_OBJECT, offsetof(Watcher, last_probe), READONLY,
+     "The last probe fired, or None."},
+    {"error", T_OBJECT, offsetof(Watcher, error), READONLY,
+     "What ended the recording so that nobody was told; or None."},
     {"events", T_ULONGLONG, offsetof(Watcher, events), READONLY, "Probes fired."},
     {"calls", T_ULONGLONG, offsetof(Watcher, calls), READONLY, "Probes that called a handler."},
-    {"interior", T_BOOL, offsetof(Watcher, interior), 0, "Watch the frames of the program inside of a leaf."},
+    {"interior", T_BOOL, offsetof(Watcher, interior), 0,
+     "Watch the frames of the program inside of a leaf."},
     {"unfiltered", T_BOOL, offsetof(Watcher, unfiltered), 0, "Call the handlers at every probe."},
-    {"misled", T_BOOL, offsetof(Watcher, misled), READONLY, "Our own code could not run: what was recorded does not count."},
-    {"displaced", T_BOOL, offsetof(Watcher, displaced), READONLY, "Another frame evaluator was in our place: what was recorded does not count."},
+    {"misled", T_BOOL, offsetof(Watcher, misled), READONLY,
+     "Our own code could not run: what was recorded does not count."},
+    {"displaced", T_BOOL, offsetof(Watcher, displaced), READONLY,
+     "Another frame evaluator was in our place: what was recorded does not count."},
     {"returns", T_BOOL, offsetof(Watcher, returns), 0, "Tell on_return of every return."},
     {NULL},
 };
 
 PyTypeObject WatcherType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "stator._native.Watcher",
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "stator._native.Watcher",
     .tp_basicsize = sizeof(Watcher),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
     .tp_doc = "One recording of one thread.",
