@@ -575,6 +575,7 @@ class Compiled:
         failed: Callable[[Any, BaseException, FunctionType, tuple[Any, ...]], Any],
         go_on: Callable[[PendingResume], Any],
         passing: Count = ...,
+        spared: Count = ...,
         passed: Count = ...,
     ) -> Compiled: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -150,6 +150,7 @@ def in_front(fallback: Callable[..., Any], function: types.FunctionType, program
         failed=functools.partial(pipeline.replay_failed, program),
         go_on=functools.partial(pipeline.go_on, program),
         passing=program.backoff.left,
+        spared=program.backoff.spared,
         passed=program.stats.passed,
     )
     functools.update_wrapper(quick, fallback)

@@ -20,6 +20,7 @@ from .replay.cache import Entry, Pending
 from .replay.guard_text import Miss, first_read, of_module
 from .replay.guards import EntryGuards
 from .stance import stance
+from .support.guard_readers import torch_state
 from .support.interrupts import let_through
 from .watch.observe import policy
 
@@ -39,14 +40,17 @@ def look(program: Program, inputs: Slots) -> LookupResult:
     if program.stats.failures:
         tell_failures(program)
     pending = program.cache.pending  # before the entries, of which one may become one now
+    state = torch_state()
     for entry in program.cache.entries:
-        values = entry.guards.check(inputs)
+        values = entry.guards.check(inputs, state)
         if values is not None:
             return _take(program, entry, values)
     for each in pending:
-        if each.guards.check(inputs) is not None:
+        if each.guards.check(inputs, state) is not None:
             refuse_breaks(program, each)
             return plain(program, "it is being compiled")
+    if stance() == "default" and program.backoff.spares():
+        return plain(program, "there are as many recordings as there may be")
     return _miss(program, inputs)
 
 
@@ -174,6 +178,7 @@ def _limit_reached(program: Program, miss: Miss | None) -> str:
     if not program.warned:
         program.warned = True
         reporting.warn(text)
+    program.cache.publish_all(broken=not program.fullgraph)  # C code is to tell by itself that none fits
     program.backoff.missed(sum(entry.hits for entry in program.cache.entries))
     return text
 

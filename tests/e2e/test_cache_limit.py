@@ -11,7 +11,7 @@ import torch
 from harness import rand
 
 import stator
-from stator import pipeline
+from stator import lookup, pipeline
 from stator.replay.backoff import Backoff
 
 COSINES = [math.cos(step) for step in range(300)]  # which of them it is, is a constant of a recording
@@ -81,6 +81,45 @@ def test_recordings_in_turn_are_not_given_up():
             module.step = step % 9
             compiled(rand(step, 2, 3))
     assert (compiled.stator.recordings, compiled.stator.plain, compiled.stator.hits) == (8, 10, 72)
+
+
+def test_recordings_of_which_some_fit_are_looked_for_by_c_code(looks):
+    """A third of the calls fits: for the others nobody looks for reasons each time."""
+    module, plain = Scaled(), Scaled()
+    plain.load_state_dict(module.state_dict())
+    compiled = stator.compile(module, backend="eager")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for step in range(900):
+            module.step = plain.step = step % 24
+            x = rand(step, 2, 3)
+            assert torch.equal(compiled(x), plain(x))
+    assert module.log == plain.log and len(told) == 1
+    stats = compiled.stator
+    assert stats.recordings == 8 and stats.hits + stats.plain == 892 and stats.hits > 200
+    assert len(looks) < 60
+    stats.reset()
+    assert torch.equal(compiled(x), plain(x)) and compiled.stator.recordings == 9
+
+
+def test_recordings_behind_a_break_of_which_some_fit(monkeypatch):
+    told: list[int] = []
+    limit_reached, state = lookup._limit_reached, {"name": ""}
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        stator.graph_break()
+        return y + len(state["name"])
+
+    compiled = stator.compile(fn, backend="eager")
+    monkeypatch.setattr(lookup, "_limit_reached", lambda *given: (told.append(1), limit_reached(*given))[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(400):
+            state["name"] = "n" * (step % 24)
+            assert torch.equal(compiled(rand(step)), fn(rand(step)))
+    assert len(compiled.stator.entries) == 1 + 8 and compiled.stator.hits > 80
+    assert len(told) < 40
 
 
 def test_the_limit_is_each_functions_own():
@@ -165,4 +204,8 @@ def test_the_length_of_a_pause_grows_and_ends():
     assert lengths[:6] == [0, 0, 0, 16, 32, 64]
     assert lengths[-1] == 1 << 14
     backoff.missed(6)
-    assert backoff.left.value == 0
+    assert backoff.left.value == 0 and backoff.spared.value == 32
+    backoff.missed(7)
+    assert backoff.left.value == 0 and backoff.spared.value == 64
+    backoff.reset()
+    assert not backoff.spares()

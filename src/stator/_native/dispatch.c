@@ -132,7 +132,7 @@ follow(Compiled *c, TableRow *row, PyObject *function, PyObject *state)
         Py_ssize_t count = PyTuple_GET_SIZE(inputs);
         const TorchState *known = before == NULL ? NULL : &before->state;
         int fits = is_quick() && target->table != NULL &&
-                   entry_table_fitting(target->table, known, items, count, -1, row, &values);
+                   entry_table_fitting(target->table, known, items, count, -1, row, &values) > 0;
         Py_XDECREF(before);
         if (!fits || row->replay == NULL) {
             if (fits) {
@@ -155,15 +155,16 @@ follow(Compiled *c, TableRow *row, PyObject *function, PyObject *state)
 }
 
 /* Uses a recording that fits, and clears the slots. 1: *result is the call's result, or NULL with
- * its exception. 0: there is none. */
+ * its exception. 0: there is none; -1: that cannot be told here. */
 static int
 use_recording(Compiled *c, SlotBuffer *s, PyObject **result)
 {
     TableRow row;
     PyObject *values;
-    if (!entry_table_fitting(c->table, NULL, s->values, s->count, s->made, &row, &values)) {
+    int fits = entry_table_fitting(c->table, NULL, s->values, s->count, s->made, &row, &values);
+    if (fits <= 0) {
         slots_clear(s);
-        return 0;
+        return fits;
     }
     if (row.replay == NULL) {
         PyObject *slots = slots_tuple(s->values, s->count);
@@ -192,9 +193,10 @@ use_recording(Compiled *c, SlotBuffer *s, PyObject **result)
     return 1;
 }
 
-/* The call as the plain function has it. NULL without an exception: Python code knows better. */
+/* The call as the plain function has it, one of `left`. NULL without an exception: Python code
+ * knows better. */
 static PyObject *
-pass_by(Compiled *c, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+pass_by(Compiled *c, Count *left, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
     Py_ssize_t nargs = PyVectorcall_NARGS(nargsf),
                count = nargs + (kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames));
@@ -209,7 +211,7 @@ pass_by(Compiled *c, PyObject *const *args, size_t nargsf, PyObject *kwnames)
         args = given;
         nargsf = (size_t)nargs;
     }
-    c->passing->value--;
+    left->value--;
     c->passed->value++;
     PyObject *function = Py_NewRef(c->function), *self = Py_XNewRef(c->self_becomes);
     PyObject *result = PyObject_Vectorcall(function, args, nargsf, kwnames);
@@ -223,7 +225,7 @@ call_compiled(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kw
 {
     Compiled *c = (Compiled *)self;
     if (is_quick() && c->table != NULL && c->passing->value > 0) {
-        PyObject *result = pass_by(c, args, nargsf, kwnames);
+        PyObject *result = pass_by(c, c->passing, args, nargsf, kwnames);
         if (result != NULL || PyErr_Occurred()) {
             return result;
         }
@@ -232,15 +234,19 @@ call_compiled(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kw
         SlotBuffer s;
         PyObject *result = NULL;
         Py_INCREF(self);
-        int used = 0;
+        int used = -1;
         if (bind(c, args, PyVectorcall_NARGS(nargsf), kwnames, &s)) {
             used = use_recording(c, &s, &result);
         }
         else {
             slots_clear(&s);
         }
-        if (!used) {
+        if (used <= 0) {
             PyErr_Clear();
+            if (used == 0 && c->spared->value > 0) {
+                result = pass_by(c, c->spared, args, nargsf, kwnames);
+            }
+            used = result != NULL || PyErr_Occurred();
         }
         Py_DECREF(self);
         if (used) {
@@ -277,17 +283,26 @@ compiled_vectorcall(PyObject *self, PyObject *const *args, size_t nargsf, PyObje
 
 /* ---- the callable as an object ---- */
 
+static Count *
+count_or_new(PyObject *count)
+{
+    if (count != NULL) {
+        return (Count *)Py_NewRef(count);
+    }
+    return (Count *)PyObject_CallNoArgs((PyObject *)&CountType);
+}
+
 static PyObject *
 compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"fallback", "function", "table",   "hits",   "resume",
-                            "failed",   "go_on",    "passing", "passed", NULL};
-    PyObject *fallback, *function, *table, *hits, *resume, *failed, *go_on, *passing = NULL,
-                                                                            *passed = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OOO|O!O!", names, &fallback,
+    static char *names[] = {"fallback", "function", "table",  "hits",   "resume", "failed",
+                            "go_on",    "passing",  "spared", "passed", NULL};
+    PyObject *fallback, *function, *table, *hits, *resume, *failed, *go_on;
+    PyObject *passing = NULL, *spared = NULL, *passed = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OOO|O!O!O!", names, &fallback,
                                      &PyFunction_Type, &function, &EntryTableType, &table,
                                      &CountType, &hits, &resume, &failed, &go_on, &CountType,
-                                     &passing, &CountType, &passed)) {
+                                     &passing, &CountType, &spared, &CountType, &passed)) {
         return NULL;
     }
     Compiled *c = (Compiled *)type->tp_alloc(type, 0);
@@ -301,12 +316,11 @@ compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         c->resume = Py_NewRef(resume);
         c->failed = Py_NewRef(failed);
         c->go_on = Py_NewRef(go_on);
-        c->passing = (Count *)(passing == NULL ? PyObject_CallNoArgs((PyObject *)&CountType)
-                                               : Py_NewRef(passing));
-        c->passed = (Count *)(passed == NULL ? PyObject_CallNoArgs((PyObject *)&CountType)
-                                             : Py_NewRef(passed));
+        c->passing = count_or_new(passing);
+        c->spared = count_or_new(spared);
+        c->passed = count_or_new(passed);
         c->bound = PyDict_New();
-        if (c->bound == NULL || c->passing == NULL || c->passed == NULL) {
+        if (c->bound == NULL || c->passing == NULL || c->spared == NULL || c->passed == NULL) {
             Py_CLEAR(c);
         }
     }
@@ -323,6 +337,7 @@ compiled_traverse(Compiled *c, visitproc visit, void *arg)
     Py_VISIT(c->table);
     Py_VISIT(c->hits);
     Py_VISIT(c->passing);
+    Py_VISIT(c->spared);
     Py_VISIT(c->passed);
     Py_VISIT(c->resume);
     Py_VISIT(c->failed);
@@ -344,6 +359,7 @@ compiled_clear(Compiled *c)
     Py_CLEAR(c->code);
     Py_CLEAR(c->hits);
     Py_CLEAR(c->passing);
+    Py_CLEAR(c->spared);
     Py_CLEAR(c->passed);
     Py_CLEAR(c->resume);
     Py_CLEAR(c->failed);

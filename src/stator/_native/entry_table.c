@@ -200,14 +200,15 @@ entry_table_fitting(EntryTable *s, const TorchState *known, PyObject *const *slo
     TorchState state = {.autocast = NULL};
     int fits = 0;
     if (s->count == 0 || (known == NULL && state_read(&state) < 0)) {
-        return 0;
+        return -1;
     }
     const TorchState *now = known == NULL ? &state : known;
     Py_INCREF(s);
     unsigned long long changes = s->changes;
-    for (Py_ssize_t i = 0; !fits && changes == s->changes && i < s->count; i++) {
+    for (Py_ssize_t i = 0; fits == 0 && changes == s->changes && i < s->count; i++) {
         TableRow row = s->rows[i];
         if (row.guards == NULL) {
+            fits = -1;
             break;
         }
         if (!state_same(now, &row.guards->state)) {
@@ -231,8 +232,12 @@ entry_table_fitting(EntryTable *s, const TorchState *known, PyObject *const *slo
         }
         row_clear(&row);
         if (outcome == UNSURE) {
+            fits = -1;
             break;
         }
+    }
+    if (changes != s->changes && fits == 0) {
+        fits = -1;
     }
     Py_DECREF(s);
     state_clear(&state);

@@ -92,7 +92,8 @@ extern PyTypeObject CountType, EntryTableType;
 
 void row_clear(TableRow *row);
 /* Looks for a recording that fits; `made` as in guards_walk; `known` is torch's state, or NULL if
- * it is to be read. 1: *row and *values (what its replay takes) are owned. 0: none can be used. */
+ * it is to be read. 1: *row and *values (what its replay takes) are owned. 0: none fits. -1: C code
+ * cannot tell, or cannot use it. */
 int entry_table_fitting(EntryTable *s, const TorchState *known, PyObject *const *slots,
                         Py_ssize_t count, Py_ssize_t made, TableRow *row, PyObject **values);
 

@@ -160,6 +160,12 @@ class Cache:
             self.table.publish(entry, engine, entry.replay if alone else None, entry.step, entry.count)
         entry.published = True
 
+    def publish_all(self, *, broken: bool) -> None:
+        """C code is to tell by itself that none fits. `broken`: those that end at a break, too."""
+        for entry in self.entries:
+            if not entry.published and (broken or entry.break_reason is None):
+                self.publish(entry)
+
     def continuation(self, point: ResumePoint) -> Cache:
         """The recordings of the program from `point` on."""
         with self._lock:
