@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -39,10 +41,38 @@ def another_compiler() -> None:
 def nothing_compiled() -> Iterator[None]:
     forget_everything()
     callbacks = list(gc.callbacks)
+    validate_recordings()
     yield
+    mistakes, INVALID[:] = list(INVALID), []
+    assert not mistakes
     gc.callbacks[:] = callbacks  # hypothesis leaves one, which would run inside of what other tests watch
     forget_everything()
     assert nobody_watches()
+
+
+INVALID: list[ValueError] = []  # what is wrong with recordings of the test that runs
+
+
+def validate_recordings() -> None:
+    """Every recording of which an entry is made must fit together, before its graph is compiled and after that."""
+    module = sys.modules.get("stator.record")
+    if module is None or hasattr(module.build, "__wrapped__"):
+        return
+    build = module.build
+
+    @functools.wraps(build)
+    def validated(recording: Any, *rest: Any) -> Any:
+        try:
+            recording.validate()
+            entry = build(recording, *rest)
+            recording.validate()
+        except ValueError as error:
+            if str(error).startswith("recording of"):
+                INVALID.append(error)
+            raise
+        return entry
+
+    module.build = validated  # type: ignore[attr-defined]
 
 
 def forget_everything() -> None:

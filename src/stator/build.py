@@ -15,7 +15,7 @@ from .backends import eager
 from .backends.registry import Backend, is_ours
 from .errors import BackendError, SpecializationError
 from .options import View
-from .recording import Recording
+from .recording import Assumptions, Recording
 from .replay.cache import Entry
 from .replay.emit import emit, wanted_origins
 from .replay.engine import compile_guards
@@ -29,17 +29,26 @@ from .verify import Subject, reference, verifying
 _DTYPE = STATE_NAMES.index("default dtype")
 
 
-def build(recording: Recording, name: str, backend: tuple[str, Backend], settings: View, number: int) -> Entry:
+def build(
+    recording: Recording,
+    assumptions: Assumptions | None,
+    name: str,
+    backend: tuple[str, Backend],
+    settings: View,
+    number: int,
+) -> Entry:
     """The entry for the cache. The backend is called; what it assumed of sizes is guarded, too. `number`: of the graph,
     among those of the function `name`.
     """
+    if settings.verify:
+        recording.validate()
     wanted = wanted_origins(recording)
     compiled: Callable[..., Any] | None = None
     restores = tuple(wanted.index(origin) for origin in recording.restores)
     if not recording.plain and recording.graph is not None:
         captured = reference(recording.graph) if settings.verify else None
         random = draws_numbers(recording.graph.graph)  # asked before a backend changes it
-        compiled = _compile(recording, name, backend, settings, number)
+        compiled = _compile(recording, assumptions, name, backend, settings, number)
         if getattr(compiled, "writes_last", False):
             restores = ()
         compiled = restoring(compiled, recording.graph, random)
@@ -47,7 +56,8 @@ def build(recording: Recording, name: str, backend: tuple[str, Backend], setting
             compiled = verifying(compiled, captured, Subject(name, backend, settings.debug_dir))
         if recording.checks is not None:
             compiled = checking(compiled, recording.checks)
-    _take_assumptions(recording)
+    if assumptions is not None:
+        _take(assumptions, recording)
     early = tuple(wanted.index(origin) for origin in recording.early)
     guards = EntryGuards(recording, wanted, compile_guards)
     entry = Entry(recording.name, guards, None, recording.mutates, restores, recording.acts, early)
@@ -63,11 +73,9 @@ def build(recording: Recording, name: str, backend: tuple[str, Backend], setting
     return entry
 
 
-def _take_assumptions(recording: Recording) -> None:
-    if recording.more_relations is not None:
-        recording.relations = recording.more_relations()
-    broken = recording.violated() if recording.violated is not None else None
-    recording.more_relations = recording.violated = recording.describe_nodes = None
+def _take(assumptions: Assumptions, recording: Recording) -> None:
+    recording.relations = assumptions.relations()
+    broken = assumptions.violated()
     if broken is not None:
         raise SpecializationError(recording.name, broken)
 
@@ -86,7 +94,12 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def _compile(
-    recording: Recording, name: str, backend: tuple[str, Backend], settings: View, number: int
+    recording: Recording,
+    assumptions: Assumptions | None,
+    name: str,
+    backend: tuple[str, Backend],
+    settings: View,
+    number: int,
 ) -> Callable[..., Any]:
     assert recording.graph is not None
     recording.graph.meta["label"] = reporting.label(name, number)
@@ -96,8 +109,8 @@ def _compile(
     start = time.perf_counter()
     depth = sys.getrecursionlimit()
     try:
-        if recording.describe_nodes is not None and not is_ours(backend[1]):
-            recording.describe_nodes()
+        if assumptions is not None and not is_ours(backend[1]):
+            assumptions.describe_nodes()
         # As it is where the graph will run: the program may have set it otherwise since.
         with torch.set_grad_enabled(recording.state[0]), _default_dtype(recording.state[_DTYPE]):
             compile_graph = eager.compile_graph if recording.shows_nodes and is_ours(backend[1]) else backend[1]

@@ -22,11 +22,12 @@ from .errors import GraphBreakError, break_reason
 from .fallback import FOR_THE_USER, TRANSIENT_LIMIT, break_at, internal_failure, not_kept, plain
 from .lookup import is_full, known_guards, note_symbols
 from .program import Program, Slots
-from .recording import Recording, ResumePoint
+from .recording import ResumePoint
 from .replay.cache import Entry
 from .replay.guards import EntryGuards
 from .support.interrupts import is_from_handler
 from .support.torch_modes import ModesKept
+from .watch.finish.conclude import assumptions
 from .watch.models import user_hints
 from .watch.observe.recorded import CacheHistory, RecordedSegment
 from .watch.observe.recorder import Recorder
@@ -180,7 +181,7 @@ def _keep(program: Program, recorder: Recorder, segments: list[RecordedSegment],
     for segment in segments:
         owner = program if segment.point is None else program.start.continuation(segment.point)
         if _is_lasting(owner, segment):
-            make = functools.partial(_make_entry, owner, segment.recording, start, recorder.frames)
+            make = functools.partial(_make_entry, owner, segment, start, recorder.frames)
             part = async_compile.part(owner.cache, segment.recording, make) if in_background else None
             if part is None:
                 make(functools.partial(_store, owner))
@@ -215,11 +216,17 @@ def _is_lasting(program: Program, segment: RecordedSegment) -> bool:
 
 
 def _make_entry(
-    program: Program, recording: Recording, start: float, frames: list[types.CodeType], store: Callable[[Entry], bool]
+    program: Program,
+    segment: RecordedSegment,
+    start: float,
+    frames: list[types.CodeType],
+    store: Callable[[Entry], bool],
 ) -> None:
+    recording = segment.recording
     stage = f"compiling with {program.backend[0]}"
     with events.stage(stage, program.name, lambda: recording.operations, program.settings.debug_dir):
-        entry = build(recording, program.name, program.backend, program.settings, len(program.stats.graphs) + 1)
+        number = len(program.stats.graphs) + 1
+        entry = build(recording, segment.assumptions, program.name, program.backend, program.settings, number)
         entry.seconds = time.perf_counter() - start
         entry.owner = weakref.ref(program.start)
         if not store(entry):
@@ -248,7 +255,8 @@ def _note_raise(program: Program, recorder: Recorder) -> None:
             recording = recorder.plain_recording()
             if recording.break_reason is None:
                 recording.break_reason = break_reason("raises", program.function.__code__, what=program.name)
-            program.cache.add(build(recording, program.name, program.backend, program.settings, 0))
+            assumed = assumptions(recorder.segment)
+            program.cache.add(build(recording, assumed, program.name, program.backend, program.settings, 0))
         recorder.release()
     except Exception as error:
         recorder.collapse(error)

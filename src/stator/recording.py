@@ -16,7 +16,7 @@ from .guard_codes import Edge as Edge
 from .guard_codes import Fact as Fact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
     from types import CodeType
 
     import torch
@@ -209,6 +209,19 @@ class Effect(NamedTuple):
     value: Any  # a `ValueRef`, or a list of them
 
 
+class Assumptions(Protocol):
+    """Beside a recording with symbolic numbers: what a backend assumes of them while it compiles the graph."""
+
+    def describe_nodes(self) -> None:
+        """Tell on every node of the graph what it gives."""
+
+    def relations(self) -> list[Any]:
+        """All of them, once the backend has seen the graph."""
+
+    def violated(self) -> str | None:
+        """Which dimension that was to be symbolic is none, in words."""
+
+
 # How a segment ends at a break.
 
 
@@ -303,11 +316,8 @@ class Recording:
     keeps_lock: bool = False  # it is taken when the segment ends, at a break
     checks: Checks | None = None  # what must be true of the inputs' data
     relations: list[Any] = field(default_factory=list)  # `relations.Relation`s between sizes and numbers
-    more_relations: Callable[[], list[Any]] | None = None  # all of them, once the backend has seen the graph
-    describe_nodes: Callable[[], None] | None = None  # tells on every node of a symbolic graph what it gives
     specialised: list[Specialised] = field(default_factory=list)
     symbolic: list[Any] = field(default_factory=list)  # the sizes and numbers that may be others: terms
-    violated: Callable[[], str | None] | None = None  # which dimension that was to be symbolic is none, in words
     operations: int = 0
     probes: int = 0  # fired in the run
     prints: list[tuple[list[ValueRef], dict[str, Any]]] = field(default_factory=list)  # arguments, keywords
@@ -320,3 +330,98 @@ class Recording:
     def plain(self) -> bool:
         """There is no replay: from the segment's start on the function runs as plain Python."""
         return self.break_reason is not None and self.exit is None
+
+    def validate(self) -> None:
+        """Does it all fit together? ValueError if not: each index has what it names, each origin comes behind those
+        that it is reached from, the graph takes and gives what the recording says."""
+        for wrong in _mistakes(self):
+            raise ValueError(f"recording of {self.name}: {wrong}")
+
+
+def _mistakes(recording: Recording) -> Iterator[str]:
+    for place, origin in enumerate(recording.origins):
+        yield from _mistakes_of_origin(recording.origins, place, origin)
+    count, inputs = len(recording.origins), len(recording.inputs)
+    named = [*recording.inputs, *recording.restores, *recording.early, *(effect.target for effect in recording.effects)]
+    named += [index for group in recording.distinct for index in group]
+    named += [term[1] for relation in recording.relations for term in _terms_in(relation.expression)]
+    named += [] if recording.lock is None else [recording.lock]
+    if not all(0 <= index < count for index in named):
+        yield f"one of the origins {sorted(set(named))} is not there"
+    if not {*recording.restores, *recording.early} <= {*recording.inputs}:
+        yield "what is put back is no input"
+    if not all(0 <= place < inputs for group in recording.storages or () for place in group):
+        yield "storages of what is no input"
+    yield from _mistakes_of_graph(recording)
+    for ref in _refs_in(_values_of(recording)):
+        room = {Outside: count, Output: recording.outputs, Fresh: len(recording.constructs)}.get(type(ref))
+        if room is not None and not 0 <= ref.index < room:
+            yield f"{ref} is not there"
+
+
+def _mistakes_of_origin(origins: list[Origin], place: int, origin: Origin) -> Iterator[str]:
+    rooted = origin.edge is Edge.LOCAL or origin.edge is Edge.CONST
+    parents = [] if origin.parent is None else [origin.parent]
+    if origin.index != place or rooted is bool(parents):
+        yield f"origin {place} has the number {origin.index}, and the parents {parents}"
+    if origin.edge is Edge.KEYED:
+        parents.append(origin.key)
+    for check in origin.checks:
+        if check.fact is Fact.HAS_KEYED or check.fact is Fact.LACKS_KEYED:
+            parents += [other for other in check.expected if other is not origin]
+        elif (check.fact is Fact.SAME or check.fact is Fact.OTHER) and not 0 <= check.expected < place:
+            yield f"origin {place} is compared with {check.expected}, which is not known by then"
+    if not all(parent.index < place and origins[parent.index] is parent for parent in parents):
+        yield f"origin {place} comes before what it is reached from"
+
+
+def _mistakes_of_graph(recording: Recording) -> Iterator[str]:
+    graph, checks = recording.graph, recording.checks
+    if graph is None:
+        if recording.outputs:
+            yield "outputs of no graph"
+        return
+    if _arity(graph) != (len(recording.inputs), recording.outputs):
+        yield f"a graph with {_arity(graph)} inputs and outputs, for {len(recording.inputs)} and {recording.outputs}"
+    if checks is not None:
+        if _arity(checks.graph) != (len(checks.inputs), len(checks.outcomes)):
+            yield "checks that are not those of their graph"
+        if len(checks.expected) != len(checks.outcomes) or not {*checks.inputs} <= {*range(len(recording.inputs))}:
+            yield "checks of what is not there"
+
+
+def _arity(module: fx.GraphModule) -> tuple[int, int]:
+    nodes = list(module.graph.nodes)
+    return sum(node.op == "placeholder" for node in nodes), len(nodes[-1].args[0])
+
+
+def _values_of(recording: Recording) -> list[Any]:
+    """All that is made of value refs, in lists within lists."""
+    found: list[Any] = [recording.result, [effect.value for effect in recording.effects]]
+    for construct in recording.constructs:
+        found += [construct.parts, [ref for _, ref in (*construct.attributes, *construct.slots)]]
+    found += [arguments for arguments, _ in recording.prints]
+    if recording.exit is not None:
+        found += [recording.exit.functions, [list(state.values()) for state in recording.exit.states]]
+    return found
+
+
+def _refs_in(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _refs_in(part)
+    else:
+        yield value
+
+
+# Of an expression over sizes and numbers: what a call brings along, by the index of an origin.
+TERMS = ("size", "stride", "number", "real")
+
+
+def _terms_in(expression: Any) -> Iterator[tuple[Any, ...]]:
+    if type(expression) is tuple and expression:
+        if expression[0] in TERMS:
+            yield expression
+        else:
+            for part in expression[1:]:
+                yield from _terms_in(part)

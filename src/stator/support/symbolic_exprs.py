@@ -12,11 +12,11 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ..recording import TERMS as TERMS
 from ..recording import Origin, Place, Recording, describe, render_place
 from .number_functions import FUNCTIONS, LARGEST, SMALLEST
 
 Expression = Any
-TERMS = ("size", "stride", "number", "real")
 HIGHEST_POWER = 64
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import fx
 
 from ...errors import BreakReason
 from ...recording import (
@@ -27,9 +28,11 @@ from ...support.guard_readers import (
     share_foreign_memory,
     shared_storages,
 )
+from ...support.symbolic_exprs import Relation
 from ..graph_break import BreakGraph
 from ..objects.fingerprints import is_tensor
 from ..segment import Segment
+from ..symbols.symbolic_numbers import Symbols
 from .rebuild import NOTHING, Rebuilder, has_finalizer
 from .resume_points import Break
 from .side_effects import EFFECTS
@@ -88,17 +91,36 @@ def _is_looked_for(value: Any) -> bool:
 
 def symbolic_part(segment: Segment) -> dict[str, Any]:
     """What a recording says of symbolic numbers."""
-    symbols, tracer = segment.symbols, segment.graph
+    symbols = segment.symbols
     if symbols is None:
         return {}
     return {
         "relations": symbols.relations(),
-        "more_relations": symbols.relations,
-        "describe_nodes": tracer.describe_nodes if symbols.matter else None,
         "specialised": symbols.specialised,
-        "violated": symbols.violated,
         "symbolic": symbols.names(),
     }
+
+
+class SymbolsAtWork(NamedTuple):
+    """The `Assumptions` beside a recording. No tensor is in it, for they may outlive the program's."""
+
+    symbols: Symbols
+    nodes: list[fx.Node]
+
+    def describe_nodes(self) -> None:
+        if self.symbols.matter:
+            self.symbols.tell(self.nodes)  # takes longer than all the rest
+
+    def relations(self) -> list[Relation]:
+        return self.symbols.relations()
+
+    def violated(self) -> str | None:
+        return self.symbols.violated()
+
+
+def assumptions(segment: Segment) -> SymbolsAtWork | None:
+    """What goes with a recording of this segment until its graph is compiled."""
+    return None if segment.symbols is None else SymbolsAtWork(segment.symbols, segment.graph.operation_nodes())
 
 
 def _recording(segment: Segment, rebuild: Rebuilder, result: ValueRef) -> Recording:

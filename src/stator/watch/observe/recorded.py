@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...recording import Recording, ResumePoint
+from ...recording import Assumptions, Recording, ResumePoint
 from ..symbols.symbolic_numbers import Changing
 
 
@@ -14,6 +14,7 @@ class RecordedSegment(NamedTuple):
 
     point: ResumePoint | None
     recording: Recording
+    assumptions: Assumptions | None = None  # of its symbolic numbers, until the graph is compiled
     transient: bool = False  # it was given up, for a reason that may be gone in the next call
     again: bool = False  # or that will be gone
 

@@ -217,15 +217,17 @@ class Recorder:
             return []
         if not self._over and not self._waiting and not self._known_already:
             try:
-                self.segments.append(
-                    RecordedSegment(self.segment.point, self._lasting(conclude.at_return(self.segment, result)))
-                )
+                self._add(self._lasting(conclude.at_return(self.segment, result)))
                 give_back_contents(self.segment.ledger, self.own.originals)
             except (BreakGraph, RecursionError) as error:
                 stop = error if isinstance(error, BreakGraph) else BreakGraph("rebuild", "a result nested too deep")
                 self._give_up(stop, reason_of(stop, self.watcher.last_probe))
                 del stop  # its traceback has this frame: together they would keep what the program lets go
         return self.segments
+
+    def _add(self, recording: Recording, transient: bool = False, *, again: bool = False, bare: bool = False) -> None:
+        assumed = None if bare else conclude.assumptions(self.segment)
+        self.segments.append(RecordedSegment(self.segment.point, recording, assumed, transient, again))
 
     def _lasting(self, recording: Recording) -> Recording:
         """The recording, if its guards can hold in another call."""
@@ -235,8 +237,7 @@ class Recorder:
         return recording
 
     def plain_recording(self, reason: BreakReason | None = None, *, bare: bool = False) -> Recording:
-        """What is known of a run that cannot be replayed: under these guards it would break again. `bare`: without any
-        guards, which would keep what they name."""
+        """What is known of a run that cannot be replayed. `bare`: without guards, which would keep what they name."""
         return conclude.plain(self.segment, reason, bare=bare)
 
     def operations(self) -> int:
@@ -267,11 +268,7 @@ class Recorder:
             self.failure = self.failure or fault
         self._over, self._waiting = True, False
         self.segments = []
-        for step in (
-            self._stop_tracing,
-            self._make_plain,
-            lambda: give_back(self.segment, unguarded=True, inside=True),
-        ):
+        for step in (self._stop_tracing, self._make_plain, self._give_all_back):
             with contextlib.suppress(Exception):  # parts of it may be gone
                 step()
         if self._mode.take_off() or not self._wait_for_mode():
@@ -279,6 +276,9 @@ class Recorder:
 
     def _stop_tracing(self) -> None:
         self.segment.tracer.active = False
+
+    def _give_all_back(self) -> None:
+        give_back(self.segment, unguarded=True, inside=True)
 
     def _end_here(self, stop: BreakGraph) -> None:
         if self._over or self._waiting:
@@ -333,7 +333,7 @@ class Recorder:
         if not self._known_already:
             made = newborn(self.segment.ledger.origins, self._beginning) is not None
             recording = self.plain_recording(reason, bare=made)
-            self.segments.append(RecordedSegment(self.segment.point, recording, stop.transient or made, stop.again))
+            self._add(recording, stop.transient or made, again=stop.again, bare=made)
         self._make_plain()
 
     def _wait(self, broken: Break | None, calls: int = 0) -> None:
@@ -383,7 +383,7 @@ class Recorder:
                 recording = self._lasting(conclude.at_break(self.segment, here, self.held(), self.known_function))
                 if reason is not None and not self._goes_on_in_a_loop(reason):
                     recording.break_reason = reason
-                self.segments.append(RecordedSegment(self.segment.point, recording))
+                self._add(recording)
             give_back(self.segment, unguarded=True, inside=inside)
         self._make_plain()
         self._wait(here)

@@ -227,10 +227,8 @@ class SegmentGraph(_native.Tracer):
                 raise BreakGraph("rebuild", "a tensor with attributes of its own")
         return self._output_number(node)
 
-    def describe_nodes(self) -> None:
-        """What each node gives, where backends look for that. It takes longer than all the rest."""
-        assert self._symbols is not None
-        self._symbols.tell(self._nodes.operations)
+    def operation_nodes(self) -> list[fx.Node]:
+        return self._nodes.operations
 
     def numbers(self) -> list[Origin]:
         """The origins of the inputs that are numbers; they come behind the tensors."""
