@@ -1,7 +1,7 @@
 """Looking for a recording that fits a call: which, if any; and if none does, may the call be recorded?
 
 Enters: a program and what a call was given. Leaves: an entry with the values that its replay needs; `PLAIN`, the call
-runs as plain Python; or None: the call is to be recorded.
+runs as plain Python; or None: the call is to be recorded, and this thread holds the lock that says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHARERS = 16  # functions of one code that may have all recordings that one may
 
 def look(program: Program, inputs: Slots) -> LookupResult:
     """The recording that fits a call, and the values that its replay needs; `Plain`: the call is not compiled;
-    None: it is to be recorded.
+    None: it is to be recorded, by who holds the lock `program.cache.recording` now.
     """
     why = program.unwatchable or _why_plain()
     if why is not None:
@@ -41,7 +41,8 @@ def look(program: Program, inputs: Slots) -> LookupResult:
         tell_failures(program)
     pending = program.cache.pending  # before the entries, of which one may become one now
     state = torch_state()
-    for entry in program.cache.entries:
+    entries = program.cache.entries
+    for entry in entries:
         values = entry.guards.check(inputs, state)
         if values is not None:
             return _take(program, entry, values)
@@ -51,7 +52,7 @@ def look(program: Program, inputs: Slots) -> LookupResult:
             return plain(program, "it is being compiled")
     if stance() == "default" and program.backoff.spares():
         return plain(program, "there are as many recordings as there may be")
-    return _miss(program, inputs)
+    return _miss(program, inputs, entries)
 
 
 def _take(program: Program, entry: Entry, values: Slots) -> LookupResult:
@@ -81,10 +82,31 @@ def look_again(program: Program, entry: Entry, inputs: Slots) -> LookupResult:
     """A recording went by a number that is another one now. If that happens often, the next ones will not."""
     program.cache.unexpected += 1
     program.cache.remove(entry)
-    return _miss(program, inputs)
+    return _miss(program, inputs, program.cache.entries)
 
 
-def _miss(program: Program, inputs: Slots) -> LookupResult:
+def _miss(program: Program, inputs: Slots, tried: tuple[Entry, ...]) -> LookupResult:
+    recording = program.cache.recording
+    free = recording.acquire(blocking=False)
+    try:
+        if free and not set(program.cache.entries) <= set(tried):  # another thread has just made one
+            recording.release()
+            free = False
+            return look(program, inputs)
+        refused = _refuse(program, inputs, free)
+    except BaseException:
+        if free:
+            recording.release()
+        raise
+    if refused is None:
+        return None
+    if free:
+        recording.release()
+    return plain(program, refused)
+
+
+def _refuse(program: Program, inputs: Slots, free: bool) -> Any:
+    """No recording fits. Why it is not recorded, either; None if it is. `free`: no other thread records."""
     known = known_guards(program)
     miss = _why(program, known[0], inputs) if known else None
     if known:
@@ -95,11 +117,11 @@ def _miss(program: Program, inputs: Slots) -> LookupResult:
     refused: Any = "the stance forbids it"
     try:
         refused = _refuse_to_record(program, miss)
-        if refused is None and program.cache.recording.locked():
+        if refused is None and not free:
             refused = "another thread is recording"
     finally:
         events.emit(events.CacheMiss(program.name, miss, refused is None, program.stats.calls + 1))
-    return None if refused is None else plain(program, refused)
+    return refused
 
 
 def known_guards(program: Program) -> list[EntryGuards]:

@@ -58,16 +58,14 @@ def _proceed(program: Program, find: LookUp, function: types.FunctionType, slots
         if is_from_handler(error):
             raise
         found = not_found(program, error)
+    if found is None:  # first of all: the lock is held, and a signal may come in any call
+        try:
+            return record(program, function, slots)
+        finally:
+            program.cache.recording.release()
     if isinstance(found, Plain):
         return program.call_plain(function, slots)
-    if found is not None:
-        return _replay(program, *found, function, slots)
-    if not program.cache.recording.acquire(blocking=False):
-        return program.call_plain(function, slots)
-    try:
-        return record(program, function, slots)
-    finally:
-        program.cache.recording.release()
+    return _replay(program, *found, function, slots)
 
 
 # ---- an entry fits: its replay

@@ -15,6 +15,7 @@ from harness import rand
 from torch import nn
 
 import stator
+from stator import lookup
 
 ROUNDS = 20
 
@@ -69,6 +70,27 @@ def test_two_threads_record_the_same_function():
     record = compiled.stator
     assert len(record.entries) <= 4
     assert record.hits + record.recordings + record.plain == 2 * ROUNDS
+
+
+def test_what_another_thread_has_recorded_meanwhile_is_used(monkeypatch):
+    """Between the look of one thread and its recording, another one records the same."""
+    compiled = stator.compile(polynomial, backend="eager")
+    compiled(rand(1), 2)
+    others, asked = [3], []
+
+    def stance():
+        if threading.current_thread() is threading.main_thread():
+            asked.append(1)  # first whether the call is compiled at all, then behind the look
+        if others and len(asked) == 2:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(compiled, rand(2), others.pop()).result(timeout=60)
+        return "default"
+
+    monkeypatch.setattr(lookup, "stance", stance)
+    for seed in range(3):
+        assert torch.equal(compiled(rand(seed), 3), polynomial(rand(seed), 3))
+    stats = compiled.stator
+    assert not others and (stats.recordings, stats.hits, stats.plain) == (2, 3, 0)
 
 
 def test_two_threads_record_different_functions():

@@ -88,7 +88,7 @@ QUESTIONS = {
     "report.logs": ("set_logs", "_Switchboard.update"),
 }
 # What undoes something and cannot fail.
-UNDOING = ("gc.enable()", "self.cache.recording.release()")
+UNDOING = ("gc.enable()", "program.cache.recording.release()", "recording.release()")
 
 
 class Site(NamedTuple):
