@@ -29,10 +29,10 @@ from .lookup import look, look_again, refuse_breaks
 from .program import LookupResult, Plain, Program, Slots
 from .record import record
 from .replay.cache import Entry
+from .replay.saving import keep, put_back
 from .support import background
 from .support.graph_numbers import Failed, Unexpected
 from .support.interrupts import is_from_handler
-from .support.tensor_memory import refuse_short
 
 LookUp = Callable[[Program, Slots], LookupResult]
 
@@ -73,7 +73,7 @@ def _proceed(program: Program, find: LookUp, function: types.FunctionType, slots
 
 def _replay(program: Program, entry: Entry, values: Slots, function: types.FunctionType, slots: Given) -> Any:
     error: Exception
-    saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+    saved: list[tuple[torch.Tensor, Any]] = []
     program.stats.count.value += program.start is program and entry.step is None
     start = time.perf_counter()
     try:
@@ -90,7 +90,7 @@ def _replay(program: Program, entry: Entry, values: Slots, function: types.Funct
     early = isinstance(error, Failed)
     if entry.restores or early:
         for tensor, contents in saved:
-            _put_back(tensor, contents)
+            put_back(tensor, contents)
     if type(error) is Unexpected:
         return _proceed(program, _look_again(entry), function, slots)
     if type(error) is _Overtaken:
@@ -102,14 +102,13 @@ def _look_again(entry: Entry) -> LookUp:
     return lambda program, inputs: look_again(program, entry, inputs)
 
 
-def _run(entry: Entry, values: Slots, saved: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
+def _run(entry: Entry, values: Slots, saved: list[tuple[torch.Tensor, Any]]) -> Any:
     for position in entry.restores or entry.early:
-        refuse_short(values[position])
-        saved.append((values[position], values[position].detach().clone()))
+        saved.append((values[position], keep(values[position])))
     return entry.replay(values)  # type: ignore[misc]  # those without one are not replayed
 
 
-def _run_locked(entry: Entry, lock: Any, inputs: Slots, saved: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:
+def _run_locked(entry: Entry, lock: Any, inputs: Slots, saved: list[tuple[torch.Tensor, Any]]) -> Any:
     """The program takes this lock. Another thread may have held it until now, and changed what the guards found."""
     with contextlib.ExitStack() as held:
         held.enter_context(lock)
@@ -124,11 +123,6 @@ def _run_locked(entry: Entry, lock: Any, inputs: Slots, saved: list[tuple[torch.
 
 class _Overtaken(Exception):
     """Another thread has changed what a replay relies on, before it had the lock."""
-
-
-def _put_back(tensor: torch.Tensor, contents: torch.Tensor) -> None:
-    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
-        tensor.copy_(contents)
 
 
 def _tell_hit(program: Program, entry: Entry, seconds: float) -> None:
@@ -224,10 +218,10 @@ def replay_failed(
     program: Program, entry: Entry, error: BaseException, function: types.FunctionType, slots: Slots
 ) -> Any:
     """A replay that C code called raised: one of ours, or of a continuation of ours."""
-    # Nothing had to be saved before: a number that failed did so before anything was written.
+    # What was written before a number failed has been put back.
     owner = _owner_of(program, entry) if type(error) is Unexpected else None
     if owner is None:
-        return repeat(program, entry, error, isinstance(error, Failed), function, slots)
+        return repeat(program, entry, error, bool(entry.restores) or isinstance(error, Failed), function, slots)
     outcome = _proceed(owner, _look_again(entry), function, slots)
     return _follow(program, outcome) if type(outcome) is BreakReached else outcome
 

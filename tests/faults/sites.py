@@ -42,8 +42,9 @@ WAY_BACK = {
     "pipeline": (
         *("run", "go_on", "resume", "replay_failed"),  # what C code calls
         *("_follow", "_land", "_program_behind", "BreakReached.go", "BreakReached.__init__"),
-        *("_call", "_proceed", "_tell_hit", "_replay", "_put_back", "_look_again"),
+        *("_call", "_proceed", "_tell_hit", "_replay", "_look_again"),
     ),
+    "replay.saving": ("put_back",),
     "program": ("Stats.plain_calls",),
     "record": ("record", "_prepare", "_finish", "_let_go", "_try_to_keep", "_not_begun", "_note_raise"),
     "fallback": ("repeat", "not_found", "internal_failure"),

@@ -12,7 +12,9 @@ from torch import nn, optim
 from torch.utils.hooks import RemovableHandle
 
 import stator
-from stator import events
+from stator import events, pipeline
+from stator.errors import StorageError
+from stator.replay import saving
 
 FIRST_AND_REST = "miss miss hit hit hit hit"
 ONE = "miss hit hit hit hit hit"
@@ -333,6 +335,70 @@ def test_a_divisor_that_is_zero_raises_what_eager_raises():
     for foreach in (False, True):
         world = stepping(lambda params, foreach=foreach: optim.Adam(params, foreach=foreach))
         check(world, calls, expect="miss miss hit hit hit", raises=ZeroDivisionError, tracebacks=False)
+
+
+def test_c_code_replays_what_puts_back_what_it_has_written(monkeypatch):
+    """Numbers of steps are written before others that may fail: C code calls the replay all the same."""
+    plain, ours = parameters(), parameters()
+    optimizers = [optim.AdamW(params, lr=0.1) for params in (plain, ours)]
+    fast = stator.compile(optimizers[1].step, backend="eager")
+
+    def both(seed):
+        for params, run in ((plain, optimizers[0].step), (ours, fast)):
+            give_grads(params, seed)
+            run()
+
+    for seed in range(3):
+        both(seed)
+    in_python = []
+    replay = pipeline._replay
+    monkeypatch.setattr(pipeline, "_replay", lambda *given: (in_python.append(1), replay(*given))[1])
+    for seed in range(3, 6):
+        both(seed)
+    assert not in_python and fast.stator.recordings == 2 and fast.stator.hits == 4
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            state["step"].fill_(-1.0)
+    for params, run in ((plain, optimizers[0].step), (ours, fast)):
+        give_grads(params, 6)
+        with pytest.raises(ZeroDivisionError):
+            run()
+    states = [[optimizer.state[p] for p in params] for optimizer, params in zip(optimizers, (plain, ours), strict=True)]
+    assert [state["step"].item() for state in states[1]] == [0.0, *[-1.0] * (len(ours) - 1)]
+    for theirs, mine in zip(*states, strict=True):
+        assert all(torch.equal(mine[key], theirs[key]) for key in theirs)
+        theirs["step"].fill_(6.0), mine["step"].fill_(6.0)
+    both(7)
+    assert not in_python and fast.stator.recordings == 2 and fast.stator.hits == 6
+    assert all(map(torch.equal, ours, plain))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor(2.5),
+        torch.tensor(-0.0, dtype=torch.float64),
+        torch.tensor(2**60 + 1),
+        torch.tensor(True),
+        torch.tensor(1.5, dtype=torch.bfloat16),
+        torch.arange(4.0)[2],
+        torch.arange(6.0).view(2, 3).t(),
+        nn.Parameter(torch.tensor(3.0)),
+        torch.zeros(0),
+    ],
+    ids=lambda tensor: f"{tensor.dtype} {tuple(tensor.shape)}",
+)
+def test_what_is_kept_is_put_back(tensor):
+    before = tensor.detach().clone()
+    kept = saving.keep(tensor)
+    with torch.no_grad():
+        tensor.copy_(torch.ones_like(tensor))
+    saving.put_back(tensor, kept)
+    assert torch.equal(tensor, before) and torch.equal(tensor.signbit(), before.signbit())
+    tensor.detach().untyped_storage().resize_(0)
+    if before.numel():
+        with pytest.raises(StorageError):
+            saving.keep(tensor)
 
 
 def test_the_learning_rate_as_a_tensor():

@@ -14,6 +14,7 @@ from ..errors import BreakReason
 from ..recording import ResumePoint, path_of
 from .emit import Replay, settle
 from .guards import EntryGuards
+from .saving import saving
 
 
 @dataclass(eq=False, slots=True)
@@ -151,13 +152,15 @@ class Cache:
         self.table.used(entry)
 
     def publish(self, entry: Entry) -> None:
-        """From now on C code checks the entry's guards, and calls its replay, if nothing must be saved first."""
+        """From now on C code checks the entry's guards, and calls its replay, unless it takes a lock."""
         engine = entry.guards.engine
         if entry.replay is not None:
             settle(entry.replay)
         if engine is not None:
-            alone = not entry.restores and not entry.early and entry.lock is None
-            self.table.publish(entry, engine, entry.replay if alone else None, entry.step, entry.count)
+            replay = entry.replay if entry.lock is None else None
+            if replay is not None and (entry.restores or entry.early):
+                replay = saving(replay, entry.restores or entry.early, always=bool(entry.restores))
+            self.table.publish(entry, engine, replay, entry.step, entry.count)
         entry.published = True
 
     def publish_all(self, *, broken: bool) -> None:

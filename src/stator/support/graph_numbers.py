@@ -23,36 +23,48 @@ class Unexpected(Failed):
     """A comparison came out otherwise than it did when the graph was recorded."""
 
 
-def _checked(function: Callable[..., float], *numbers: float) -> float:
-    try:
-        result = function(*numbers)
-    except ArithmeticError as error:
-        raise Failed(str(error)) from error
-    except ValueError as error:
-        raise Failed(str(error)) from error
+_ERRORS = (ArithmeticError, ValueError)
+
+
+def _float(result: float) -> float:
     if type(result) is not float:
         raise Failed(f"a {type(result).__name__}")
     return result
 
 
 def divide(a: float, b: float) -> float:
-    return _checked(operator.truediv, a, b)
+    try:
+        return _float(a / b)
+    except _ERRORS as error:
+        raise Failed(str(error)) from error
 
 
 def divide_whole(a: float, b: float) -> float:
-    return _checked(operator.floordiv, a, b)
+    try:
+        return _float(a // b)
+    except _ERRORS as error:
+        raise Failed(str(error)) from error
 
 
 def remainder(a: float, b: float) -> float:
-    return _checked(operator.mod, a, b)
+    try:
+        return _float(a % b)
+    except _ERRORS as error:
+        raise Failed(str(error)) from error
 
 
 def power(a: float, b: float) -> float:
-    return _checked(operator.pow, a, b)
+    try:
+        return _float(a**b)
+    except _ERRORS as error:
+        raise Failed(str(error)) from error
 
 
 def root(a: float) -> float:
-    return _checked(math.sqrt, a)
+    try:
+        return math.sqrt(a)
+    except _ERRORS as error:
+        raise Failed(str(error)) from error
 
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
