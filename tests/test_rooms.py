@@ -23,7 +23,7 @@ STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
 BELOW_BUILD = GROUND | STAGES | {"_native", "reporting", "verify"}
 BELOW_PIPELINE = BELOW_BUILD | {"build", "calling", "async_compile"}
 BELOW_PIPELINE_PAGE = BELOW_PIPELINE | {"stance", "program", "lookup", "record", "fallback"}
-BELOW_API = BELOW_PIPELINE_PAGE | {"pipeline", "dispatch", "modules", "report"}
+BELOW_API = BELOW_PIPELINE_PAGE | {"pipeline", "dispatch", "modules", "callees", "report"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     # ground: no room at all, and each other only downward
@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": BELOW_PIPELINE_PAGE,
     "dispatch": BELOW_PIPELINE_PAGE | {"pipeline"},
     "modules": BELOW_PIPELINE_PAGE | {"pipeline", "dispatch"},
+    "callees": BELOW_PIPELINE_PAGE | {"pipeline", "dispatch"},
     "api": BELOW_API,
     "report": {"options", "errors", "events", "source_lines", "own_files", "report"},
     "__init__": BELOW_API | {"api"},

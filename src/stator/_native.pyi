@@ -543,6 +543,9 @@ class BreakStep:
     ) -> BreakStep: ...
     @property
     def targets(self) -> tuple[ResumeTarget, ...]: ...
+    # Asked about each function that starts while the step is made: None, it runs as it is; False, and so does what it
+    # calls; or what is called in its place.
+    callees: Callable[[FunctionType], Callable[[FunctionType, list[Any]], Any] | bool | None] | None
     def go(self, function: FunctionType, state: tuple[Any, ...], /) -> PendingResume: ...
 
 FROM_OUTPUT: int

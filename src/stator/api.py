@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import _native, events
+from . import _native, callees, events
 from . import stance as stances
 from .backends.registry import DEFAULT, look_up_with
 from .dispatch import Handle, plain_caller
@@ -130,6 +130,7 @@ def _programs_with(
             fullgraph=fullgraph,
             cache=cache_for(function.__code__, chosen[1], *settings_key) if shared else Cache(),
         )
+        program.choose_callee = functools.partial(callees.choose, weakref.ref(program))
         _programs.add(program)
         return program
 
@@ -194,10 +195,11 @@ def optimize(backend: Any = DEFAULT, **kwargs: Any) -> Any:
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str = "") -> Any:
     """Run a function as plain Python, also inside compiled ones (it breaks the graph there). What it calls is plain,
-    too, but for functions that are compiled themselves; with `recursive` or without."""
+    too, but for functions that are compiled themselves; without `recursive` each function of the program's that it
+    calls inside a compiled one is compiled by itself, from the second call on."""
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
-    return user_hints.disabled(fn, reason)
+    return user_hints.disabled(fn, reason, recursive)
 
 
 def reset() -> None:

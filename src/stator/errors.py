@@ -230,6 +230,11 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
             f"take the mark off, or {_MOVE_OUT}",
         ),
         (
+            "disabled-frame",
+            "call to {what} (disabled with recursive=False: what it calls is compiled)",
+            f"take the mark off, or {_MOVE_OUT}",
+        ),
+        (
             "scheduler-step",
             "call to {what} (computes rates by Python, which costs no recording)",
             "leave it; under fullgraph=True, or called outside of the compiled function, there is one graph",

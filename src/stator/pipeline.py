@@ -43,6 +43,12 @@ def run(program: Program, slots: Slots) -> Any:
     return _follow(program, outcome) if type(outcome) is BreakReached else outcome
 
 
+def run_as(program: Program, function: types.FunctionType, slots: Given) -> Any:
+    """A call of another function with the same code."""
+    outcome = _call(program, function, slots)
+    return _follow(program, outcome) if type(outcome) is BreakReached else outcome
+
+
 def _call(program: Program, function: types.FunctionType, slots: Given) -> Any:
     """The result, or a `BreakReached`: where a replay has come to a break."""
     return _proceed(program, look, function, slots)

@@ -25,6 +25,7 @@ from .replay.cache import Cache, Entry
 from .replay.guard_text import Miss
 
 Slots = tuple[Any, ...]
+ChooseCallee = Callable[[types.FunctionType], Callable[[types.FunctionType, list[Any]], Any] | bool | None]
 
 
 def slot_names(code: types.CodeType) -> tuple[str, ...]:
@@ -109,6 +110,8 @@ class Program:
         self.point = point
         self.stats: Stats = start.stats if start is not None else Stats()
         self.continuations: dict[tuple[int, ...], Program] = {}
+        self.callees: dict[types.CodeType, Program] = {}  # of functions that are disabled, but not what they call
+        self.choose_callee: ChooseCallee | None = None  # what becomes of one
         self.transient = 0
         self.raised = 0
         self.warned = False
@@ -120,6 +123,7 @@ class Program:
         """Forget every recording."""
         self.cache.clear()
         self.continuations = {}
+        self.callees = {}
         self.stats.last_miss = None
         self.stats.graphs.clear()
         self.stats.break_reasons.clear()

@@ -18,7 +18,7 @@ from typing import Any
 from . import _native, async_compile, events, reporting
 from .build import build
 from .calling import Given
-from .errors import GraphBreakError, break_reason
+from .errors import BreakReason, GraphBreakError, break_reason
 from .fallback import FOR_THE_USER, TRANSIENT_LIMIT, break_at, internal_failure, not_kept, plain
 from .lookup import is_full, known_guards, note_symbols
 from .program import Program, Slots
@@ -229,6 +229,8 @@ def _make_entry(
         entry = build(recording, segment.assumptions, program.name, program.backend, program.settings, number)
         entry.seconds = time.perf_counter() - start
         entry.owner = weakref.ref(program.start)
+        if entry.step is not None and recording.break_reason is not None:
+            _let_callees_be_compiled(program.start, entry.step, recording.break_reason)
         if not store(entry):
             return
         program.transient = program.raised = 0
@@ -238,6 +240,12 @@ def _make_entry(
             shown = frames if program.point is None else []
             events.emit(reporting.recorded(program.name, entry, recording, shown, program.names))
     recording.example_inputs = []
+
+
+def _let_callees_be_compiled(program: Program, step: _native.BreakStep, reason: BreakReason) -> None:
+    """The step calls a function that is disabled, but not what it calls."""
+    if reason.id == "disabled-frame" and program.choose_callee is not None:
+        step.callees = program.choose_callee
 
 
 def _store(program: Program, entry: Entry) -> bool:

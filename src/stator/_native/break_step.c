@@ -302,6 +302,7 @@ break_step_traverse(BreakStep *l, visitproc visit, void *arg)
     Py_VISIT(l->targets);
     Py_VISIT(l->read);
     Py_VISIT(l->of);
+    Py_VISIT(l->callees);
     return 0;
 }
 
@@ -312,6 +313,7 @@ break_step_clear(BreakStep *l)
     Py_CLEAR(l->targets);
     Py_CLEAR(l->read);
     Py_CLEAR(l->of);
+    Py_CLEAR(l->callees);
     return 0;
 }
 
@@ -457,8 +459,10 @@ break_step_make(BreakStep *l, PyObject *function, PyObject *known, PyObject *sta
     PyObject *step = l->closes ? bound(l->call, function, known, &l->last) : Py_NewRef(l->call);
     PyObject *moved = NULL, *next = NULL;
     if (step != NULL) {
-        moved = PyObject_Vectorcall(step, ((PyTupleObject *)state)->ob_item,
-                                    (size_t)PyTuple_GET_SIZE(state), NULL);
+        PyObject *const *values = ((PyTupleObject *)state)->ob_item;
+        size_t count = (size_t)PyTuple_GET_SIZE(state);
+        moved = l->callees == NULL ? PyObject_Vectorcall(step, values, count, NULL)
+                                   : callees_call(l->callees, step, values, count);
         Py_DECREF(step);
     }
     Py_DECREF(state);
@@ -502,6 +506,8 @@ static PyMethodDef break_step_methods[] = {
 
 static PyMemberDef break_step_members[] = {
     {"targets", T_OBJECT, offsetof(BreakStep, targets), READONLY, "Where the program may go on."},
+    {"callees", T_OBJECT, offsetof(BreakStep, callees), 0,
+     "Asked about functions that start in the step, or None: `callees_call`."},
     {NULL},
 };
 

@@ -455,6 +455,9 @@ off(Thread *t, PyThreadState *ts, Frame *f, int throwflag)
         }
         hook_remove();
     }
+    else if (t->callees != NULL && !throwflag && frame_is_start(f)) {
+        return callees_start(t, ts, f);
+    }
     return pass_on(ts, f, throwflag);
 }
 

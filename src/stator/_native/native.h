@@ -207,6 +207,9 @@ typedef struct Thread {
     /* class of what is to be raised in the program when our own code has ended, owned; or NULL */
     PyObject *interrupt;
     char *stack_low; /* do not recurse below this address; NULL: not asked yet */
+    /* callees.c: asked what becomes of each function that starts, owned; or NULL */
+    PyObject *callees;
+    PyObject *calls_them; /* the function of the step that is made meanwhile */
 } Thread;
 
 extern __thread Thread thread_here __attribute__((visibility("hidden")));
@@ -315,6 +318,14 @@ PyObject *hook_function(PyFunctionObject *original, PyObject *copy, PyObject *gl
                         PyObject *builtins);
 int hook_enter(Watcher *w, PyFunctionObject *func);
 void hook_let_go(RunArguments *given);
+
+/* ---- steps that ask about functions (callees.c) ---- */
+
+/* A call of `step`, with `choose(function)` asked about each function that starts meanwhile: None
+ * (it runs as it is), False (with all that it calls), or what is called in its place, with the
+ * function and a list of its slots. */
+PyObject *callees_call(PyObject *choose, PyObject *step, PyObject *const *args, size_t nargs);
+PyObject *callees_start(Thread *t, PyThreadState *ts, Frame *f);
 
 /* ---- the chain of evaluators (chain.c) ---- */
 

@@ -15,6 +15,7 @@ import torch
 
 from ..graph_break import BreakGraph
 from ..segment import Segment
+from . import user_hints
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _DYNAMO = os.path.join(_TORCH, "_dynamo") + os.sep
@@ -36,9 +37,18 @@ def is_mark(code: types.CodeType) -> bool:
     """A frame that may mean a break: of the wrapper that `torch.compiler.disable` makes, or of `graph_break`."""
     return (
         _is(code, "eval_frame.py", "DisableContext.__call__.<locals>._fn")
-        or _is(code, "external_utils.py", "get_nonrecursive_disable_wrapper.<locals>.nonrecursive_disable_wrapper")
+        or _leaves_callees(code)
         or _is(code, "decorators.py", "graph_break", "skip_frame", "step_unsupported")
     )
+
+
+def _leaves_callees(code: types.CodeType) -> bool:
+    return _is(code, "external_utils.py", "get_nonrecursive_disable_wrapper.<locals>.nonrecursive_disable_wrapper")
+
+
+def takes_over(code: types.CodeType) -> bool:
+    """A frame below which torch's own compiler is at work, or is to let everything be."""
+    return code.co_filename == _DYNAMO + "eval_frame.py"
 
 
 # Torch marks no classes of modules: a program has marked one of its own, whose calls are these functions.
@@ -57,7 +67,11 @@ def break_at(function: types.FunctionType, caller: types.CodeType) -> BreakGraph
         return None
     name = getattr(disabled, "__name__", type(disabled).__name__)
     reason = vars(function).get("_torchdynamo_disable_msg")
-    return BreakGraph("disabled-function", f"{name}: {reason}" if reason else name)
+    kind = "disabled-function"
+    if _leaves_callees(function.__code__):
+        kind = "disabled-frame"
+        user_hints.leave_alone(disabled)
+    return BreakGraph(kind, f"{name}: {reason}" if reason else name)
 
 
 # -- its stance

@@ -17,10 +17,12 @@ from .transforms import BREAKING
 
 _DISABLED_FILE = "<stator disabled>"
 _reasons: weakref.WeakKeyDictionary[types.CodeType, str] = weakref.WeakKeyDictionary()
+_alone: weakref.WeakSet[types.CodeType] = weakref.WeakSet()  # disabled, but not what they call
 
 
-def disabled(fn: Any, reason: str = "") -> Any:
-    """A function that breaks the graph and runs unwatched, callees included. `reason` is told with the break."""
+def disabled(fn: Any, reason: str = "", recursive: bool = True) -> Any:
+    """A function that breaks the graph and runs unwatched, callees included if `recursive`. `reason` is told with the
+    break."""
     if not callable(fn):
         raise TypeError(f"stator.disable takes a function, not {fn!r}")
 
@@ -31,7 +33,29 @@ def disabled(fn: Any, reason: str = "") -> Any:
     call.__code__ = call.__code__.replace(co_name=getattr(fn, "__name__", "call"), co_filename=_DISABLED_FILE)
     functools.update_wrapper(call, fn)
     _reasons[call.__code__] = reason
+    if not recursive:
+        _alone.add(call.__code__)
+        leave_alone(fn)
     return call
+
+
+def leave_alone(fn: Any) -> None:
+    """This function is disabled, but not what it calls."""
+    if isinstance(fn, torch.nn.Module):
+        fn = type(fn).forward
+    for each in (fn, getattr(fn, "__func__", None), vars(type(fn)).get("__call__")):
+        if isinstance(each, types.FunctionType):
+            _alone.add(each.__code__)
+
+
+def is_left_alone(code: types.CodeType) -> bool:
+    """Of a function that is disabled, but not what it calls."""
+    return code in _alone
+
+
+def is_disabled(code: types.CodeType) -> bool:
+    """Of a frame below which nothing is compiled."""
+    return code.co_filename == _DISABLED_FILE and code not in _alone
 
 
 def graph_break(reason: str = "") -> None:
@@ -49,7 +73,8 @@ def break_of(code: types.CodeType) -> BreakGraph | None:
         return BreakGraph("user-graph-break")
     if code.co_filename == _DISABLED_FILE:
         reason = _reasons.get(code)
-        return BreakGraph("disabled-function", f"{code.co_name}: {reason}" if reason else code.co_name)
+        kind = "disabled-frame" if code in _alone else "disabled-function"
+        return BreakGraph(kind, f"{code.co_name}: {reason}" if reason else code.co_name)
     if code in BREAKING:
         return BreakGraph("functorch", BREAKING[code])
     found = side_effect_calls.break_in(code)

@@ -145,6 +145,18 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
     return _native.COPY, None, trusted
 
 
+def compiles_callee(code: types.CodeType) -> bool | None:
+    """A function that starts below one which is disabled, but not what that calls: is it compiled? None: no, but what
+    it calls may be. False: nor that."""
+    if user_hints.is_left_alone(code):
+        return None
+    if user_hints.is_disabled(code) or other_compiler.takes_over(code):
+        return False
+    if code.co_filename.startswith(("<stator", _STATOR)):
+        return False
+    return None if is_trusted(code.co_filename) or _is_generated(code) else True
+
+
 def tracer_active() -> bool:
     """Is a debugger or a coverage tool looking on?"""
     return sys.gettrace() is not None
