@@ -6,6 +6,7 @@ import functools
 import types
 from dataclasses import dataclass
 
+import pytest
 import torch
 from changing_worlds import check_calls
 from harness import World, check, rand
@@ -254,3 +255,52 @@ def test_an_iterator_over_a_text_of_any_letters():
 
     calls = [call(*pair) for pair in (("a€bc", 1), ("a€bc", 2), ("x€", 3), ("abc", 4), ("a€bc", 5))]
     check(world, calls, expect="miss hit miss miss hit", graphs=3)
+
+
+ITERATORS = {
+    "list": lambda: iter([1, 2]),
+    "reversed list": lambda: reversed([1, 2]),
+    "tuple": lambda: iter((1, 2)),
+    "text": lambda: iter("ab"),
+    "text of other letters": lambda: iter("a€"),
+    "bytes": lambda: iter(b"ab"),
+    "range": lambda: iter(range(2)),
+    "dict": lambda: iter({1: 2}),
+    "values": lambda: iter({1: 2}.values()),
+    "items": lambda: iter({1: 2}.items()),
+    "reversed dict": lambda: reversed({1: 2}),
+    "set": lambda: iter({1, 2}),
+    "frozenset": lambda: iter(frozenset({1, 2})),
+    "calls": lambda: iter([0, 1, 2].pop, 0),
+    "enumerate": lambda: enumerate([1]),
+    "zip": lambda: zip([1], [2], strict=False),
+    "map": lambda: map(abs, [1]),
+    "filter": lambda: filter(None, [1]),
+}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_an_iterator_at_its_end(name):
+    """It has let go of what it went over; its type tells what that was."""
+    make = ITERATORS[name]
+
+    def fn(x):
+        iterator = make()
+        passed = [*iterator]
+        return x * 2, iterator, len(passed)
+
+    def call(seed):
+        def look(w):
+            doubled, iterator, count = w.fn(rand(seed))
+            return doubled, type(iterator), repr(_as_made(iterator)), count, [*iterator]
+
+        return look
+
+    check(lambda: World(fn=fn), [call(1), call(2), call(3)], expect="miss hit hit", graphs=1)
+
+
+def _as_made(value):
+    """What tells how to make it again, all the way down."""
+    if hasattr(value, "__next__") and not isinstance(value, type):
+        return type(value), _as_made(value.__reduce__())
+    return tuple(map(_as_made, value)) if isinstance(value, tuple) else value

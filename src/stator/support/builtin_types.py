@@ -44,6 +44,7 @@ class TypeModel(NamedTuple):
     hides: bool = False  # symbolic numbers may be in it, where no instruction sees them taken out
     rebuilt: str | None = None  # how a replay makes another one: a method of `watch.finish.rebuild.Rebuilder`
     iterated: Callable[[Any], Any] | None = None  # of an iterator over a dict or set: begins another one
+    at_end: Callable[[], Any] | None = None  # of an iterator that lets go of what it goes over: one at its end
 
 
 def _names(text: str) -> frozenset[str]:
@@ -52,9 +53,27 @@ def _names(text: str) -> frozenset[str]:
 
 _VIEWED: dict[Any, Any] = {}
 KEYS, VALUES, ITEMS = type(_VIEWED.keys()), type(_VIEWED.values()), type(_VIEWED.items())
-_REDUCED: tuple[Any, ...] = (
-    *(iter([]), iter(()), iter(""), iter("\u20ac"), iter(b""), iter(range(0)), iter(range(1 << 70)), reversed([])),
-    *(iter(int, 1), enumerate([]), zip(), map(abs, ()), filter(None, ())),
+
+
+def _at_end(begin: Callable[[Any], Any], of: Any) -> Any:
+    """An iterator from which nothing comes any more."""
+    iterator = begin(of)
+    deque(iterator, 0)
+    return iterator
+
+
+_REDUCED: tuple[Any, ...] = (iter(range(0)), iter(range(1 << 70)), enumerate([]), zip(), map(abs, ()), filter(None, ()))
+# Of types that let go at their end of what they go over: how one begins, and of what.
+_LETTING_GO: tuple[tuple[Callable[[Any], Any], Any], ...] = (
+    *((iter, []), (iter, ()), (iter, ""), (iter, "\u20ac"), (iter, b""), (reversed, [])),
+    (functools.partial(iter, int), 0),
+)
+_WALKING: tuple[tuple[Callable[[Any], Any], Any], ...] = (
+    (dict.__iter__, {}),
+    (lambda walked: iter(dict.values(walked)), {}),
+    (lambda walked: iter(dict.items(walked)), {}),
+    (dict.__reversed__, {}),
+    (iter, set()),
 )
 _CONTENT, _NEVER = Comparison.BY_CONTENT, Comparison.NEVER
 
@@ -167,11 +186,14 @@ TYPE_MODELS: tuple[TypeModel, ...] = (
     TypeModel(weakref.ReferenceType, held=lambda ref: (ref(),)),
     # iterators: those that say by themselves how they are made again, and those that are begun anew and moved on
     *(TypeModel(cls, rebuilt="reduced") for cls in map(type, _REDUCED)),
-    TypeModel(type(iter({})), rebuilt="walker", iterated=dict.__iter__),
-    TypeModel(type(iter({}.values())), rebuilt="walker", iterated=lambda walked: iter(dict.values(walked))),
-    TypeModel(type(iter({}.items())), rebuilt="walker", iterated=lambda walked: iter(dict.items(walked))),
-    TypeModel(type(reversed({})), rebuilt="walker", iterated=dict.__reversed__),
-    TypeModel(type(iter(set())), rebuilt="walker", iterated=iter),
+    *(
+        TypeModel(type(begin(of)), rebuilt="reduced", at_end=functools.partial(_at_end, begin, of))
+        for begin, of in _LETTING_GO
+    ),
+    *(
+        TypeModel(type(begin(of)), rebuilt="walker", iterated=begin, at_end=functools.partial(_at_end, begin, of))
+        for begin, of in _WALKING
+    ),
 )
 
 

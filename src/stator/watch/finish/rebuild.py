@@ -277,6 +277,10 @@ class Rebuilder:
     def _reduced(self, value: Any, construct: Construct) -> None:
         """What says itself how to make it again: iterators of the builtin types, bound C methods."""
         make, args, *state = value.__reduce__()
+        at_end = _AT_END.get(type(value))
+        if at_end is not None and not state and _is_reduced_to(args, at_end().__reduce__()[1]):
+            construct.kind, construct.parts = "reduced", [Constant(at_end), [], []]
+            return
         construct.kind = "reduced"
         construct.parts = [Constant(make), self.refs(args), self.refs(s for s in state if s is not None)]
         construct.late = any(isinstance(r, Fresh) and self.constructs[r.index].late for r in construct.parts[1])
@@ -290,7 +294,7 @@ class Rebuilder:
         """An iterator of a dict or a set: made anew when that is as it was, and moved on as far."""
         walked = next((o for o in gc.get_referents(value) if issubclass(type(o), (dict, set, frozenset))), None)
         if walked is None:  # it is at its end
-            construct.kind, construct.parts = "reduced", [Constant(iter), self.refs(((),)), []]
+            construct.kind, construct.parts = "reduced", [Constant(_AT_END[type(value)]), [], []]
             return
         begin = _WALKERS[type(value)]
         try:
@@ -322,6 +326,12 @@ def _is_entry(one: Any, other: Any) -> bool:
     return one is other or (type(one) is type(other) is tuple and len(one) == 2 and all(map(operator.is_, one, other)))
 
 
+def _is_reduced_to(args: tuple[Any, ...], nothing: tuple[Any, ...]) -> bool:
+    """One empty list, tuple or text."""
+    return len(args) == len(nothing) == 1 and type(args[0]) is type(nothing[0]) and not len(args[0])
+
+
+_AT_END = {model.type: model.at_end for model in TYPE_MODELS if model.at_end is not None}
 _WALKERS = {model.type: model.iterated for model in TYPE_MODELS if model.iterated is not None}
 _EXCEPTION_LINKS = ("__context__", "__cause__", "__suppress_context__")
 _EXCEPTION_MEMBERS: dict[type, tuple[str, ...]] = {
