@@ -14,7 +14,8 @@ from ...recording import Edge, Fact
 from ..graph_break import BreakGraph
 from ..objects.constants import is_constant
 from ..segment import Segment
-from .rules import Args, Rule, cached, cached_result, is_cached
+from .cached_calls import cached, cached_result, is_cached
+from .call_model import Args, CallModel
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -178,10 +179,12 @@ def _own(owner: Any, *names: str) -> list[Any]:
     return [getattr(owner, name) for name in names if _is_own(getattr(owner, name, None))]
 
 
-TABLE: tuple[tuple[Rule, list[Any], str], ...] = (
-    (log_at_own_level, _own(logging.Logger, *_LEVELS), "a message that no handler emits changes nothing"),
-    (log_at_level, _own(logging.Logger, "log"), "a message that no handler emits changes nothing"),
-    (log_to_root, _own(logging, *_LEVELS, "log"), "may set up the root logger first"),
-    (is_enabled, _own(logging.Logger, "isEnabledFor"), "reads levels of loggers, which the guards ask for again"),
-    (get_logger, _own(logging, "getLogger"), "finds a logger by name, or makes one"),
+TABLE: tuple[CallModel, ...] = (
+    CallModel(log_at_own_level, _own(logging.Logger, *_LEVELS), "a message that no handler emits changes nothing"),
+    CallModel(log_at_level, _own(logging.Logger, "log"), "a message that no handler emits changes nothing"),
+    CallModel(log_to_root, _own(logging, *_LEVELS, "log"), "may set up the root logger first"),
+    CallModel(
+        is_enabled, _own(logging.Logger, "isEnabledFor"), "reads levels of loggers, which the guards ask for again"
+    ),
+    CallModel(get_logger, _own(logging, "getLogger"), "finds a logger by name, or makes one"),
 )

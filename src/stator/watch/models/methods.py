@@ -11,7 +11,7 @@ import itertools
 import operator
 import re
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -22,10 +22,9 @@ from ..objects.constants import is_constant
 from ..objects.containers import append, change_all, change_key, items_at, read_key
 from ..objects.iterator_types import ITERATOR_TYPES
 from ..segment import Segment
+from .call_model import Args, Rule, TypeMethods, rule
 from .reads import consult_callable, consult_deep, look_for, note_text, touch, use_as_key
 from .rules import (
-    Args,
-    Rule,
     advance,
     context_variable,
     convert_text,
@@ -43,31 +42,30 @@ from .rules import (
     set_attribute_plainly,
     shallow,
     show_plainly,
-    takes,
 )
 
 
-@takes(1)
+@rule(takes=1)
 def change_first(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Changes its first argument, a list or a dict, by what it finds in it and in the others."""
     pure(s, func, args, ())
     _change(s, func, args, kwnames)
 
 
-@takes(1)
+@rule(takes=1, skipped=True)
 def _add_to(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     origin = s.ledger.find(args[0])
     if origin is not None:
         append(s.ledger, origin, args[0])
 
 
-@takes(1)
+@rule(takes=1, skipped=True)
 def _extend(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     shallow(s, func, args[1:], ())
     _add_to(s, func, args, kwnames)
 
 
-@takes(1)
+@rule(takes=1, skipped=True)
 def _change(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     shallow(s, func, args[1:], ())
     origin = s.ledger.find(args[0])
@@ -75,7 +73,7 @@ def _change(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None
         change_all(s.ledger, origin, args[0], _gone(func.__name__, args))
 
 
-@takes(1)
+@rule(takes=1, skipped=True)
 def _clear_frame(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`frame.clear()`: a frame that the run has made, and that is no generator's, is gone anyway in a replay."""
     frame = args[0]
@@ -84,7 +82,7 @@ def _clear_frame(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) ->
         raise BreakGraph("frames", "frame.clear")
 
 
-@takes(2)
+@rule(takes=2)
 def operate_in_place(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`operator.iadd(a, b)` and its kin: what `a += b` does, and gives."""
     left, right = args[:2]
@@ -117,7 +115,7 @@ def _gone(method: str, args: Args) -> Iterable[Any] | None:
     return None
 
 
-@takes(2)
+@rule(takes=2, skipped=True, arguments_only=True)
 def dict_get(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     use_as_key(s, args[1])
     origin = s.ledger.find(args[0])
@@ -125,12 +123,12 @@ def dict_get(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Non
         read_key(s.ledger, origin, args[0], args[1])
 
 
-@takes(2)
+@rule(takes=2, skipped=True)
 def _dict_contains(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     look_for(s, args[1], args[0])
 
 
-@takes(2)
+@rule(takes=2, skipped=True)
 def _dict_set(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     use_as_key(s, args[1])
     origin = s.ledger.find(args[0])
@@ -138,7 +136,7 @@ def _dict_set(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> No
         change_key(s.ledger, origin, args[0], args[1])
 
 
-@takes(2)
+@rule(takes=2, skipped=True)
 def _dict_take(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`pop`, `setdefault`, `__delitem__`: look, then change one key."""
     if container_kind(type(args[0])) != "dict":
@@ -150,7 +148,7 @@ def _dict_take(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> N
         change_key(s.ledger, origin, args[0], args[1], remove=func.__name__ != "setdefault")
 
 
-@takes(1)
+@rule(takes=1, skipped=True)
 def _dict_update(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     pure(s, func, args[1:], ())
     origin = s.ledger.find(args[0])
@@ -164,19 +162,19 @@ def _dict_update(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) ->
         change_all(s.ledger, origin, args[0])
 
 
-@takes(1)
+@rule(takes=1, skipped=True)
 def _remove(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     consult_deep(s, args[0])
     _change(s, func, args, kwnames)
 
 
-@takes(1)
+@rule(takes=1, skipped=True)
 def _pop_of_set(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     if s.ledger.find(args[0]) is not None:
         raise BreakGraph("unguardable", "set.pop goes by where the last one stopped")
 
 
-@takes(1)
+@rule(takes=1, skipped=True)
 def _sort(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     for arg in args[1:]:
         consult_callable(s, arg)
@@ -186,42 +184,7 @@ def _sort(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     _change(s, func, args, kwnames)
 
 
-_METHODS: dict[str, dict[Rule, str]] = {
-    "list": {
-        _sort: "sort",
-        _add_to: "append",
-        _extend: "extend __iadd__",
-        _remove: "remove",
-        _change: "insert pop clear reverse __setitem__ __delitem__ __imul__ __init__",
-    },
-    "dict": {
-        dict_get: "get",
-        get_item: "__getitem__",
-        _dict_contains: "__contains__",
-        _dict_set: "__setitem__",
-        _dict_take: "pop setdefault __delitem__",
-        _dict_update: "update __ior__",
-        _change: "clear popitem move_to_end __init__ __missing__",
-        read_length: "__len__",
-    },
-    "set": {
-        _pop_of_set: "pop",
-        _change: "add discard remove clear update difference_update intersection_update "
-        "symmetric_difference_update __ior__ __iand__ __isub__ __ixor__ __init__",
-    },
-    "deque": {
-        _change: "append appendleft extend extendleft insert pop popleft remove clear rotate reverse "
-        "__setitem__ __delitem__ __iadd__ __init__",
-    },
-    "tuple": {},
-}
-_BY_METHOD: dict[tuple[str, str], Rule] = {
-    (kind, name): rule for kind, rules in _METHODS.items() for rule, names in rules.items() for name in names.split()
-}
-_IMMUTABLE_TYPES = (str, bytes, int, float, complex, bool, tuple, frozenset, range, slice, type(None), torch.Size)
-
-
-@takes(1)
+@rule(takes=1)
 def object_method(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Special methods of `object` and of builtin exceptions."""
     name = func.__name__
@@ -264,7 +227,7 @@ def _reduce(s: Segment, args: Args) -> None:
     read_key(s.ledger, s.ledger.constant(vars(copyreg)), vars(copyreg), "__newobj__")
 
 
-@takes(2)
+@rule(takes=2, skipped=True)
 def _pass_descriptor(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`property.__get__` and its kin."""
     s.attributes.pass_descriptor(args[0], args[1])
@@ -282,51 +245,133 @@ def reaches_the_mode(name: str) -> bool:
     return name in _NOT_OPERATIONS or name.startswith("__") or hasattr(torch.ops.aten, name)
 
 
+_SHOWING = "__repr__ __str__ __format__"
+_SHALLOW = "keys values items copy __iter__ __len__ __getitem__ __reversed__ __add__ __mul__"
+# Methods of containers that keep or pass on symbolic numbers, and those of dicts that do besides.
+_KEEPING = (
+    "append appendleft extend add update setdefault get popitem items keys values copy clear "
+    "__iter__ __len__ __contains__ __eq__ __ne__ __add__"
+)
+_KEEPING_OF_DICTS = f"{_KEEPING} pop __setitem__ __getitem__ __init__ __new__"
+
+
+def _container(kind: str) -> Callable[[type], bool]:
+    """Python's own containers of a kind, and what derives from them in `collections`."""
+    return lambda cls: container_kind(cls) == kind and cls.__module__ in ("builtins", "collections", "_collections")
+
+
+def _containers(kind: str, rules: dict[Rule, str], kept: str = _KEEPING) -> TypeMethods:
+    return TypeMethods(_container(kind), {show_plainly: _SHOWING, **rules, shallow: _SHALLOW}, pure, kept)
+
+
+# What comes first counts, of rows and of rules in them. (Methods of tensors go by their names, below.)
+METHODS: tuple[TypeMethods, ...] = (
+    TypeMethods(
+        (object,),
+        {
+            get_attribute_plainly: "__getattribute__",
+            set_attribute_plainly: "__setattr__",
+            delete_attribute_plainly: "__delattr__",
+            show_plainly: _SHOWING,
+        },
+        object_method,
+    ),
+    TypeMethods(lambda cls: issubclass(cls, BaseException), {show_plainly: _SHOWING}, object_method),
+    TypeMethods(
+        (type,),
+        {get_attribute: "__getattribute__", read_type: "__instancecheck__ __subclasscheck__ mro __repr__ __or__"},
+    ),
+    # what never changes, and reads nothing else; an outside bytearray ends the recording when consulted
+    TypeMethods((str,), {format_text: "format format_map", convert_text: "encode"}, pure, "join"),
+    TypeMethods((bytes, bytearray), {convert_text: "decode"}, pure, ""),
+    TypeMethods((int, float, complex, bool), {}, pure, ""),
+    TypeMethods((range, slice, type(None)), {}, pure),
+    TypeMethods((tuple, frozenset, torch.Size), {show_plainly: _SHOWING}, pure, _KEEPING),
+    TypeMethods((re.Pattern,), {pure: "split findall"}),  # others give a match, which nobody can make again
+    TypeMethods((types.MappingProxyType, types.GenericAlias, types.UnionType), {}, pure),
+    # containers
+    _containers(
+        "list",
+        {
+            _sort: "sort",
+            _add_to: "append",
+            _extend: "extend __iadd__",
+            _remove: "remove",
+            _change: "insert pop clear reverse __setitem__ __delitem__ __imul__ __init__",
+        },
+    ),
+    _containers(
+        "dict",
+        {
+            dict_get: "get",
+            get_item: "__getitem__",
+            _dict_contains: "__contains__",
+            _dict_set: "__setitem__",
+            _dict_take: "pop setdefault __delitem__",
+            _dict_update: "update __ior__",
+            _change: "clear popitem move_to_end __init__ __missing__",
+            read_length: "__len__",
+        },
+        _KEEPING_OF_DICTS,
+    ),
+    _containers(
+        "set",
+        {
+            _pop_of_set: "pop",
+            _change: "add discard remove clear update difference_update intersection_update "
+            "symmetric_difference_update __ior__ __iand__ __isub__ __ixor__ __init__",
+        },
+    ),
+    _containers(
+        "deque",
+        {
+            _change: "append appendleft extend extendleft insert pop popleft remove clear rotate reverse "
+            "__setitem__ __delitem__ __iadd__ __init__",
+        },
+    ),
+    _containers("tuple", {}),
+    # containers that other modules have made in C
+    TypeMethods(lambda cls: issubclass(cls, dict), {show_plainly: _SHOWING}, None, _KEEPING_OF_DICTS),
+    TypeMethods(lambda cls: container_kind(cls) is not None, {show_plainly: _SHOWING}, None, _KEEPING),
+    TypeMethods(ITERATOR_TYPES, {advance: "__next__ send throw close"}, pure),
+    # functions and descriptors
+    TypeMethods((types.FunctionType, types.MethodType), {nothing: "__get__"}),
+    TypeMethods((property, staticmethod, classmethod), {_pass_descriptor: "__get__"}),
+    TypeMethods((types.FrameType,), {_clear_frame: "clear"}),
+    TypeMethods((contextvars.ContextVar,), {context_variable: "get"}),
+)
+
+
+def _has(row: TypeMethods, cls: type) -> bool:
+    return cls in row.of if isinstance(row.of, tuple) else row.of(cls)
+
+
+def methods_of(cls: type) -> TypeMethods | None:
+    """The row of a type; None: nothing is known of its methods."""
+    return next((row for row in METHODS if _has(row, cls)), None)
+
+
 @functools.cache  # of descriptors of C types, which live as long as the process
 def method_rule(func: Any) -> Rule | None:
     """The rule of a method of a builtin type (an unbound C descriptor)."""
-    cls, name = func.__objclass__, func.__name__
-    if issubclass(cls, torch._C.TensorBase):
+    name = func.__name__
+    if issubclass(func.__objclass__, torch._C.TensorBase):
         return nothing if reaches_the_mode(name) else unseen_by_the_mode
-    if name == "__getattribute__":
-        return get_attribute if cls is type else get_attribute_plainly if cls is object else None
-    if cls is object and name in ("__setattr__", "__delattr__"):
-        return set_attribute_plainly if name == "__setattr__" else delete_attribute_plainly
-    if cls is str and name in ("format", "format_map"):
-        return format_text
-    if cls in (str, bytes, bytearray) and name in ("encode", "decode"):
-        return convert_text
-    shows = name in ("__repr__", "__str__", "__format__")
-    if shows and (cls is object or issubclass(cls, BaseException) or container_kind(cls) is not None):
-        return show_plainly
-    if cls in _IMMUTABLE_TYPES or cls is bytearray:  # an outside bytearray ends the recording when consulted
-        return pure
-    if cls is re.Pattern and name in ("split", "findall"):  # others give a match, which nobody can make again
-        return pure
-    kind = container_kind(cls)
-    if kind is not None and cls.__module__ in ("builtins", "collections", "_collections"):
-        default: Rule = shallow if name in _SHALLOW_METHODS else pure
-        return _BY_METHOD.get((kind, name), default)
-    if cls is object or issubclass(cls, BaseException):
-        return object_method
-    if cls is type and name in ("__instancecheck__", "__subclasscheck__", "mro", "__repr__", "__or__"):
-        return read_type
-    if cls in ITERATOR_TYPES:
-        return advance if name in ("__next__", "send", "throw", "close") else pure
-    if cls is types.FrameType and name == "clear":
-        return _clear_frame
-    if cls is contextvars.ContextVar and name == "get":
-        return context_variable
-    if cls in (types.FunctionType, types.MethodType) and name == "__get__":
-        return nothing
-    if cls in (property, staticmethod, classmethod) and name == "__get__":
-        return _pass_descriptor
-    if cls in (types.MappingProxyType, types.GenericAlias, types.UnionType):
-        return pure
-    return None
+    row = methods_of(func.__objclass__)
+    if row is None:
+        return None
+    found = next((rule for rule, names in row.rules.items() if name in names.split()), None)
+    if found is None and name == "__getattribute__":
+        return None  # what a type of its own looks up is its business
+    return found or row.otherwise
 
 
-_SHALLOW_METHODS = frozenset("keys values items copy __iter__ __len__ __getitem__ __reversed__ __add__ __mul__".split())
+def keeps_numbers(method: Any) -> bool | None:
+    """Does a method of a builtin type keep or pass on symbolic numbers? None: its rule says."""
+    row = methods_of(method.__objclass__)
+    return None if row is None or row.kept is None else method.__name__ in row.kept.split()
+
+
 # A test walks all methods of tensors and finds these; `torch.overrides` claims that it is told of some of them.
 _HIDDEN_TENSOR_METHODS = frozenset(
     "__new__ __delitem__ __setstate__ set_ as_subclass _make_subclass _make_wrapper_subclass _dtensor__new__ "

@@ -15,11 +15,12 @@ from torch.utils.hooks import BackwardHook
 from ..graph_break import BreakGraph
 from ..objects.fingerprints import is_tensor
 from ..segment import Segment
+from .call_model import Args
 
 SET: Any = BackwardHook._apply_on_tensors
 
 
-def set_on_tensors(s: Segment, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> None:
+def set_on_tensors(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`backward_hook._apply_on_tensors(fn, args)`."""
     given = args[2] if len(args) == 3 else ()
     if torch.is_grad_enabled() and any(is_tensor(value) and value.requires_grad for value in given):

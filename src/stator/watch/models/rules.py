@@ -9,10 +9,8 @@ from __future__ import annotations
 import _string  # type: ignore[import-not-found]  # what `str.format` itself parses its fields with
 import codecs
 import functools
-import gc
 import itertools
 import operator
-import re
 import sys
 import types
 from abc import get_cache_token
@@ -31,6 +29,7 @@ from ..objects.containers import expose, measure
 from ..objects.identity import Identity
 from ..objects.repr_reads import asks_for_repr
 from ..segment import Segment
+from .call_model import Args, NumberUse, rule
 from .reads import (
     C_DESCRIPTORS,
     consult,
@@ -38,10 +37,8 @@ from .reads import (
     consult_deep,
     consult_getter,
     depend_on,
-    has_written,
     in_library,
     in_operation_wrapper,
-    is_trusted_behind_cache,
     may_be_given_up,
     move_on,
     note_text,
@@ -53,35 +50,23 @@ from .reads import (
 from .side_effect_calls import name_of
 
 _C: Any = torch._C
-Args = tuple[Any, ...]
-Rule = Callable[[Segment, Any, Args, tuple[str, ...]], Any]
 
 
-def takes(count: int) -> Callable[[Rule], Rule]:
-    """This rule looks at so many arguments. A call with fewer raises before it reads anything."""
-
-    def decorate(rule: Rule) -> Rule:
-        @functools.wraps(rule)
-        def checked(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
-            return rule(s, func, args, kwnames) if len(args) >= count else None
-
-        return checked
-
-    return decorate
-
-
+@rule(skipped=True, arguments_only=True, numbers=NumberUse.KEPT)
 def shallow(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Takes its arguments apart, one level, and looks no further."""
     for arg in args:
         consult(s, arg)
 
 
+@rule(skipped=True, arguments_only=True)
 def pure(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Reads its arguments, all the way down if it likes (formatting, comparing, hashing), and nothing else."""
     for arg in args:
         consult_deep(s, arg)
 
 
+@rule(skipped=True, numbers=NumberUse.KEPT)
 def compare_identity(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`operator.is_`, `operator.is_not`."""
     for arg in args:
@@ -89,7 +74,7 @@ def compare_identity(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]
         s.ledger.use_identity(arg)
 
 
-@takes(2)
+@rule(takes=2)
 def get_item(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`operator.getitem`, `dict.__getitem__`."""
     read_item(s, args[0], args[1])
@@ -100,12 +85,14 @@ def own_globals(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
     s.ledger.constant(s.watcher.frames()[0][-1][4].__globals__)
 
 
+@rule(skipped=True)
 def check_abstract(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`isinstance` with an abstract class: its answer changes when somebody registers a class."""
     read_type(s, func, args, kwnames)
     s.ledger.read(s.ledger.constant(get_cache_token), Edge.CALL, (), get_cache_token())
 
 
+@rule(numbers=NumberUse.KEPT)
 def calls_back(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Calls some of its arguments with what it finds in the others."""
     for arg in args:
@@ -149,6 +136,7 @@ def makes_texts(args: Args) -> bool:
     return any(arg is text for arg in args for text in _TEXTS)
 
 
+@rule(arguments_only=True)
 def show(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`str`, `repr`, `ascii`, `format`."""
     if func is str and len(args) > 1:
@@ -157,7 +145,7 @@ def show(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
         note_text(s, arg, _TEXTS[func])
 
 
-@takes(1)
+@rule(takes=1)
 def show_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__repr__` and its kin, of containers and exceptions too: what the class says is passed by."""
     value = args[0]
@@ -171,7 +159,7 @@ def show_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) ->
     pure(s, func, args, kwnames)
 
 
-@takes(1)
+@rule(takes=1, skipped=True)
 def format_text(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`str.format`: a field may reach into its argument."""
     pure(s, func, args, kwnames)
@@ -214,10 +202,12 @@ def _walk_field(s: Segment, value: Any, path: Iterable[tuple[bool, Any]]) -> Any
     return value
 
 
+@rule(skipped=True, arguments_only=True, numbers=NumberUse.KEPT)
 def nothing(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Keeps its arguments without looking into them, or looks at nothing that matters."""
 
 
+@rule(skipped=True, arguments_only=True, numbers=NumberUse.KEPT)
 def read_type(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Looks at the types of its arguments only."""
     for arg in args:
@@ -226,6 +216,7 @@ def read_type(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> No
             consult_deep(s, arg)
 
 
+@rule(skipped=True, arguments_only=True, numbers=NumberUse.KEPT)
 def read_length(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     origin = s.ledger.find(args[0]) if args else None
     if origin is not None and container_kind(type(args[0])) is not None:
@@ -240,6 +231,7 @@ def pure_of_class(s: Segment, args: Iterable[Any]) -> None:
         touch(s, arg)
 
 
+@rule(skipped=True)
 def type_call(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     if len(args) != 1:
         raise BreakGraph("build-class")
@@ -255,35 +247,37 @@ def _plain_name(name: Any) -> Any:
     return name
 
 
+@rule(numbers=NumberUse.KEPT)
 def get_attribute(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`getattr`, `hasattr`, `type.__getattribute__`."""
     if len(args) > 1 and issubclass(type(args[1]), str):
         s.attributes.read(args[0], _plain_name(args[1]))
 
 
+@rule(numbers=NumberUse.KEPT)
 def get_attribute_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__getattribute__`."""
     if len(args) > 1 and issubclass(type(args[1]), str):
         s.attributes.read_plain(args[0], _plain_name(args[1]))
 
 
-@takes(3)
+@rule(takes=3, numbers=NumberUse.KEPT)
 def set_attribute(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     s.attributes.write(args[0], _plain_name(args[1]))
 
 
-@takes(2)
+@rule(takes=2, numbers=NumberUse.KEPT)
 def delete_attribute(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     s.attributes.write(args[0], _plain_name(args[1]), delete=True)
 
 
-@takes(3)
+@rule(takes=3, numbers=NumberUse.KEPT)
 def set_attribute_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__setattr__`."""
     s.attributes.write_plain(args[0], _plain_name(args[1]))
 
 
-@takes(2)
+@rule(takes=2, numbers=NumberUse.KEPT)
 def delete_attribute_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__delattr__`."""
     s.attributes.write_plain(args[0], _plain_name(args[1]), delete=True)
@@ -295,12 +289,13 @@ def namespace_of(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) ->
         s.attributes.read(args[0], "__dict__")
 
 
-@takes(1)
+@rule(takes=1, skipped=True, numbers=NumberUse.KEPT)
 def advance(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`next`: the iterator moves on."""
     move_on(s, args[0])
 
 
+@rule(skipped=True, arguments_only=True, numbers=NumberUse.KEPT)
 def state(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Reads a part of torch's global state that every recording guards as a whole."""
 
@@ -313,7 +308,7 @@ def read_again(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> N
     s.ledger.read(s.ledger.find(func) or s.ledger.constant(func), Edge.CALL, args, value)
 
 
-@takes(1)
+@rule(takes=1)
 def context_variable(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     try:
         value = s.watcher.paused(func, *args)
@@ -327,72 +322,6 @@ def context_variable(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]
 _NOT_SET = object()
 
 
-def cached(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
-    """A function behind `functools.lru_cache`: on a hit no frame runs, so the guards ask the cache again. They ask for
-    what it holds, and do not make it call the program's function: that might be too early, or once too often."""
-    if kwnames or not all(map(is_constant, args)):
-        raise BreakGraph("cached-function", name_of(func))
-    trusted = is_trusted_behind_cache(func)
-    if not trusted and has_written(s) and not is_cached(func, args):
-        raise BreakGraph("cached-function", name_of(func))
-    was, s.tracer.active = s.tracer.active, False  # what is computed now is computed once, and no part of the graph
-    try:
-        value = s.watcher.paused(func, *args)
-    except Exception as error:  # which no cache holds: called again, the function would do again what it did
-        s.fail(BreakGraph("cached-function", name_of(func)))
-        assert error.__traceback__ is not None
-        return _native.raising(error.with_traceback(error.__traceback__.tb_next))
-    finally:
-        s.tracer.active = was
-    if trusted:
-        s.ledger.read(s.ledger.find(func) or s.ledger.constant(func), Edge.CALL, args, value)
-    elif is_cached(func, args):
-        s.ledger.read(s.ledger.constant(cached_result), Edge.CALL, (func, *args), value)
-    else:
-        s.fail(BreakGraph("cached-function", name_of(func)))
-        return lambda *given: value
-    return None
-
-
-# A pattern of which `re` may warn: inside of a set there is what could come to mean a set of sets, or a group is asked
-# for by something that is no plain number.
-_SETS = r"\[\^?\]?(?:\\.|[^\]\\])*?(?:\[|--|&&|~~|\|\|)"
-_GROUPS = r"\(\?\((?!(?:[0-9]+|[A-Za-z]\w*)\))"
-_MAY_WARN = re.compile(f"{_SETS}|{_GROUPS}", re.DOTALL)
-
-
-@takes(1)
-def compile_pattern(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    """What `re` calls where it does not know a pattern yet. It runs unwatched: the same text gives the same pattern,
-    and watched it would break the graph dozens of times. Not so if it warns, prints or depends on the locale."""
-    pure(s, func, args, kwnames)
-    text, flags = args[0], args[1] if len(args) > 1 else 0
-    plain = type(text) is str or (type(text) is bytes and b"L" not in text)
-    if kwnames or not plain or type(flags) not in (int, re.RegexFlag) or flags & (re.DEBUG | re.LOCALE):
-        raise BreakGraph("unknown-callable", "re.compile")
-    letters = text if type(text) is str else text.decode("ascii", "replace")
-    if _MAY_WARN.search(letters) is not None or (type(text) is bytes and not text.isascii()):
-        raise BreakGraph("call-warn", "re.compile")
-
-
-_NOT_CACHED = object()
-
-
-def cached_result(func: Any, *args: Any) -> Any:
-    """What a cached function gives without calling anything; some object of ours if it would have to."""
-    return func(*args) if is_cached(func, args) else _NOT_CACHED
-
-
-def is_cached(func: Any, args: tuple[Any, ...]) -> bool:
-    """Does the cache of a function, which nothing but the garbage collector is told of, hold a result for these?"""
-    tables = [table for table in gc.get_referents(func) if type(table) is dict and table is not vars(func)]
-    if func.cache_parameters()["typed"]:  # the keys are made as functools makes them
-        key: Any = (*args, *map(type, args))
-    else:
-        key = args[0] if len(args) == 1 and type(args[0]) in (int, str) else args
-    return len(tables) == 1 and key in tables[0]
-
-
 def follow_weak_reference(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     origin = s.ledger.find(func)
     target = s.watcher.paused(func)
@@ -403,7 +332,7 @@ def follow_weak_reference(s: Segment, func: Any, args: Args, kwnames: tuple[str,
         s.ledger.read(origin, Edge.CALL, (), target)
 
 
-@takes(1)
+@rule(takes=1)
 def call_first(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`operator.call`: calls its first argument with the others."""
     instead = s.table.call(s, None, args[0], args[1:], kwnames)
@@ -437,7 +366,7 @@ def call_compiled(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -
         s.ledger.read(origin, Edge.ATTR, "fallback", func.fallback)
 
 
-@takes(1)
+@rule(takes=1)
 def call_methodcaller(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     kind, parts = func.__reduce__()
     if kind is not operator.methodcaller:
@@ -454,7 +383,7 @@ def call_itemgetter(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...])
     pure(s, func, args, kwnames)
 
 
-@takes(1)
+@rule(takes=1)
 def call_attrgetter(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     consult_getter(s, func)
     for path in func.__reduce__()[1]:
@@ -463,6 +392,7 @@ def call_attrgetter(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...])
         s.attributes.read(args[0], path)
 
 
+@rule(numbers=NumberUse.KEPT)
 def answer_overrides(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`has_torch_function*` say True under any mode; only the wrappers of torch's own operations should hear that."""
     if in_operation_wrapper(s) or _C._len_torch_function_stack() > 1:  # the program has modes of its own
@@ -482,6 +412,7 @@ def _overrides(cls: type) -> bool:
     return not any(found is known for known in plain)
 
 
+@rule(numbers=NumberUse.KEPT)
 def no_mode(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """The program must not see the mode that watches it. (How many others there are is part of torch's state.)"""
     return None if in_operation_wrapper(s) or _C._len_torch_function_stack() > 1 else _no_mode
@@ -524,13 +455,14 @@ def identity_of(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> 
     return functools.partial(Identity, stop=s.stop)
 
 
-@takes(1)
+@rule(takes=1, skipped=True)
 def hash_of(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     if _native.mro_lookup(type(args[0]), "__hash__") in (object.__hash__, torch.Tensor.__hash__):
         raise BreakGraph("identity", "hash")
     pure(s, func, args, kwnames)
 
 
+@rule(skipped=True)
 def exception_info(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`sys.exc_info()`: an exception handled inside is fresh; that none was being handled outside is guarded."""
     if s.handled_outside:
@@ -578,12 +510,12 @@ def random_state(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) ->
     raise BreakGraph("rng-state", f"torch.{func.__name__}")
 
 
-def leave_lock(s: Segment, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> None:
+def leave_lock(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`lock.__exit__`: the end of a `with` that has taken a lock."""
     s.locks.leave(args[0] if args else None)
 
 
-def group_tensors(s: Segment, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> None:
+def group_tensors(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`_group_tensors_by_device_and_dtype`: lists of tensors are parted by what the guards on tensors fix."""
     consult_deep(s, args[0])
     for group in args[0]:

@@ -8,7 +8,7 @@ import types
 from typing import Any
 
 _ITERABLES: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), "", b"", range(0), collections.deque())
-ITERATOR_TYPES = tuple(
+_FOUND: Any = (
     {type(iter(iterable)) for iterable in _ITERABLES}
     | {type(reversed([])), type(reversed({})), enumerate, zip, map, filter, reversed}
     | {cls for cls in vars(itertools).values() if isinstance(cls, type)}
@@ -16,3 +16,4 @@ ITERATOR_TYPES = tuple(
     | {type(collections.OrderedDict().keys()), type(collections.OrderedDict().items())}
     | {type(collections.OrderedDict().values()), type(iter(collections.OrderedDict()))}
 )
+ITERATOR_TYPES: tuple[type, ...] = tuple(_FOUND)

@@ -8,13 +8,8 @@ them.
 
 from __future__ import annotations
 
-import builtins
-import collections
 import functools
 import gc
-import itertools
-import math
-import operator
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -25,30 +20,15 @@ from ... import _native
 from ...support.builtin_types import types_where
 from ...support.guard_readers import VALUE_TYPES, container_kind, is_open
 from ..graph_break import BreakGraph
-from ..models.calls import rule_for
+from ..models.call_model import NumberUse, facts_of
+from ..models.calls import RULES, rule_for
+from ..models.methods import keeps_numbers
+from ..models.numbers import SYMBOLS, TEXTS
 from ..models.reads import C_DESCRIPTORS, bound_parts
-from ..models.rules import (
-    advance,
-    answer_overrides,
-    calls_back,
-    compare_identity,
-    delete_attribute,
-    delete_attribute_plainly,
-    get_attribute,
-    get_attribute_plainly,
-    no_mode,
-    nothing,
-    read_length,
-    read_type,
-    set_attribute,
-    set_attribute_plainly,
-    shallow,
-    state,
-)
+from ..models.rules import calls_back, get_attribute, get_attribute_plainly
 from ..models.side_effect_calls import name_of
 from ..objects.fingerprints import is_tensor
 
-_SYMBOLS = (_native.Int, _native.Float)
 _PASSING_KINDS = frozenset(
     {
         *(_native.PACK, _native.INSERT, _native.EXTEND, _native.ITER, _native.NEXT, _native.UNPACK, _native.HASH),
@@ -62,38 +42,9 @@ _ITEM_KINDS = frozenset(
 )
 _STORING_KINDS = frozenset({_native.STORE_SUBSCR, _native.STORE_SLICE})
 _ASKING_KINDS = frozenset({_native.ATTR, _native.SUPER_ATTR, _native.INSERT, _native.DELETE_ATTR})
-_PASSING_RULES = frozenset(
-    {
-        *(advance, answer_overrides, calls_back, compare_identity, get_attribute, get_attribute_plainly, no_mode),
-        *(nothing, read_length, read_type, set_attribute, set_attribute_plainly, shallow, state),
-        *(delete_attribute, delete_attribute_plainly),
-    }
-)
-_PASSING_METHODS = frozenset(
-    "append appendleft extend add update setdefault get popitem items keys values copy clear "
-    "__iter__ __len__ __contains__ __eq__ __ne__ __add__".split()
-)
-_PASSING_METHODS_OF_DICTS = frozenset({"pop", "__setitem__", "__getitem__", "__init__", "__new__"})
-_NUMBER_PROTOCOL = (
-    "add sub mul floordiv mod truediv neg eq ne lt le gt ge iadd isub imul ifloordiv imod itruediv".split()
-)
-_OPERATOR_IDS = frozenset({id(builtins.divmod), *(id(getattr(operator, name)) for name in _NUMBER_PROTOCOL)})
-_PASSING: tuple[Any, ...] = (
-    *(tuple, list, dict, set, frozenset, slice, zip, reversed, map, filter, super, torch.Size),
-    *(collections.OrderedDict, collections.defaultdict, functools.partial),
-    *(types.SimpleNamespace, _native.total, _native.product, str.join),
-)
-_PASSING_IDS = frozenset(map(id, _PASSING))
-_COMPARING_IDS = frozenset(map(id, (min, max, sorted)))
-_READING_IDS = frozenset(map(id, (sum, math.prod)))  # they add to a float what they find in an int
-_WITH_A_NUMBER_BEHIND = frozenset(map(id, (enumerate, collections.deque)))
-_HEARD_IDS = frozenset(map(id, (int, float, str, repr, bool, abs, hash)))  # the number itself is asked
-_LAZY_IDS = frozenset(map(id, (map, filter, *(c for c in vars(itertools).values() if isinstance(c, type)))))
-_WHOLE = (math.floor, math.ceil, math.trunc, round)  # of a whole number: that number
 _LOOK_AT_INTS = (float, bool)  # what is no subclass of theirs is not asked first
-_PLAIN = (int, float, bool, str, type(None), range, *_SYMBOLS)  # a range compares one by one what is no plain int
+_PLAIN = (int, float, bool, str, type(None), range, *SYMBOLS)  # a range compares one by one what is no plain int
 _SEARCHED = (tuple, list, dict, set, frozenset)
-_TEXTS = (str, bytes, bytearray)
 _CONVERSIONS = frozenset(
     "__len__ __index__ __int__ __float__ __complex__ __bool__ __hash__ __length_hint__ __trunc__ __sizeof__".split()
 )
@@ -110,7 +61,7 @@ def reads(watcher: _native.Watcher, probe: Any, operands: list[Any], value: Any)
     if kind == _native.CONTAINS and type(operands[1]) is dict and value is operands[1]:
         return False  # its keys are hashed already, and its values are not asked
     if kind in _OPERATORS:
-        texts = kind == _native.BINARY and any(issubclass(type(operand), _TEXTS) for operand in operands)
+        texts = kind == _native.BINARY and any(issubclass(type(operand), TEXTS) for operand in operands)
         return texts or not _ask_each_other([operand for operand in operands if type(operand) not in _LOOK_AT_INTS])
     if kind in _ITEM_KINDS:
         stores = kind in _STORING_KINDS
@@ -120,7 +71,7 @@ def reads(watcher: _native.Watcher, probe: Any, operands: list[Any], value: Any)
         held = (container, operands[0]) if stores and _keeps_objects(container) else (container,)
         return not any(value is part for part in held)
     if kind == _native.ATTR:
-        return type(value) in _SYMBOLS
+        return type(value) in SYMBOLS
     if kind in (_native.CALL, _native.CALL_EX):
         return not passes(*_call_of(probe, operands))
     return True
@@ -139,7 +90,7 @@ def _is_read_outside(watcher: _native.Watcher, code: types.CodeType) -> bool:
         func, args = _call_of(probe, operands)
         if func is functools.reduce:
             return not isinstance(args[0], types.FunctionType)
-        return id(func) in _COMPARING_IDS or not passes(func, args)
+        return _compares(func) or not passes(func, args)
     return not (probe.kind in _PASSING_KINDS or probe.kind in _ASKING_KINDS or probe.kind in _OPERATORS | _ITEM_KINDS)
 
 
@@ -189,14 +140,18 @@ def _keeps_objects(container: Any) -> bool:
 
 def passes(func: Any, args: tuple[Any, ...] = ()) -> bool:
     """Does a callable do nothing with a number among its arguments that the number would not hear of?"""
-    if id(func) in _READING_IDS or (id(func) in _WITH_A_NUMBER_BEHIND and len(args) > 1):
-        return False
     if func is functools.reduce and args and isinstance(args[0], types.FunctionType):
         return True
-    if id(func) in _OPERATOR_IDS or id(func) in _COMPARING_IDS or func is functools.reduce:
-        return _callables_pass(args) and _ask_each_other([arg for arg in args if not _is_called(arg)])
-    if id(func) in _PASSING_IDS or id(func) in _WITH_A_NUMBER_BEHIND:
-        return _callables_pass(args)
+    row = RULES.get(id(func))
+    match row.numbers if row is not None else None:
+        case NumberUse.READ:
+            return False
+        case NumberUse.FIRST:
+            return len(args) <= 1 and _callables_pass(args)
+        case NumberUse.KEPT:
+            return _callables_pass(args)
+        case NumberUse.ASKED:
+            return _callables_pass(args) and _ask_each_other([arg for arg in args if not _is_called(arg)])
     cls = type(func)
     if issubclass(cls, types.MethodType):
         return passes(func.__func__)
@@ -211,18 +166,15 @@ def passes(func: Any, args: tuple[Any, ...] = ()) -> bool:
     parts = bound_parts(func)
     method = func if parts is None else parts[0]
     if issubclass(type(method), C_DESCRIPTORS):
-        owner = method.__objclass__
-        if issubclass(owner, VALUE_TYPES):
-            return id(method) in _PASSING_IDS
-        if container_kind(owner) is not None:
-            known = method.__name__ in _PASSING_METHODS
-            return known or (issubclass(owner, dict) and method.__name__ in _PASSING_METHODS_OF_DICTS)
+        keeps = keeps_numbers(method)
+        if keeps is not None:
+            return keeps
     rule = rule_for(method)
     if rule is None:
         return isinstance(_native.mro_lookup(cls, "__call__"), types.FunctionType)
-    if rule in (get_attribute, get_attribute_plainly) and args and type(args[0]) in _SYMBOLS:
+    if rule in (get_attribute, get_attribute_plainly) and args and type(args[0]) in SYMBOLS:
         return False
-    return rule in _PASSING_RULES and (rule is not calls_back or _callables_pass(args))
+    return facts_of(rule).numbers is NumberUse.KEPT and (rule is not calls_back or _callables_pass(args))
 
 
 def _callables_pass(args: tuple[Any, ...]) -> bool:
@@ -231,7 +183,14 @@ def _callables_pass(args: tuple[Any, ...]) -> bool:
 
 
 def _may_be_called(arg: Any) -> bool:
-    return id(arg) in _HEARD_IDS or (id(arg) not in _COMPARING_IDS and passes(arg))
+    row = RULES.get(id(arg))
+    return (row is not None and row.heard) or (not _compares(arg) and passes(arg))
+
+
+def _compares(func: Any) -> bool:
+    """Does it compare what it is given, as `max` does?"""
+    row = RULES.get(id(func))
+    return row is not None and row.rule is calls_back and row.numbers is NumberUse.ASKED
 
 
 def _is_called(arg: Any) -> bool:
@@ -256,7 +215,7 @@ def _keeps_arguments(method: Any) -> bool:
 def hidden_numbers(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
     """Symbolic numbers in what holds them for C code alone: iterators, views of dicts, bound methods of C's. (What
     generators give away is looked at when they do.)"""
-    if type(value) in _SYMBOLS:
+    if type(value) in SYMBOLS:
         yield value
     elif depth and (_hides(value) or (depth < _DEEPEST and isinstance(value, _SEARCHED))):
         for part in gc.get_referents(value):
@@ -279,29 +238,15 @@ def refuse_unheard_calls(func: Any, args: tuple[Any, ...]) -> None:
     """C code which calls C code later on, with numbers that nobody has seen, cannot be recorded."""
     if rule_for(func) is not calls_back or _callables_pass(args):
         return
-    if id(func) in _LAZY_IDS or not all(_is_called(arg) or isinstance(arg, (*_PLAIN, *_SEARCHED)) for arg in args):
+    row = RULES.get(id(func))
+    if (row is not None and row.later) or not all(
+        _is_called(arg) or isinstance(arg, (*_PLAIN, *_SEARCHED)) for arg in args
+    ):
         unheard = next(arg for arg in args if _is_called(arg) and not _may_be_called(arg))
         raise BreakGraph("unknown-callable", f"{name_of(unheard)}, called by C code with numbers that may be others")
 
 
 def replacement(func: Any, args: tuple[Any, ...]) -> Any:
     """What to call instead of a callable that would lose what a number stands for; None: the callable itself."""
-    if func is sum and len(args) <= 2 and not any(issubclass(type(arg), _TEXTS) for arg in args[1:]):
-        return _native.total
-    if func in (min, max) and len(args) == 2 and any(type(arg) is _native.Float for arg in args):
-        return "smaller" if func is min else "larger"
-    if len(args) != 1:
-        return None
-    if func is math.sqrt and type(args[0]) is _native.Float:
-        return "root"
-    if func is math.prod or func is torch.Size.numel:
-        return _native.product
-    if func is len and is_tensor(args[0]) and args[0].dim():
-        return "length"
-    if func is type and type(args[0]) in _SYMBOLS:
-        return "plain_type"
-    if func in _WHOLE and type(args[0]) is _native.Int:
-        return "itself"
-    if (func is int and type(args[0]) is _native.Int) or (func is float and type(args[0]) is _native.Float):
-        return "itself"
-    return None
+    row = RULES.get(id(func))
+    return None if row is None or row.instead is None else row.instead(args)
