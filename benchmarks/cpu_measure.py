@@ -97,7 +97,7 @@ def measure(work: Work, rounds: int, threads: int) -> Row:
         for name in sorted(sides, reverse=number % 2 == 0):
             times[name].append(turn(sides[name], calls[name], clock))
     row: Row = {name: statistics.median(figures) for name, figures in times.items()}
-    row["moved"] = cpu_limit.seconds_to_move(found.bytes)
+    row["moved"] = cpu_limit.seconds_to_move(found.bytes, clock)
     row["limit"] = row["library"] * bool(found.calls) + row["moved"]
     about = {"title": work.title, "group": work.group, "threads": threads, "bytes": found.bytes}
     return {**row, **about, "wrong": wrong, "refused": refused}
