@@ -28,6 +28,7 @@ DOCUMENTED = [
     "capture_scalar_outputs",
     "reorder_print",
     "native_random",
+    "frozen_weights",
     "debug_dir",
     "verify",
     "check_guards",

@@ -167,6 +167,13 @@ class Settings:
         "distributions, and much faster. They come of seeds that are drawn from torch's generator in each call, so "
         "`torch.manual_seed` and `torch.set_rng_state` repeat them. False, or beside `verify`: eager's own numbers.",
     )
+    frozen_weights: bool = _option(
+        False,
+        _flag,
+        "A promise: parameters are written to by torch's operators alone, and not through `.data`, NumPy or another "
+        'process. Then `backend="native"` keeps matrices of linear layers packed for the BLAS in inference, which '
+        "takes as much memory again, and packs one anew when its version says that it was written to.",
+    )
     debug_dir: str | None = _option(
         None,
         _folder,

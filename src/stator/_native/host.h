@@ -190,6 +190,10 @@ int blocks_fit(const Host *h, int at);
 int host_blocks(HostRun *r, const HostStep *s);
 PyObject *host_pack_bytes(PyObject *module, PyObject *args);
 
+/* host_packed.c */
+/* 1: done; 0: by other means; -1: an exception is set */
+int multiply_packed(HostRun *r, const HostStep *s, const int64_t *v);
+
 /* host_make.c */
 PyObject *host_new(PyTypeObject *type, PyObject *args, PyObject *kwargs);
 

@@ -70,7 +70,9 @@ step_from(Host *h, HostStep *s, PyObject *row)
                                        n[1] < h->slot_count && n[2] >= 0 && n[2] < h->slot_count
         : s->kind == STEP_GEMM
             ? (s->count == 3 || (s->count == 4 && torch_c.pack != NULL)) &&
-                  s->more_count == GEMM_NUMBERS && torch_c.sgemm != NULL && torch_c.dgemm != NULL
+                  s->more_count == GEMM_NUMBERS && torch_c.sgemm != NULL && torch_c.dgemm != NULL &&
+                  (!n[5] || (!n[0] && torch_c.pack_bytes != NULL && torch_c.pack != NULL &&
+                             torch_c.packed != NULL))
         : s->kind == STEP_ALIAS ? n[0] >= 0 && n[0] < h->registers && n[2] >= 0 && n[2] <= 32 &&
                                       s->count == 2 * n[2] + 1 && s->more_count == 1
         : s->kind == STEP_EXPECT

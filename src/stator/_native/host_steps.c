@@ -256,7 +256,7 @@ launch(HostRun *r, const HostStep *s)
 
 /* items: buffers of out, a, b. more: slots of m, n, k, the leading dimensions of out, a, b, offsets
  * in elements of out, a, b, batch, batch strides of out, a, b. numbers: is it double, are a and b
- * transposed, accumulate */
+ * transposed, accumulate, - (in blocks: their share), does b stay packed */
 int
 gemm_numbers(const HostRun *r, const HostStep *s, int64_t *v)
 {
@@ -312,6 +312,10 @@ gemm(HostRun *r, const HostStep *s)
     int some = gemm_numbers(r, s, v);
     if (some <= 0) {
         return some;
+    }
+    int packed = s->numbers[5] ? multiply_packed(r, s, v) : 0;
+    if (packed != 0) {
+        return packed < 0 ? -1 : 0;
     }
     double work =
         (double)v[GEMM_M] * (double)v[GEMM_N] * (double)(v[GEMM_K] + 1) * (double)v[GEMM_BATCH];

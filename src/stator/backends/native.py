@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -58,32 +59,39 @@ class NativeInMode:
 in_mode = functools.cache(NativeInMode)  # one for each mode: functions compiled alike share their recordings
 
 
+@dataclass(frozen=True)
+class Asked:
+    captures: bool = False  # CUDA graphs
+    random: bool = False  # see `options.native_random`
+    frozen: bool = False  # see `options.frozen_weights`
+
+
 def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], *, captures: bool) -> Callable[..., Any]:
-    random = bool(gm.meta.get("native_random"))  # see `options.native_random`
+    asked = Asked(captures, *[bool(gm.meta.get(name)) for name in ("native_random", "frozen_weights")])
     try:
         parts = split(gm, example_inputs)
         if parts is not None:
-            return parts.join(_derive(parts.rest, parts.examples, captures, random))
-        return _derive(gm, example_inputs, captures, random)
+            return parts.join(_derive(parts.rest, parts.examples, asked))
+        return _derive(gm, example_inputs, asked)
     except CannotDerive as why:
         events.emit(events.NotDerived(why))
         return eager.compile_graph(gm, example_inputs)
 
 
-def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any], captures: bool, random: bool) -> Callable[..., Any]:
+def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any], asked: Asked) -> Callable[..., Any]:
     return compile_function(
         gm,
         example_inputs,
-        fw_compiler=functools.partial(_generate, part="forward", captures=captures),
-        bw_compiler=functools.partial(_generate, part="backward", captures=captures),
-        decompositions=decompositions(random),
+        fw_compiler=functools.partial(_generate, part="forward", asked=asked),
+        bw_compiler=functools.partial(_generate, part="backward", asked=asked),
+        decompositions=decompositions(asked.random),
         with_devices=False,  # a meta tensor stands for one on the CPU
         by_tangents=True,
     )
 
 
 def _generate(
-    module: fx.GraphModule, example_inputs: Sequence[Any], *, part: str, captures: bool = False
+    module: fx.GraphModule, example_inputs: Sequence[Any], *, part: str, asked: Asked = Asked()
 ) -> Callable[..., Any]:
     written = [*(module.meta.get("writes") or {}).values()]
     plain = looking(module, make_boxed(module), written)
@@ -94,13 +102,14 @@ def _generate(
             # The forward has checked the same indices. What it keeps is large, and let go of as soon as it was used.
             program.may_fail = False
             program.dying = _dying(module)
-        compiled: Callable[..., Any] = _host_function(module, program, plain)
+        frozen = _parameters(module) if asked.frozen and "writes" in module.meta else ()  # without a backward
+        compiled: Callable[..., Any] = _host_function(module, program, plain, frozen)
     except (host.NotCompiled, jit.Unavailable, sizes.UnknownSize, NoMap) as why:
         events.emit(events.NotGenerated(part, str(why)))
         return plain
     if events.listening(events.CodeGenerated):
         events.emit(_generated(module, program, example_inputs, part, time.perf_counter() - start))
-    return _captured(module, example_inputs, compiled, part) if captures else compiled
+    return _captured(module, example_inputs, compiled, part) if asked.captures else compiled
 
 
 def _captured(
@@ -137,6 +146,10 @@ def _dying(module: fx.GraphModule) -> list[str]:
     given = module.graph.find_nodes(op="placeholder")
     tensors = [node for node in given if isinstance(node.meta.get("val"), torch.Tensor)]
     return [node.name for node in tensors if not node.meta.get("parameter")]
+
+
+def _parameters(module: fx.GraphModule) -> list[str]:
+    return [node.name for node in module.graph.find_nodes(op="placeholder") if node.meta.get("parameter")]
 
 
 def _constants(module: fx.GraphModule) -> dict[str, Any]:
@@ -184,12 +197,14 @@ def _check_devices(module: fx.GraphModule, program: LoopProgram, device: torch.d
                 raise host.NotCompiled(f"a kernel on {device} with {name}, which is not there")
 
 
-def _host_function(module: fx.GraphModule, program: LoopProgram, plain: Callable[..., Any]) -> Any:
+def _host_function(
+    module: fx.GraphModule, program: LoopProgram, plain: Callable[..., Any], frozen: Collection[str]
+) -> Any:
     constants, device = _constants(module), _device(module)
     target = gpu_host.Gpu(program, _devices(module), device) if device.type == "cuda" else None
     compute_of = functools.partial(sizes.compute, program)
     written = (module.meta.get("writes") or {}).values()
-    return host.build(program, plan_memory(program), constants, _tape, compute_of, plain, target, written)
+    return host.build(program, plan_memory(program), constants, _tape, compute_of, plain, target, written, frozen)
 
 
 def _tape(call: Call) -> Any:

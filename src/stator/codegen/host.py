@@ -24,6 +24,8 @@ from . import cpu, jit, small_gemm
 from .kernels import compile_kernels, compile_small_gemm, vector_width
 
 Size = Any
+# Weights that stay packed: a BLAS packs once per call, which is little of the time where there are many rows.
+MOST_PACKED_ROWS, LEAST_PACKED = 512, 1 << 16
 MOST = 64  # buffers of a kernel, operands of a call: what `_native/host.c` has room for
 
 
@@ -34,8 +36,8 @@ class NotCompiled(Exception):
 class Tables:
     """Registers, buffers and slots, numbered as they are asked for."""
 
-    def __init__(self, program: Any, plan: Any, constants: Mapping[str, Any]) -> None:
-        self.program, self.plan = program, plan
+    def __init__(self, program: Any, plan: Any, constants: Mapping[str, Any], frozen: Collection[str]) -> None:
+        self.program, self.plan, self.frozen = program, plan, frozen
         self.registers = {name: number for number, name in enumerate([*program.inputs, *constants])}
         self.constants = list(constants.values())
         self._inputs = len(program.inputs)
@@ -147,12 +149,14 @@ def build(
     fallback: Callable[[list[Any]], Any],
     target: Any = None,
     written_behind: Collection[int] = (),
+    frozen: Collection[str] = (),
 ) -> Any:
     """The host function. `compute_of`: for expressions, a function from the inputs to their values. `target`: who
-    launches kernels; None: the CPU. `written_behind`: inputs that results are written to behind this function."""
+    launches kernels; None: the CPU. `written_behind`: inputs that results are written to behind this function.
+    `frozen`: inputs whose versions tell when they change, see `_native/host_packed.c`."""
     target = target or Cpu(program)
     fixed = {f"constant {i}": out for i, out in enumerate(program.outputs) if not hasattr(out, "name")}
-    t = Tables(program, plan, {**constants, **fixed})
+    t = Tables(program, plan, {**constants, **fixed}, frozen)
     touched = {name for step in program.steps if not hasattr(step, "target") for name in (*step.reads, *step.writes)}
     by_calls = {name for step in program.steps if reads_memory(getattr(step, "target", None)) for name in step.reads}
     wanted = touched | by_calls | {program.inputs[number] for number in written_behind}
@@ -340,7 +344,21 @@ def _gemm(t: Tables, step: Any) -> Any:
     made = _few_rows(t, step)
     if made is None and step.out.dtype is torch.bfloat16:
         raise NotCompiled("a product of bfloat16 that is not of few rows")
-    return made or _blas(t, step)
+    if made is not None or not _stays_packed(t, step):
+        return made or _blas(t, step)
+    kind, items, more, numbers, *rest = _blas(t, step)
+    return (kind, items, more, (*numbers, 0, 1), *rest)
+
+
+def _stays_packed(t: Tables, step: Any) -> bool:
+    """Whether the second matrix is a weight that keeps its pack from call to call, and that saves time."""
+    numbers = (*step.out.sizes, step.a.sizes[-1])
+    if step.b.buffer not in t.frozen or step.out.dtype is not torch.float32 or len(numbers) != 3:
+        return False
+    if not all(isinstance(number, int) for number in numbers):
+        return False
+    rows, columns, depth = numbers
+    return rows <= MOST_PACKED_ROWS and columns * depth >= LEAST_PACKED and pack_bytes(rows, columns, depth) > 0
 
 
 def _blas(t: Tables, step: Any) -> Any:
