@@ -67,14 +67,14 @@ always(Watcher *Py_UNUSED(w), Probe *Py_UNUSED(p), Operands *Py_UNUSED(ops))
     return 1;
 }
 
-/* One that is equal to another one if what both hold is the same. (The type of the last kind has no
- * name in C from 3.13 on.) */
+/* One that is equal to another one if what both hold is the same, or whose text is made of that.
+ * (The type of the last kind has no name in C from 3.13 on.) */
 static int
 is_holder(PyObject *x)
 {
     return PyMethod_Check(x) || PyCFunction_Check(x) || PySlice_Check(x) || PyWeakref_Check(x) ||
            PyCell_Check(x) || PyDictViewSet_Check(x) || Py_IS_TYPE(x, &PyDictValues_Type) ||
-           Py_IS_TYPE(x, &Py_GenericAliasType) ||
+           Py_IS_TYPE(x, &Py_GenericAliasType) || PyExceptionInstance_Check(x) ||
            strcmp(Py_TYPE(x)->tp_name, "method-wrapper") == 0;
 }
 

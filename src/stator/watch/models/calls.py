@@ -313,6 +313,8 @@ def call_class(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> N
 def _construct(s: Segment, cls: type, args: Args, kwnames: tuple[str, ...]) -> None:
     """`__new__` and `__init__` of a class are called."""
     if issubclass(cls, BaseException) and not is_open(cls):
+        if cls.__basicsize__ != BaseException.__basicsize__:  # it keeps more than its arguments
+            pure(s, cls, args, kwnames)
         return
     new = s.classes.entry(cls, "__new__")
     if issubclass(type(new), types.BuiltinFunctionType):

@@ -47,7 +47,8 @@ def _is_plain_class(cls: type) -> bool:
     return issubclass(base, _OPEN_BASES) or base is object or container_kind(base) is not None
 
 
-_OPEN_BASES = (*VALUE_TYPES, BaseException, types.ModuleType, types.SimpleNamespace, type, torch._C.TensorBase)
+# (Not exceptions: what they were made of is kept in C, and shown.)
+_OPEN_BASES = (*VALUE_TYPES, types.ModuleType, types.SimpleNamespace, type, torch._C.TensorBase)
 
 
 def is_trusted_behind_cache(cached: Any) -> bool:

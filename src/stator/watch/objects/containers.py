@@ -94,7 +94,9 @@ def expose_deep(ledger: Ledger, value: Any, leaf: Callable[[Any], None] | None =
     while pending:
         value = pending.pop()
         kind = container_kind(type(value))
-        if kind is None or id(value) in seen or is_constant(value):
+        if id(value) in seen:
+            continue
+        if kind is None or is_constant(value):
             if is_constant(value):
                 if type(value) in COMPOSED:
                     ledger.use_identity(value)
@@ -102,12 +104,18 @@ def expose_deep(ledger: Ledger, value: Any, leaf: Callable[[Any], None] | None =
                 _note_leaf(ledger, value)
                 if leaf is not None:
                     leaf(value)
+                if issubclass(type(value), BaseException):
+                    seen.add(id(value))
+                    pending.extend(_ARGUMENTS(value))
             continue
         seen.add(id(value))
         origin = ledger.find(value)
         if origin is not None:
             expose(ledger, origin, value)
         pending.extend(dict.values(value) if kind == "dict" else _plain_items(value, kind))
+
+
+_ARGUMENTS: Callable[[Any], tuple[Any, ...]] = vars(BaseException)["args"].__get__
 
 
 def _note_leaf(ledger: Ledger, value: Any) -> None:
