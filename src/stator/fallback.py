@@ -48,7 +48,7 @@ def _comes_from_program(error: BaseException) -> bool:
 
 def plain(program: Program, why: Any) -> Plain:
     """A call is going to run as plain Python."""
-    program.stats.plain += 1
+    program.stats.add_plain()
     if events.RanPlain in events.READERS:
         events.emit(events.RanPlain(program.name, why))
     return PLAIN
@@ -62,7 +62,7 @@ def internal_failure(program: Program, where: str, error: BaseException | None) 
             raise error
         finally:
             del error  # its traceback has this frame
-    program.stats.plain += 1
+    program.stats.add_plain()
     program.transient += 1
     fault = error or RuntimeError("no recording")
     warned, program.stats.complained = program.stats.complained, True
@@ -109,7 +109,7 @@ def not_kept(program: Program, error: BaseException) -> None:
         error = error.__cause__
     if isinstance(error, BackendError) and program.settings.suppress_errors:
         program.transient = TRANSIENT_LIMIT
-        program.stats.plain += 1
+        program.stats.add_plain()
         reporting.warn(f"{error}; {program.name} runs as plain Python")
     elif isinstance(error, FOR_THE_USER) or not isinstance(error, Exception) or is_from_handler(error):
         try:

@@ -163,7 +163,7 @@ class BreakReached:
 def _follow(program: Program, outcome: Any) -> Any:
     """From break to break, up to the result. Nothing here holds on to what a segment was given."""
     stats = program.stats
-    before = (stats.recordings, stats.plain_calls)
+    before = stats.here.noted
     try:
         while True:
             if type(outcome) is BreakReached:
@@ -173,7 +173,7 @@ def _follow(program: Program, outcome: Any) -> Any:
             else:
                 return outcome
     finally:
-        stats.count.value += (stats.recordings, stats.plain_calls) == before
+        stats.count.value += stats.here.noted == before
 
 
 def _land(program: Program, pending: _native.PendingResume) -> Any:
@@ -184,7 +184,7 @@ def _land(program: Program, pending: _native.PendingResume) -> Any:
     if behind is None:
         return hand_over(function, slots)
     if passes:
-        behind.stats.passed.value += 1
+        behind.stats.add_passed()
         return behind.call_plain(function, slots)
     return _call(behind, function, slots)
 

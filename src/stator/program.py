@@ -7,6 +7,7 @@ resume point on.
 from __future__ import annotations
 
 import inspect
+import threading
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -45,6 +46,12 @@ PLAIN = Plain()
 LookupResult = tuple[Entry, Slots] | Plain | None
 
 
+class _OfThread(threading.local):
+    """What the calling thread has added to the counts: others count at the same time."""
+
+    noted = 0
+
+
 @dataclass(slots=True)
 class Stats:
     """What has happened in the calls of a function, its continuations included."""
@@ -58,6 +65,19 @@ class Stats:
     passed: _native.Count = field(default_factory=_native.Count)  # plain calls that nobody looked at
     complained: bool = False  # a fault of ours was warned of
     failures: list[tuple[Program, BaseException]] = field(default_factory=list)  # in the background, not told yet
+    here: _OfThread = field(default_factory=_OfThread)
+
+    def add_recording(self) -> None:
+        self.recordings += 1
+        self.here.noted += 1
+
+    def add_plain(self) -> None:
+        self.plain += 1
+        self.here.noted += 1
+
+    def add_passed(self) -> None:
+        self.passed.value += 1
+        self.here.noted += 1
 
     @property
     def hits(self) -> int:

@@ -82,7 +82,7 @@ def record(program: Program, function: types.FunctionType, slots: Given) -> Any:
         return program.call_plain(function, slots)
     if misled:  # our own code could not run, or not as it is written, or did not see everything
         program.transient += not displaced
-        program.stats.plain += 1
+        program.stats.add_plain()
         _let_go(recorder)
         if recorder.failure is not None and is_from_handler(recorder.failure):
             raise recorder.failure
@@ -192,7 +192,7 @@ def _keep(program: Program, recorder: Recorder, segments: list[RecordedSegment],
         for owner, part in parts:
             part.make(functools.partial(_store, owner))
     if any(not segment.transient and not segment.again for segment in segments):
-        program.stats.recordings += 1
+        program.stats.add_recording()
     reasons = [segment.recording.break_reason for segment in segments if segment.recording.break_reason]
     if program.fullgraph and reasons:
         raise GraphBreakError(reasons[0], has_run=True)
@@ -210,7 +210,7 @@ def _is_lasting(program: Program, segment: RecordedSegment) -> bool:
         events.emit(events.GraphBreak(reason))
     if segment.transient or (segment.again and not program.fullgraph):  # else it is refused before it runs once more
         program.transient += segment.transient
-        program.stats.plain += 1
+        program.stats.add_plain()
         return False
     return True
 
@@ -256,7 +256,7 @@ def _store(program: Program, entry: Entry) -> bool:
 def _note_raise(program: Program, recorder: Recorder) -> None:
     """The program raised: nothing is kept, unless it keeps raising. A failure here must not hide its exception."""
     program.raised += 1
-    program.stats.plain += 1
+    program.stats.add_plain()
     fault = recorder.failure or recorder.watcher.error
     try:
         if program.raised >= TRANSIENT_LIMIT and fault is None and not recorder.segments:

@@ -93,6 +93,31 @@ def test_what_another_thread_has_recorded_meanwhile_is_used(monkeypatch):
     assert not others and (stats.recordings, stats.hits, stats.plain) == (2, 3, 0)
 
 
+def test_a_replay_counts_while_another_thread_records():
+    """Between the two segments of one call, another thread records the same function with another size."""
+    others = []
+
+    @stator.disable
+    def meanwhile():
+        if others and threading.current_thread() is threading.main_thread():
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(compiled, torch.ones(others.pop())).result(timeout=60)
+
+    def fn(x):
+        y = x + 1
+        meanwhile()
+        return y * 2
+
+    compiled = stator.compile(fn, backend="eager", dynamic=False)
+    for seed in range(3):
+        assert torch.equal(compiled(rand(seed)), fn(rand(seed)))
+    others.append(7)
+    with stator.options.patch(verbose=True):  # hits are told of: Python goes from segment to segment, not C
+        assert torch.equal(compiled(rand(3)), fn(rand(3))) and not others
+    stats = compiled.stator
+    assert (stats.recordings, stats.hits, stats.plain) == (2, 3, 0)
+
+
 def test_two_threads_record_different_functions():
     def slow(x):
         for n in range(60):
