@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import os
 import shutil
 import sys
@@ -37,8 +38,20 @@ def another_compiler() -> None:
         torch.compile(torch.nn.Linear(2, 2), backend="aot_eager")(torch.ones(2)).sum().backward()
 
 
+_tests = itertools.count()
+
+
 @pytest.fixture(autouse=True)
-def nothing_compiled() -> Iterator[None]:
+def older_objects_set_aside() -> None:
+    """A collection within a test walks through the objects of that test, not through a million of what is loaded."""
+    if next(_tests) % 100 == 0:
+        gc.unfreeze()
+        gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled(older_objects_set_aside: None) -> Iterator[None]:
     forget_everything()
     callbacks = list(gc.callbacks)
     validate_recordings()
