@@ -29,8 +29,8 @@ static PyObject *
 take_arguments(Frame *f)
 {
     PyCodeObject *code = frame_code(f);
-    int n = code->co_argcount + code->co_kwonlyargcount +
-            ((code->co_flags & CO_VARARGS) != 0) + ((code->co_flags & CO_VARKEYWORDS) != 0);
+    int n = code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+            ((code->co_flags & CO_VARKEYWORDS) != 0);
     PyObject *slots = PyList_New(n);
     for (int i = 0; slots != NULL && i < n; i++) {
         PyList_SET_ITEM(slots, i, f->localsplus[i]);

@@ -23,7 +23,7 @@ typedef struct {
     unsigned long long bound_at; /* `changes` of the table when it was last emptied */
     PyObject *go_on;             /* go_on(jump): what follows a step when C code has no recording */
     Count *passing; /* so many calls go by: they call `function` as it is, counted in `passed` */
-    Count *spared; /* and so do so many of those that no recording fits */
+    Count *spared;  /* and so do so many of those that no recording fits */
     Count *passed;
     /* of a compiled module: its own object stands for another; or NULL */
     PyObject *self_is, *self_becomes;

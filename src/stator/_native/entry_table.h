@@ -46,7 +46,7 @@ typedef struct {
     Py_ssize_t moved; /* ... that many */
     int in_place;     /* all of them, in the same order */
     Py_ssize_t arguments; /* so many parts has the state */
-    PyObject *callees;  /* asked about functions that start in the step (callees.c), or NULL */
+    PyObject *callees;    /* asked about functions that start in the step (callees.c), or NULL */
 } BreakStep;
 
 struct EntryTable;

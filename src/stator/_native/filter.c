@@ -67,15 +67,40 @@ always(Watcher *Py_UNUSED(w), Probe *Py_UNUSED(p), Operands *Py_UNUSED(ops))
     return 1;
 }
 
-/* One that is equal to another one if what both hold is the same, or whose text is made of that.
- * (The type of the last kind has no name in C from 3.13 on.) */
+static PtrSet entered; /* types, told by Python code; empty: any object may be of one */
+
+/* enter(types): C code that compares, hashes or shows an object of one of these reads what it
+ * holds. */
+PyObject *
+filter_enter(PyObject *Py_UNUSED(module), PyObject *types)
+{
+    if (!PyTuple_Check(types)) {
+        PyErr_SetString(PyExc_TypeError, "a tuple of types is expected");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(types); i++) {
+        PyObject *type = PyTuple_GET_ITEM(types, i);
+        if (!PyType_Check(type)) {
+            PyErr_SetString(PyExc_TypeError, "a tuple of types is expected");
+            return NULL;
+        }
+        if (ptrset_add(&entered, Py_NewRef(type)) < 0) { /* for good */
+            Py_DECREF(type);
+            return NULL;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
 static int
 is_holder(PyObject *x)
 {
-    return PyMethod_Check(x) || PyCFunction_Check(x) || PySlice_Check(x) || PyWeakref_Check(x) ||
-           PyCell_Check(x) || PyDictViewSet_Check(x) || Py_IS_TYPE(x, &PyDictValues_Type) ||
-           Py_IS_TYPE(x, &Py_GenericAliasType) || PyExceptionInstance_Check(x) ||
-           strcmp(Py_TYPE(x)->tp_name, "method-wrapper") == 0;
+    for (PyTypeObject *type = Py_TYPE(x); type != NULL; type = type->tp_base) {
+        if (ptrset_has(&entered, type)) {
+            return 1;
+        }
+    }
+    return entered.used == 0;
 }
 
 /* A fresh object that may hold an outside one: C code that compares, formats or hashes it goes all

@@ -82,8 +82,7 @@ multiply_packed(HostRun *r, const HostStep *s, const int64_t *v)
     char *data = r->data[s->items[2]];
     int reg = r->h->buffers[s->items[2]].reg;
     PyObject *weight = reg < 0 ? NULL : r->registers[reg];
-    long long version =
-        weight == NULL || handle_of(weight) == NULL ? -1 : version_of(weight);
+    long long version = weight == NULL || handle_of(weight) == NULL ? -1 : version_of(weight);
     if (version < 0 || v[GEMM_BATCH] != 1) {
         return 0;
     }
@@ -106,11 +105,10 @@ multiply_packed(HostRun *r, const HostStep *s, const int64_t *v)
     const float *a = (float *)r->data[s->items[1]] + v[GEMM_A];
     float *c = (float *)r->data[s->items[0]] + v[GEMM_C];
     Py_INCREF(capsule); /* another thread may put another one in its place */
-    Py_BEGIN_ALLOW_THREADS
-    torch_c.packed(ROW_MAJOR, s->numbers[1] ? TRANSPOSED : NOT_TRANSPOSED, PACKED, (int)v[GEMM_M],
-                   (int)v[GEMM_N], (int)v[GEMM_K], a, (int)v[GEMM_LDA], p->packed, (int)v[GEMM_LDB],
-                   s->numbers[3] ? 1 : 0, c, (int)v[GEMM_LDC]);
-    Py_END_ALLOW_THREADS
-    Py_DECREF(capsule);
+    Py_BEGIN_ALLOW_THREADS torch_c.packed(ROW_MAJOR, s->numbers[1] ? TRANSPOSED : NOT_TRANSPOSED,
+                                          PACKED, (int)v[GEMM_M], (int)v[GEMM_N], (int)v[GEMM_K], a,
+                                          (int)v[GEMM_LDA], p->packed, (int)v[GEMM_LDB],
+                                          s->numbers[3] ? 1 : 0, c, (int)v[GEMM_LDC]);
+    Py_END_ALLOW_THREADS Py_DECREF(capsule);
     return 1;
 }

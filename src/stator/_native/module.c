@@ -162,6 +162,8 @@ static PyMethodDef functions[] = {
      "The state in which the program was when it called our own code."},
     {"hook_installed", hook_installed_method, METH_NOARGS,
      "Is our frame evaluator the installed one?"},
+    {"enter", filter_enter, METH_O,
+     "C code that reads objects of these types reads what they hold."},
     {"type_version", type_version, METH_O,
      "The type's version tag, assigned if need be; 0 if there is none."},
     {"mro_lookup", FAST(mro_lookup),

@@ -158,6 +158,7 @@ typedef struct Watcher {
 } Watcher;
 
 int filter_surely_binds(PyObject *function, Py_ssize_t given, PyObject *names);
+PyObject *filter_enter(PyObject *module, PyObject *types);
 int filter_call_noted(Watcher *w, PyObject *owner, int note);
 int watcher_read_attribute(Watcher *w, Probe *p, PyObject *owner);
 int watcher_read_registered(Watcher *w, PyObject *owner, PyObject *name);

@@ -6,13 +6,13 @@ Nothing here runs code of the program, except where an origin itself is a call. 
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import torch
 
 from .. import _native
 from ..recording import TensorFacts
+from ..support.builtin_types import BASES
 from ..support.guard_readers import (
     class_dict,
     container_kind,
@@ -24,7 +24,6 @@ from ..support.guard_readers import (
 )
 
 MISSING = _native.MISSING
-_BASES: dict[str, Any] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "deque": deque}
 
 
 def behind(cls: type, key: tuple[type, str]) -> Any:
@@ -47,7 +46,7 @@ def item(container: Any, key: Any) -> Any:
     kind = container_kind(type(container))
     if kind == "dict" and not dict.__contains__(container, key):
         raise KeyError(key)  # and `__missing__` is not asked
-    return _BASES[kind].__getitem__(container, key) if kind is not None else container[key]
+    return BASES[kind].__getitem__(container, key) if kind is not None else container[key]
 
 
 def has_entry(mapping: Any, key: Any) -> bool:
@@ -64,7 +63,7 @@ def entry_of(mapping: Any, key: Any) -> Any:
 
 def length(container: Any) -> int:
     kind = container_kind(type(container))
-    return int(_BASES[kind].__len__(container)) if kind is not None else len(container)
+    return int(BASES[kind].__len__(container)) if kind is not None else len(container)
 
 
 def keys(container: Any) -> tuple[Any, ...]:

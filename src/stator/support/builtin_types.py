@@ -9,11 +9,12 @@ from __future__ import annotations
 import enum
 import functools
 import gc
+import itertools
 import operator
 import re
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, NamedTuple
@@ -41,6 +42,13 @@ class TypeModel(NamedTuple):
     told_by: tuple[str, ...] = ()  # made anew all the time, and compared by these attributes
     inert: bool = False  # C code may hold it and pass it on without reading anything that needs a guard
     transparent: bool = False  # holding what the collector is told of is all that it does
+    entered: bool = False  # C code that compares, hashes or shows it reads what it holds; so of its subclasses
+    made_of: Callable[[Any], Iterable[Any]] | None = (
+        None  # a constant if these are, even where it is compared as a whole
+    )
+    changes: bool = False  # its methods change it in place
+    constructed: bool = False  # `__new__` reads its arguments and nothing else
+    walks: bool = False  # an iterator or a view: it keeps a place in something else, which nobody can read
     hides: bool = False  # symbolic numbers may be in it, where no instruction sees them taken out
     rebuilt: str | None = None  # how a replay makes another one: a method of `watch.finish.rebuild.Rebuilder`
     iterated: Callable[[Any], Any] | None = None  # of an iterator over a dict or set: begins another one
@@ -75,23 +83,30 @@ _WALKING: tuple[tuple[Callable[[Any], Any], Any], ...] = (
     (dict.__reversed__, {}),
     (iter, set()),
 )
+_ORDERED: Any = OrderedDict()
+# Iterators and views that nobody can make again.
+_OTHER_WALKERS: tuple[Any, ...] = (
+    *(cls for cls in vars(itertools).values() if isinstance(cls, type) and cls.__module__ == "itertools"),
+    *(type(iter(deque())), reversed, types.GeneratorType),
+    *(type(_ORDERED.keys()), type(_ORDERED.items()), type(_ORDERED.values()), type(iter(_ORDERED))),
+)
 _CONTENT, _NEVER = Comparison.BY_CONTENT, Comparison.NEVER
 
 TYPE_MODELS: tuple[TypeModel, ...] = (
     # numbers, texts, and what else is nothing but a value
-    TypeModel(int, compared=Fact.EQUAL, transparent=True),
-    TypeModel(float, compared=Fact.EQUAL, transparent=True),
+    TypeModel(int, compared=Fact.EQUAL, transparent=True, constructed=True),
+    TypeModel(float, compared=Fact.EQUAL, transparent=True, constructed=True),
     TypeModel(complex, compared=Fact.EQUAL, transparent=True),
     TypeModel(bool, compared=Fact.EQUAL),
-    TypeModel(str, compared=Fact.EQUAL, transparent=True),
-    TypeModel(bytes, compared=Fact.EQUAL, transparent=True),
+    TypeModel(str, compared=Fact.EQUAL, transparent=True, constructed=True),
+    TypeModel(bytes, compared=Fact.EQUAL, transparent=True, constructed=True),
     TypeModel(type(None), compared=Fact.EQUAL),
     TypeModel(type(...), compared=Fact.EQUAL),
     TypeModel(type(NotImplemented), compared=Fact.EQUAL),
     TypeModel(range, compared=Fact.EQUAL),
     TypeModel(re.Pattern, compared=Fact.EQUAL),
     # torch's
-    TypeModel(torch.device, compared=Fact.EQUAL),
+    TypeModel(torch.device, compared=Fact.EQUAL, constructed=True),
     TypeModel(torch.dtype, compared=Fact.IS),
     TypeModel(torch.layout, compared=Fact.IS),
     TypeModel(torch.memory_format, compared=Fact.IS),
@@ -102,10 +117,14 @@ TYPE_MODELS: tuple[TypeModel, ...] = (
     TypeModel(torch.Generator, inert=True),
     # what is nothing but its identity
     TypeModel(types.CodeType, compared=Fact.IS),
-    TypeModel(
-        types.GenericAlias, compared=Fact.IS, rebuilt="alias"
-    ),  # nothing says what is in it, but it never changes
-    TypeModel(types.UnionType, compared=Fact.IS),
+    TypeModel(  # nothing says what is in it, but it never changes
+        types.GenericAlias,
+        compared=Fact.IS,
+        made_of=lambda alias: (alias.__origin__, *alias.__args__),
+        entered=True,
+        rebuilt="alias",
+    ),
+    TypeModel(types.UnionType, compared=Fact.IS, made_of=lambda union: union.__args__),
     TypeModel(types.MethodDescriptorType, compared=Fact.IS),
     TypeModel(types.WrapperDescriptorType, compared=Fact.IS),
     TypeModel(types.GetSetDescriptorType, compared=Fact.IS),
@@ -113,26 +132,42 @@ TYPE_MODELS: tuple[TypeModel, ...] = (
     TypeModel(types.ClassMethodDescriptorType, compared=Fact.IS),
     TypeModel(type, inert=True),
     # containers
-    TypeModel(list, kind="list", compared=_NEVER, transparent=True),
-    TypeModel(dict, kind="dict", compared=_NEVER, transparent=True),
-    TypeModel(tuple, kind="tuple", compared=_CONTENT, held=lambda items: items, transparent=True),
-    TypeModel(set, kind="set", compared=_NEVER),
-    TypeModel(frozenset, kind="set"),
-    TypeModel(deque, kind="deque", hides=True),
-    TypeModel(bytearray, transparent=True, rebuilt="bytearray"),
+    TypeModel(list, kind="list", compared=_NEVER, transparent=True, changes=True, constructed=True),
+    TypeModel(dict, kind="dict", compared=_NEVER, transparent=True, changes=True, constructed=True),
+    TypeModel(
+        tuple,
+        kind="tuple",
+        compared=_CONTENT,
+        held=lambda items: items,
+        transparent=True,
+        made_of=lambda items: items,
+        constructed=True,
+    ),
+    TypeModel(set, kind="set", compared=_NEVER, changes=True, constructed=True),
+    TypeModel(frozenset, kind="set", constructed=True),
+    TypeModel(deque, kind="deque", hides=True, changes=True, constructed=True),
+    TypeModel(bytearray, transparent=True, rebuilt="bytearray", changes=True),
     TypeModel(
         slice,
         compared=_CONTENT,
         held=lambda bounds: (bounds.start, bounds.stop, bounds.step),
+        entered=True,
+        made_of=lambda bounds: (bounds.start, bounds.stop, bounds.step),
         attributes=_names("start stop step"),
         transparent=True,
         rebuilt="slice",
     ),
     TypeModel(types.MappingProxyType, transparent=True, hides=True),
-    TypeModel(types.SimpleNamespace, transparent=True, rebuilt="namespace"),
-    TypeModel(KEYS, held=lambda view: gc.get_referents(view)[0], hides=True),
-    TypeModel(VALUES, held=lambda view: dict.values(gc.get_referents(view)[0]), hides=True),
-    TypeModel(ITEMS, held=lambda view: chain.from_iterable(dict.items(gc.get_referents(view)[0])), hides=True),
+    TypeModel(types.SimpleNamespace, transparent=True, rebuilt="namespace", constructed=True),
+    TypeModel(KEYS, held=lambda view: gc.get_referents(view)[0], hides=True, entered=True, walks=True),
+    TypeModel(VALUES, held=lambda view: dict.values(gc.get_referents(view)[0]), hides=True, entered=True, walks=True),
+    TypeModel(
+        ITEMS,
+        held=lambda view: chain.from_iterable(dict.items(gc.get_referents(view)[0])),
+        hides=True,
+        entered=True,
+        walks=True,
+    ),
     # functions, methods, descriptors
     TypeModel(
         types.FunctionType,
@@ -147,6 +182,7 @@ TYPE_MODELS: tuple[TypeModel, ...] = (
         types.MethodType,
         compared=_NEVER,
         held=lambda method: (method.__self__, method.__func__),
+        entered=True,
         attributes=_names("__func__ __self__"),
         told_by=("__func__", "__self__"),
         inert=True,
@@ -157,6 +193,7 @@ TYPE_MODELS: tuple[TypeModel, ...] = (
         types.BuiltinFunctionType,
         compared=_CONTENT,
         held=lambda method: (method.__self__,),
+        entered=True,
         attributes=_names("__self__ __name__ __qualname__ __doc__ __module__"),
         told_by=("__name__", "__self__"),
         inert=True,
@@ -165,12 +202,20 @@ TYPE_MODELS: tuple[TypeModel, ...] = (
     TypeModel(
         types.MethodWrapperType,
         held=lambda method: (method.__self__,),
+        entered=True,
         told_by=("__name__", "__self__"),
         inert=True,
         transparent=True,
         hides=True,
     ),
-    TypeModel(types.CellType, compared=_NEVER, attributes=_names("cell_contents"), transparent=True, rebuilt="cell"),
+    TypeModel(
+        types.CellType,
+        compared=_NEVER,
+        attributes=_names("cell_contents"),
+        transparent=True,
+        rebuilt="cell",
+        entered=True,
+    ),
     TypeModel(property, attributes=_names("fget fset fdel __doc__"), inert=True, transparent=True),
     TypeModel(staticmethod, attributes=_names("__func__ __wrapped__"), inert=True, transparent=True),
     TypeModel(classmethod, attributes=_names("__func__ __wrapped__"), inert=True, transparent=True),
@@ -182,21 +227,35 @@ TYPE_MODELS: tuple[TypeModel, ...] = (
     TypeModel(operator.itemgetter, transparent=True),
     TypeModel(operator.attrgetter, transparent=True),
     TypeModel(operator.methodcaller, transparent=True),
-    TypeModel(object, transparent=True),
-    TypeModel(weakref.ReferenceType, held=lambda ref: (ref(),)),
+    TypeModel(object, transparent=True, constructed=True),
+    TypeModel(weakref.ReferenceType, held=lambda ref: (ref(),), entered=True),
     # iterators: those that say by themselves how they are made again, and those that are begun anew and moved on
-    *(TypeModel(cls, rebuilt="reduced") for cls in map(type, _REDUCED)),
+    *(TypeModel(cls, rebuilt="reduced", walks=True) for cls in map(type, _REDUCED)),
     *(
-        TypeModel(type(begin(of)), rebuilt="reduced", at_end=functools.partial(_at_end, begin, of))
+        TypeModel(type(begin(of)), rebuilt="reduced", walks=True, at_end=functools.partial(_at_end, begin, of))
         for begin, of in _LETTING_GO
     ),
     *(
-        TypeModel(type(begin(of)), rebuilt="walker", iterated=begin, at_end=functools.partial(_at_end, begin, of))
+        TypeModel(
+            type(begin(of)), rebuilt="walker", walks=True, iterated=begin, at_end=functools.partial(_at_end, begin, of)
+        )
         for begin, of in _WALKING
     ),
+    *(TypeModel(cls, walks=True) for cls in _OTHER_WALKERS),
+    # what derives from these in C, too
+    TypeModel(BaseException, entered=True),
+    TypeModel(OrderedDict, constructed=True),
+    TypeModel(defaultdict, constructed=True),
+    TypeModel(weakref.ProxyType, entered=True),
+    TypeModel(weakref.CallableProxyType, entered=True),
 )
 
 
 def types_where(holds: Callable[[TypeModel], Any]) -> tuple[type, ...]:
     """The types whose rows have an answer."""
     return tuple(model.type for model in TYPE_MODELS if holds(model))
+
+
+# The container whose layout a kind stands for.
+BASES: dict[str, Any] = {model.kind: model.type for model in reversed(TYPE_MODELS) if model.kind is not None}
+ITERATOR_TYPES = types_where(lambda model: model.walks)

@@ -152,7 +152,7 @@ class Rebuilder:
         if has_finalizer(cls):
             raise BreakGraph("rebuild", f"{cls.__qualname__} has a finalizer")
         describe(self, value, construct)
-        if is_open(cls) or cls in _WITH_ATTRIBUTES or issubclass(cls, BaseException):
+        if is_open(cls) or (cls.__dictoffset__ and describe not in (Rebuilder._function, Rebuilder._partial)):
             self._attributes(value, construct)
 
     def _attributes(self, value: Any, construct: Construct) -> None:
@@ -342,7 +342,6 @@ _EXCEPTION_MEMBERS: dict[type, tuple[str, ...]] = {
     ModuleNotFoundError: ("msg", "name", "path"),
     StopIteration: ("value",),
 }
-_WITH_ATTRIBUTES = (types.SimpleNamespace, collections.OrderedDict)  # builtin types whose instances have a dict
 _DESCRIBE: dict[type, Callable[[Rebuilder, Any, Construct], None]] = {
     model.type: getattr(Rebuilder, f"_{model.rebuilt}") for model in TYPE_MODELS if model.rebuilt is not None
 }

@@ -7,7 +7,6 @@ step by itself, `arrive` says which of them it reached, and with what.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from types import (
     BuiltinMethodType,
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 
 from ... import _native
 from ...recording import Continuation, ResumePoint
+from ...support.builtin_types import types_where
 from ..bytecode.break_step import StepEnd, begins_loop, makes_text, moves, step
 from ..bytecode.continuation import Layout, raise_at, resume
 from ..bytecode.flow import NotResumable
@@ -90,7 +90,7 @@ def _calls_range(watcher: _native.Watcher) -> bool:
 
 
 # C code which is given one of these may have moved or changed it before it came to what breaks the graph.
-_CHANGEABLE = (list, dict, set, deque, bytearray)
+_CHANGEABLE = types_where(lambda model: model.changes)
 _METHODS = (MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType)
 
 

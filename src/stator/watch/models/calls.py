@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from ... import _native
+from ...support.builtin_types import types_where
 from ...support.guard_readers import class_dict, is_open
 from ..graph_break import BreakGraph
 from ..objects import locks
@@ -283,8 +284,7 @@ INTERCEPTED: tuple[types.CodeType, ...] = (
 )
 
 _STATE_PREFIXES = ("_get_", "_is_", "is_", "get_", "_are_", "_has_", "has_")
-_SAFE_NEW: tuple[type, ...] = (object, list, dict, tuple, set, frozenset, str, int, float, bytes, collections.deque)
-_SAFE_NEW += (collections.OrderedDict, collections.defaultdict, types.SimpleNamespace, torch.device)
+_SAFE_NEW = types_where(lambda model: model.constructed)
 
 
 def constructor_rule(s: Segment, cls: type, args: Args, kwnames: tuple[str, ...]) -> None:

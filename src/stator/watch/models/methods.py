@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
+from ...support.builtin_types import ITERATOR_TYPES
 from ...support.guard_readers import container_kind, is_open
 from ..graph_break import BreakGraph
 from ..objects.constants import is_constant
 from ..objects.containers import append, change_all, change_key, items_at, read_key
-from ..objects.iterator_types import ITERATOR_TYPES
 from ..segment import Segment
 from .call_model import Args, Rule, TypeMethods, rule
 from .reads import consult_callable, consult_deep, look_for, note_text, touch, use_as_key

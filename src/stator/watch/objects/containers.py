@@ -16,13 +16,13 @@ import torch
 
 from ... import _native
 from ...recording import Edge, Fact, Origin
+from ...support.builtin_types import BASES
 from ...support.guard_readers import container_kind, has_own_hash, keys_of
 from ..graph_break import BreakGraph
 from .constants import is_constant
 from .ledger import COMPOSED, Change, Ledger
 
 _MOST_ORIGINS = 100_000  # of a recording: to guard so many values takes a millisecond or two in every call
-_BASES: dict[str, type] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "deque": deque}
 
 
 def _initial(ledger: Ledger, container: Any) -> Any:
@@ -131,7 +131,7 @@ def _note_leaf(ledger: Ledger, value: Any) -> None:
 
 def _plain_items(value: Any, kind: str) -> Iterable[Any]:
     """The items of a container, whatever a subclass says of itself."""
-    base: Any = frozenset if issubclass(type(value), frozenset) else _BASES[kind]
+    base: Any = frozenset if issubclass(type(value), frozenset) else BASES[kind]
     items: Iterable[Any] = base.__iter__(value)
     return items
 
@@ -145,7 +145,7 @@ def measure(ledger: Ledger, origin: Origin, container: Any) -> None:
 
 def _size(value: Any) -> int:
     """The length of a container, whatever a subclass says of itself."""
-    base: Any = next(base for base in (*_BASES.values(), frozenset) if issubclass(type(value), base))
+    base: Any = next(base for base in (*BASES.values(), frozenset) if issubclass(type(value), base))
     size: int = base.__len__(value)
     return size
 

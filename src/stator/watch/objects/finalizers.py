@@ -26,10 +26,9 @@ from typing import Any
 import torch
 
 from ... import _native
-from ...support.builtin_types import types_where
+from ...support.builtin_types import ITERATOR_TYPES, types_where
 from ...support.guard_readers import container_kind, is_open
 from .constants import is_constant
-from .iterator_types import ITERATOR_TYPES
 
 _MOST = 500  # objects that are looked at; behind that anything is possible
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})

@@ -17,7 +17,7 @@ from typing import Any
 
 from ... import _native
 from ...recording import Check, Edge, Fact, Origin
-from ...support.builtin_types import TYPE_MODELS
+from ...support.builtin_types import TYPE_MODELS, types_where
 from ...support.guard_readers import VALUE_TYPES, plain_value
 from ..graph_break import BreakGraph
 from .constants import DEEPEST, KINDS, constant_fact, is_constant
@@ -31,10 +31,11 @@ _KEYED_FACTS = frozenset(
 )
 
 
-_ALIASES = (types.GenericAlias, types.UnionType)
-COMPOSED = frozenset({*_ALIASES, tuple, slice})  # constants, if all that they are made of are
+_MADE_OF = {model.type: model.made_of for model in TYPE_MODELS if model.made_of is not None}
+COMPOSED = frozenset(_MADE_OF)  # constants, if all that they are made of are
 # Objects of C types that are equal, and have one hash, if what they hold is the same.
 HELD = {model.type: model.held for model in TYPE_MODELS if model.held is not None}
+_native.enter(types_where(lambda model: model.entered))
 
 
 @dataclass(eq=False, slots=True)
@@ -115,7 +116,7 @@ class Ledger(_native.Ledger):
                 raise BreakGraph("unguardable", "a key or a set's member that is nested too deep")
             for part in HELD[type(value)](value):
                 self.use_identity(part, depth + 1)
-        elif type(value) in _ALIASES and self.is_made_of_objects(value):
+        elif type(value) in _MADE_OF and self.is_made_of_objects(value):
             raise BreakGraph("unguardable", "a generic alias made of an object")
 
     def is_made_of_objects(self, value: Any, depth: int = 0) -> bool:
@@ -123,9 +124,9 @@ class Ledger(_native.Ledger):
         cls = type(value)
         if cls not in COMPOSED:
             return not is_constant(value)
-        if cls in _ALIASES and self.find(value) is not None:
+        if cls not in HELD and self.find(value) is not None:
             return False
-        parts = (getattr(value, "__origin__", None), *value.__args__) if cls in _ALIASES else HELD[cls](value)
+        parts = _MADE_OF[cls](value)
         return depth == DEEPEST or any(self.is_made_of_objects(part, depth + 1) for part in parts)
 
     # -- changes

@@ -14,11 +14,11 @@ import torch
 
 from ... import _native
 from ...recording import Edge
+from ...support.builtin_types import ITERATOR_TYPES
 from ..graph_break import BreakGraph
 from ..models.calls import constructor_rule, may_be_approved, reads_arguments_only, rule_for
 from ..models.reads import bound_parts, consult, note_arguments, touch
 from ..models.side_effect_calls import break_for, name_of
-from ..objects.iterator_types import ITERATOR_TYPES
 from ..segment import CallTable, Segment
 from .unguarded_values import replacement_for_numbers
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ... import _native
+from ...support.builtin_types import BASES
 from ...support.guard_readers import container_kind
 from ...support.number_functions import FUNCTIONS, name_of_function
 from ..bytecode.break_step import begins_loop
@@ -25,7 +26,7 @@ from ..segment import Segment
 from ..symbols import symbolic_uses
 from ..symbols.symbol_table import plain_number
 
-_LOOKED_UP: dict[str | None, Any] = {"dict": dict, "set": set}
+_LOOKED_UP = {"dict", "set"}
 _MOST_KEYS = 32  # that are compared one by one
 
 
@@ -93,7 +94,7 @@ def _is_lacking(s: Segment, number: Any, container: Any) -> bool:
     kind = container_kind(type(container))
     if s.symbols.find(number) is None or kind not in _LOOKED_UP or s.ledger.changed(container) is not None:
         return False
-    base = frozenset if issubclass(type(container), frozenset) else _LOOKED_UP[kind]
+    base = frozenset if issubclass(type(container), frozenset) else BASES[kind]
     if _native.mro_lookup(type(container), "__contains__") is not base.__dict__["__contains__"]:
         return False
     keys = list(base.__iter__(container)) if base.__len__(container) <= _MOST_KEYS else [None]

@@ -44,7 +44,7 @@ _STORING_KINDS = frozenset({_native.STORE_SUBSCR, _native.STORE_SLICE})
 _ASKING_KINDS = frozenset({_native.ATTR, _native.SUPER_ATTR, _native.INSERT, _native.DELETE_ATTR})
 _LOOK_AT_INTS = (float, bool)  # what is no subclass of theirs is not asked first
 _PLAIN = (int, float, bool, str, type(None), range, *SYMBOLS)  # a range compares one by one what is no plain int
-_SEARCHED = (tuple, list, dict, set, frozenset)
+_SEARCHED = types_where(lambda model: model.kind is not None and not model.hides)
 _CONVERSIONS = frozenset(
     "__len__ __index__ __int__ __float__ __complex__ __bool__ __hash__ __length_hint__ __trunc__ __sizeof__".split()
 )
