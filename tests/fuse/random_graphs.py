@@ -359,8 +359,8 @@ def watched() -> Iterator[list[LoopProgram]]:
     made = native._host_function
     programs: list[LoopProgram] = []
 
-    def host_function(module: fx.GraphModule, program: LoopProgram, plain: Callable[..., Any]) -> Any:
-        host = made(module, program, plain)
+    def host_function(module: fx.GraphModule, program: LoopProgram, plain: Callable[..., Any], *rest: Any) -> Any:
+        host = made(module, program, plain, *rest)
         constants = native._constants(module)
         programs.append(program)
 

@@ -24,8 +24,8 @@ def hosts() -> Iterator[list[Made]]:
     """The host functions that are made in here."""
     made, found = native._host_function, []
 
-    def host_function(module: fx.GraphModule, program: Any, plain: Callable[..., Any]) -> Any:
-        host, last = made(module, program, plain), []
+    def host_function(module: fx.GraphModule, program: Any, plain: Callable[..., Any], *rest: Any) -> Any:
+        host, last = made(module, program, plain, *rest), []
         found.append((host, last))
 
         def run(inputs: list[Any]) -> Any:

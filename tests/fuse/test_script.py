@@ -46,9 +46,9 @@ def test_the_text_is_the_program(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     programs: list[tuple[LoopProgram, dict[str, Tensor]]] = []
     inner = native._host_function
 
-    def noting(module: Any, program: LoopProgram, plain: Any) -> Any:
+    def noting(module: Any, program: LoopProgram, *rest: Any) -> Any:
         programs.append((program, native._constants(module)))
-        return inner(module, program, plain)
+        return inner(module, program, *rest)
 
     monkeypatch.setattr(native, "_host_function", noting)
     compiled = stator.compile(fn, backend="native")
