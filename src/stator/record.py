@@ -51,7 +51,8 @@ def _collector_paused() -> Iterator[None]:
 def record(program: Program, function: types.FunctionType, slots: Given) -> Any:
     """Watch the call; its result is the call's result, whatever becomes of the recording."""
     start = time.perf_counter()
-    recorder = _prepare(program, function, slots)
+    with _collector_paused():  # what the first symbol imports makes thousands of objects
+        recorder = _prepare(program, function, slots)
     if recorder is None:
         return program.call_plain(function, slots)
     segments: list[RecordedSegment] = []

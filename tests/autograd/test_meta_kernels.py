@@ -27,6 +27,15 @@ add(torch.empty(2), 1)
 inner = wrapper.__closure__[wrapper.__code__.co_freevars.index("fn")].cell_contents
 kept = vars(inner)["__dynamo_disable"]
 assert kept.__module__ != "stator.autograd.meta_kernels", "the wrapper does not do what it was made for"
+seen = []
+def count(gm, example_inputs):
+    seen.append(gm)
+    return gm.forward
+sizes = stator.compile(f, backend=count)
+for batch in range(2, 9):
+    assert torch.equal(sizes(torch.ones(batch, 8), w), f(torch.ones(batch, 8), w))
+assert len(seen) == 2, seen
+assert "torch.export._trace" not in sys.modules, "torch's tracer, to say which line assumes something of a size"
 print("fine")
 """
 

@@ -20,7 +20,7 @@ from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, SLoc
 from torch.utils._sympy import functions
 
 from ...recording import Place
@@ -46,10 +46,16 @@ class _Named(Source):
         return self._text  # type: ignore[attr-defined, no-any-return]
 
 
+class _Algebra(ShapeEnv):
+    def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None) -> tuple[SLoc, str]:
+        """The line that a fact is due to, which `Place` tells here: torch would import its tracer to find it."""
+        return SLoc(framework_loc, None), ""
+
+
 class Shapes:
     def __init__(self, place: Callable[[], Place | None]) -> None:
         """`place`: where the program is."""
-        self.env = ShapeEnv(duck_shape=False)
+        self.env = _Algebra(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.env)
         self._values: dict[fx.Node, Any] = {}  # outlines, numbers, tuples of tensors
         self._approximations: dict[fx.Node, Any] = {}  # tensors without data, perhaps with other strides
