@@ -139,7 +139,7 @@ CALL_MODELS: tuple[CallModel, ...] = (
     CallModel(shallow, [list, tuple, reversed, zip, slice], "hold items without looking into them", NumberUse.KEPT),
     CallModel(shallow, [enumerate], "holds items without looking into them, and counts", NumberUse.FIRST),
     CallModel(pure, [dict], "holds what it is given", NumberUse.KEPT),
-    CallModel(pure, [divmod], "computes from its arguments alone", NumberUse.ASKED),
+    CallModel(pure, [builtins.divmod], "computes from its arguments alone", NumberUse.ASKED),
     CallModel(pure, [int], "computes from its arguments alone", heard=True, instead=numbers.whole_itself),
     CallModel(pure, [float], "computes from its arguments alone", heard=True, instead=numbers.real_itself),
     CallModel(pure, [abs], "computes from its argument alone", heard=True),
