@@ -82,7 +82,7 @@ def compiled(contender: str, module: Any) -> Callable[..., Any]:
         return stator.compile(module)  # type: ignore[no-any-return]
     import torch
 
-    return torch.compile(module)  # type: ignore[no-any-return]
+    return torch.compile(module)
 
 
 def measure_walk(contender: str) -> dict[str, Any]:

@@ -18,9 +18,9 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import Source
+from torch._guards import SLoc, Source
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, SLoc
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy import functions
 
 from ...recording import Place
