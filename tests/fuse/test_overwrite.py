@@ -71,6 +71,14 @@ def test_not_in_a_loop_that_a_later_one_follows() -> None:
     assert reads_before_it_writes(rows, 0, 4)
 
 
+def test_not_where_the_text_reads_it_later() -> None:
+    """The second result needs no reduction, so its loop is the first; the evaluator goes by the text."""
+    total = Value("reduce", (0,), FLOAT, "sum")
+    first = [load(2, ROW_MAJOR), total, Value("sub", (0, 1), FLOAT), store(2, 1, ROW_MAJOR)]
+    rows = kernel([*first, READ, store(4, 2, ROW_MAJOR)], inner=[1])
+    assert not reads_before_it_writes(rows, 0, 3)
+
+
 def gemm_then(fn: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     return lambda x, w, b: fn(x @ w + b)
 

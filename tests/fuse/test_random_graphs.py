@@ -37,3 +37,25 @@ def test_a_row_behind_a_flip() -> None:
 
     seen = compare(f, lambda seed: [torch.randn(2, 1, generator=torch.Generator().manual_seed(seed))])
     assert seen.kernels > 0
+
+
+def test_a_kernel_with_a_scan_over_nothing_stores_the_rest() -> None:
+    """What is computed once per row is wanted, however short the rows are."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.flip(0)
+        return y, (x[:, 1:] + y).cumsum(1), y[2:].expand(7, 3) * 2
+
+    seen = compare(f, lambda seed: [torch.randn(9, 1, generator=torch.Generator().manual_seed(seed))])
+    assert seen.kernels > 0
+
+
+def test_a_scan_along_an_axis_that_is_split_twice() -> None:
+    """First for the first view of what is scanned, then for a second one."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.abs()
+        return y, y.view(255, 1).cumsum(0), (x.view(85, 3) * 2).view(-1).cumsum(0), x.view(255).cumsum(0).view(5, 51)
+
+    seen = compare(f, lambda seed: [torch.randn(5, 17, 3, generator=torch.Generator().manual_seed(seed))])
+    assert seen.kernels > 0

@@ -37,7 +37,7 @@ class CpuKernel:
     sizes: list[Size]  # what `sizes` must hold
     count: Size  # units: the range of lo and hi
     align: int  # ranges begin at multiples of it
-    work: Size  # elements that are read and written in all
+    work: Size  # points of the loops; 0 where there is nothing to store
     scratch: Size  # bytes for each thread
 
 
@@ -135,7 +135,9 @@ class _Writer(Tiles, Scans):
                 f"  %buffer{n}.p = getelementptr ptr, ptr %buffers, i64 {n}\n  %buffer{n} = load ptr, ptr %buffer{n}.p"
             )
         text = text.replace("entry:", "entry:\n" + "\n".join(loads), 1)
-        work = _product(self.k.extents[axis] for axis in (*self.k.outer, *self.k.inner))
+        # Of reductions and scans over nothing there are results all the same, so that is no reason not to run.
+        folded = _one_or_more(_product(self.k.extents[axis] for axis in self.k.inner))
+        work = _product([*[self.k.extents[axis] for axis in self.k.outer], folded])
         return CpuKernel(self.name, text, self.sizes, count, align, work, self.scratch_bytes)
 
     def _at_least_1(self, size: str) -> str:
@@ -379,6 +381,14 @@ def _product(sizes: Iterable[Size]) -> Size:
     for size in sizes:
         result = result * size
     return result
+
+
+def _one_or_more(size: Size) -> Size:
+    if isinstance(size, int):
+        return max(1, size)
+    from torch.utils._sympy.functions import Max  # with symbols it has been imported by then
+
+    return Max(1, size)
 
 
 def _has_short_rows(kernel: Any, column: int, width: int) -> bool:

@@ -18,6 +18,7 @@ def reads_before_it_writes(kernel: Kernel, buffer: int, store: int) -> bool:
 
     Code is made root by root, in order; what a root needs is computed when it is first wanted, and kept until the
     point's last root is done. With inner axes there is a loop for each level, and what a later one needs is read anew.
+    Both orders must agree, that of the levels and that of the text, which the evaluator follows.
     """
     if kernel.scans:
         return False
@@ -32,7 +33,7 @@ def reads_before_it_writes(kernel: Kernel, buffer: int, store: int) -> bool:
             continue
         if kernel.inner:
             earlier = levels[root] - (value.op == "reduce") < levels[store]
-            fine = earlier or not loads & _needed(kernel, root)
+            fine = (earlier and root < store) or not loads & _needed(kernel, root)
         else:
             fine = root < store or (loads & _needed(kernel, root)) <= itself
         if not fine:

@@ -234,7 +234,8 @@ class Scheduler:
         except NoMap:
             joined = False
         if joined and node.target in SCANS:
-            group.scans, group.inner = True, list(group.members[node][scanned_dim(node)].axes)
+            along = set(group.members[node][scanned_dim(node)].axes)
+            group.scans, group.inner = True, [axis for axis in group.axes if axis in along]  # in the order of splits
         elif joined:
             self._note(node, group)
         else:
