@@ -98,6 +98,21 @@ def test_batch_norm_in_inference_is_a_kernel_with_what_follows(dtype: torch.dtyp
     assert seen.kernels and not [call for call in seen.calls if "batch_norm" in call]
 
 
+def test_batch_norm_with_given_statistics_keeps_none() -> None:
+    """What the operator is said to give for the backward is not there: kernels were left for the dispatcher."""
+
+    def f(x: Tensor, w: Tensor, b: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, ...]:
+        y, *kept = torch._native_batch_norm_legit(x, w, b, mean, var, False, 0.1, 0.5)
+        return y * 2, *kept
+
+    def make(seed: int) -> list[Tensor]:
+        x, w, b, mean, var = tensors((2, 3, 4, 5), (3,), (3,), (3,), (3,))(seed)
+        return [x, w, b, mean.detach(), var.detach().abs() + 1]
+
+    seen = compare(f, make)
+    assert seen.kernels and not [call for call in seen.calls if "batch_norm" in call], seen.calls
+
+
 def test_random_numbers_do_not_overwrite_what_they_go_with() -> None:
     """`rrelu` writes to its noise alone, also where its operand has gaps in memory."""
 

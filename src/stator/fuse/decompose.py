@@ -237,7 +237,15 @@ def _batch_norm(
     return parts[:3]
 
 
-RULES[aten._native_batch_norm_legit_functional.default] = _batch_norm_parts
+@rule(aten._native_batch_norm_legit_functional.default)
+def _batch_norm_with_new_stats(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, training: bool,
+    momentum: float, eps: float,
+) -> Any:  # fmt: skip
+    if training or not _dense(x):
+        return _batch_norm_parts(x, weight, bias, mean, var, training, momentum, eps)
+    made = _batch_norm_inference(x, weight, bias, mean, var, momentum, eps)
+    return made if made is NotImplemented else (*made, mean.clone(), var.clone())
 
 
 @rule(aten._native_batch_norm_legit.no_stats)
