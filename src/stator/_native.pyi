@@ -703,7 +703,7 @@ class Host:
         known: list[int],
         unknown: int,
         compute: Callable[[list[Any]], tuple[int, ...] | None] | None,
-        buffers: list[tuple[int, int]],
+        buffers: list[tuple[int, int, float]],
         checks: list[tuple[Any, ...]],
         steps: list[tuple[Any, ...]],
         outputs: tuple[int, ...],

@@ -36,6 +36,7 @@ typedef struct {
 typedef struct {
     int reg;    /* register of the tensor; -1: in the arena */
     int offset; /* slot: offset in the arena, in bytes */
+    double limit; /* of a number: how far from 0 it may be; negative: it may be any */
 } HostBuffer;
 
 typedef struct {

@@ -2,6 +2,8 @@
  * in this very call. */
 #include "host.h"
 
+#include <math.h>
+
 /* 1: it is what the graph was compiled for; 0: it is not; -1: its storage is too small for it. Runs
  * no Python code. Tensors with other dispatch keys than plain memory has (negated and conjugated
  * views, zeros without memory, sparse ones, those inside of transforms) are not. */
@@ -145,8 +147,12 @@ inputs_hold(const Host *h, PyObject *list, const int64_t *slots)
     }
     for (int i = 0; i < h->inputs; i++) { /* kernels read the others as they are */
         PyObject *value = PyList_GET_ITEM(list, i);
-        if (h->buffer_of[i] >= 0 && handle_of(value) == NULL && !PyFloat_Check(value)) {
-            return 0;
+        if (h->buffer_of[i] < 0 || handle_of(value) != NULL) {
+            continue;
+        }
+        double limit = h->buffers[h->buffer_of[i]].limit;
+        if (!PyFloat_Check(value) || (limit >= 0 && !(fabs(PyFloat_AS_DOUBLE(value)) <= limit))) {
+            return 0; /* eager raises, or its number is infinite or NaN */
         }
     }
     return 1;

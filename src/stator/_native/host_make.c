@@ -158,10 +158,10 @@ tables_from(Host *h, PyObject *slots, PyObject *buffers, PyObject *checks, PyObj
     for (int i = 0; i < h->buffer_count; i++) {
         HostBuffer *b = &h->buffers[i];
         PyObject *row = PyList_GET_ITEM(buffers, i);
-        if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "ii", &b->reg, &b->offset) ||
+        if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "iid", &b->reg, &b->offset, &b->limit) ||
             b->reg >= h->registers ||
             (b->reg < 0 && (b->offset < 0 || b->offset >= h->slot_count))) {
-            return refuse("a buffer is a register or an offset");
+            return refuse("a buffer is a register or an offset, and a limit");
         }
         if (b->reg >= 0) {
             h->buffer_of[b->reg] = i;

@@ -388,7 +388,7 @@ def _one_or_more(size: Size) -> Size:
         return max(1, size)
     from torch.utils._sympy.functions import Max  # with symbols it has been imported by then
 
-    return Max(1, size)
+    return Max(1, size)  # type: ignore[no-untyped-call]
 
 
 def _has_short_rows(kernel: Any, column: int, width: int) -> bool:

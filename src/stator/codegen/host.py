@@ -26,6 +26,7 @@ from .kernels import compile_kernels, compile_small_gemm, vector_width
 Size = Any
 # Weights that stay packed: a BLAS packs once per call, which is little of the time where there are many rows.
 MOST_PACKED_ROWS, LEAST_PACKED = 512, 1 << 16
+NO_LIMIT = -1.0
 MOST = 64  # buffers of a kernel, operands of a call: what `_native/host.c` has room for
 
 
@@ -42,7 +43,7 @@ class Tables:
         self.constants = list(constants.values())
         self._inputs = len(program.inputs)
         self.buffers: dict[str, int] = {}
-        self.rows: list[tuple[int, int]] = []
+        self.rows: list[tuple[int, int, float]] = []
         self.known: list[int] = []
         self._known: dict[int, int] = {}
         self.unknown: dict[Any, int] = {}
@@ -56,15 +57,20 @@ class Tables:
             self.buffers[name] = len(self.rows)
             offset = self.plan.offsets.get(name)
             if offset is None:
-                self.rows.append((self.register(name), 0))
+                self.rows.append((self.register(name), 0, self.limit(name)))
             else:
                 self.part_of_arena(offset)
         return self.buffers[name]
 
     def part_of_arena(self, offset: Size) -> int:
         """A buffer that has no name."""
-        self.rows.append((-1, self.slot(offset)))
+        self.rows.append((-1, self.slot(offset), NO_LIMIT))
         return len(self.rows) - 1
+
+    def limit(self, name: str) -> float:
+        """How far from 0 a number may be that kernels read."""
+        ranges = [r for r in self.program.limits if r.number == name]
+        return min((min(-r.least, r.largest) for r in ranges), default=NO_LIMIT)
 
     def slot(self, size: Size) -> Any:
         """The slot of a number; those that are computed come behind the known ones, so they are numbered at the end."""

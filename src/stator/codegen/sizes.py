@@ -31,7 +31,9 @@ def compute(program: Any, expressions: Sequence[Any]) -> Callable[[list[Any]], t
             raise UnknownSize(f"no input tells what the size {symbol} is")
     written = PythonPrinter()
     lines = [f"    {symbol} = {sources[symbol]}" for symbol in symbols]
-    if wrong := [f"{written.doprint(e)} < {least}" for e, least in _bounds(program, symbols)]:
+    wrong = [f"{written.doprint(e)} < {least}" for e, least in _bounds(program, symbols)]
+    wrong += [f"not {least} <= {written.doprint(e)} <= {largest}" for e, least, largest in _ranges(program, symbols)]
+    if wrong:
         lines.append(f"    if {' or '.join(wrong)}: return None")
     numbers = "".join([f"int({written.doprint(e)}), " for e in expressions])
     text = "\n".join(["def sizes(inputs):", *lines, f"    return ({numbers})"])
@@ -53,6 +55,17 @@ def _sources(program: Any) -> dict[Any, str]:
                 if getattr(size, "is_Symbol", False):
                     found.setdefault(size, f"inputs[{number}].{what.format(dim)}")
     return found
+
+
+def _ranges(program: Any, symbols: Sequence[Any]) -> list[tuple[Any, int, int]]:
+    """Where the values of kernels must lie that are computed from sizes."""
+    known = set(symbols)
+    ranges = {
+        (r.number, int(r.least), int(r.largest))
+        for r in program.limits
+        if getattr(r.number, "free_symbols", None) and r.number.free_symbols <= known
+    }
+    return sorted(ranges, key=str)
 
 
 def _bounds(program: Any, symbols: Sequence[Any]) -> list[tuple[Any, int]]:

@@ -374,6 +374,15 @@ class Ref:
     name: str
 
 
+@dataclass(frozen=True)
+class NumberRange:
+    """Where a number must lie, or the graph is run by other means: eager raises, or does what is undefined here."""
+
+    number: Any  # an expression of whole numbers, or the name of an input
+    least: float
+    largest: float
+
+
 @dataclass
 class LoopProgram:
     """A graph as steps in order."""
@@ -385,6 +394,7 @@ class LoopProgram:
     tensors: set[str]  # names that must be tensors: inputs, outputs, what calls take and give
     numbers: dict[str, Any] = field(default_factory=dict)  # inputs that are numbers: their symbols
     may_fail: bool = False  # checks of indices: inputs are kept until the end, for a run by other means
+    limits: list[NumberRange] = field(default_factory=list)
     written: list[str] = field(default_factory=list)  # inputs that kernels write to, the last ones
     dying: list[str] = field(default_factory=list)  # inputs that nobody else holds: freed behind their last use
 

@@ -34,7 +34,8 @@ class LoweringScope(Protocol):
 
     def check(self, condition: V) -> None: ...
 
-    def number(self, value: Any) -> Any: ...
+    def number(self, value: Any, within: torch.dtype | None) -> Any:
+        """`within`: eager converts the number to this type, and raises where that has no such number."""
 
 
 Lowering = Callable[[LoweringScope, fx.Node, At], V]
@@ -82,11 +83,13 @@ def _pointwise(scope: LoweringScope, node: fx.Node, at: At, row: PointwiseRow) -
     dtype = _operand_type(node, row)
     shown = sizes_of(node)
 
+    wrapped = {*node.args[:2]} if node.target in _WRAPPED else ()
+
     def operand(arg: Any) -> Any:
         if not isinstance(arg, fx.Node):
             return arg
         if not isinstance(arg.meta["val"], torch.Tensor):
-            number = scope.number(arg)
+            number = scope.number(arg, None if arg in wrapped else val(node).dtype)
             to = dtype(len(seen), number.dtype)
             return number if to is None else number.to(computed_in(to))
         value = scope.at(arg, broadcast(at, shown, sizes_of(arg)))
@@ -106,6 +109,14 @@ def _pointwise(scope: LoweringScope, node: fx.Node, at: At, row: PointwiseRow) -
     return scope.b.cast(result, val(node).dtype) if node.target in _CASTS else result.to(computed_in(val(node).dtype))
 
 
+# What these take beside a tensor becomes a tensor, whose conversion checks nothing.
+_WRAPPED = frozenset(
+    op
+    for name in "add sub rsub mul div remainder fmod pow floor_divide eq ne lt le gt ge bitwise_and bitwise_or "
+    "bitwise_xor __lshift__ __rshift__ bitwise_left_shift bitwise_right_shift".split()
+    for overload in getattr(aten, name).overloads()
+    if (op := getattr(getattr(aten, name), overload)) in POINTWISE
+)
 _MEANT = frozenset("alpha value rounding_mode approximate min max nan posinf neginf low high".split())
 _CASTS = frozenset((aten._to_copy.default, prims.convert_element_type.default, aten.copy.default))
 
@@ -136,7 +147,7 @@ def _full(scope: LoweringScope, node: fx.Node, at: At) -> V:
 
 def _filled(scope: LoweringScope, node: fx.Node, number: Any) -> V:
     dtype = computed_in(val(node).dtype)
-    value = scope.number(number)
+    value = scope.number(number, val(node).dtype)
     result = value if isinstance(value, V) else scope.b.const(value, dtype)
     return scope.b.rounded(result.to(dtype), val(node).dtype)
 

@@ -59,7 +59,7 @@ def _maximum(x: V, y: V) -> V:
 def _add(x: V, y: Any, *, alpha: Any = 1) -> V:
     x, y = _pair(x, y)
     if x.dtype is torch.bool:
-        return x | y
+        return x | (y & (alpha.ne(0) if isinstance(alpha, V) else x.b.const(alpha != 0, torch.bool)))
     return x + (y if alpha == 1 else y * alpha)
 
 

@@ -105,8 +105,10 @@ class DryRun:
     def check(self, condition: V) -> None:
         self.may_fail = True
 
-    def number(self, value: Any) -> Any:
+    def number(self, value: Any, within: torch.dtype | None) -> Any:
         if isinstance(value, fx.Node):
+            if _is_float(value) and value.op != "placeholder" and range_of(within) is not None:
+                raise NoMap(f"{value.name} is computed, and must be within the range of {within}")
             return self.b.add("wanted", (), torch.float64 if _is_float(value) else torch.int64, value)
         return value
 
@@ -120,6 +122,14 @@ def _type(node: fx.Node) -> torch.dtype:
 
 def _is_float(node: fx.Node) -> bool:
     return isinstance(node.meta["val"], (float, torch.SymFloat))
+
+
+def range_of(dtype: torch.dtype | None) -> tuple[float, float] | None:
+    """The finite numbers of a type that is narrower than those of Python's numbers which it is made from."""
+    if dtype in (None, torch.bool, torch.int64, torch.float64):
+        return None
+    found = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return found.min, found.max
 
 
 def root(node: fx.Node) -> fx.Node:

@@ -24,6 +24,7 @@ from .loops import (
     Kernel,
     Launch,
     LoopProgram,
+    NumberRange,
     ProgramStep,
     Ref,
     Size,
@@ -32,7 +33,7 @@ from .loops import (
     product,
 )
 from .lower import FROM_NOTHING, REDUCTIONS, is_fusible, lower, reduce, val
-from .schedule import Group, Scheduler, Supports, Unit, root
+from .schedule import Group, Scheduler, Supports, Unit, range_of, root
 from .simplify import simplify
 from .views import At, NoMap, size_of, sizes_of
 
@@ -59,7 +60,7 @@ class GroupWriter:
         self.buffers: dict[str, int] = {}
         self.types: list[torch.dtype] = []
         self._made: dict[fx.Node, V] = {}
-        self.numbers: list[Any] = []
+        self.limits: list[NumberRange] = []
 
     def _buffer(self, name: str, dtype: torch.dtype) -> int:
         number = self.buffers.setdefault(name, len(self.buffers))
@@ -88,11 +89,16 @@ class GroupWriter:
     def check(self, condition: V) -> None:
         self.b.check(condition)
 
-    def number(self, value: Any) -> Any:
+    def number(self, value: Any, within: torch.dtype | None) -> Any:
         if not isinstance(value, fx.Node):
             return value
         number = value.meta["val"]
-        if isinstance(number, (torch.SymInt, int)):
+        is_whole = isinstance(number, (torch.SymInt, int))
+        if (limits := range_of(within)) is not None:
+            if not is_whole and value.op != "placeholder":
+                raise NoMap(f"{value.name} is computed, and must be within the range of {within}")
+            self.limits.append(NumberRange(size_of(number) if is_whole else value.name, *limits))
+        if is_whole:
             return self.b.index(Index(size_of(number)))
         return self.b.load(self._buffer(value.name, torch.float64), Index(), torch.float64)
 
@@ -125,7 +131,7 @@ def _flat(place: BufferView, at: At) -> Index:
     return index
 
 
-def write_kernel(plan: Scheduler, group: Group, name: str) -> Launch:
+def write_kernel(plan: Scheduler, group: Group, name: str) -> tuple[Launch, list[NumberRange]]:
     writer = GroupWriter(plan, group)
     stored = [node for node in group.members if node in plan.stored]
     for node in reversed(stored):
@@ -141,7 +147,7 @@ def write_kernel(plan: Scheduler, group: Group, name: str) -> Launch:
     check(kernel)
     kernel = simplify(kernel)
     check(kernel)
-    return Launch(kernel, [b.name for b in kernel.buffers], [node.name for node in stored])
+    return Launch(kernel, [b.name for b in kernel.buffers], [node.name for node in stored]), writer.limits
 
 
 def _line(node: fx.Node) -> str:
@@ -209,6 +215,7 @@ class _ProgramWriter:
         self._in_tensors: dict[fx.Node, str] = {}  # and the tensor's name
         self._aliases: set[str] = set()
         self._may_fail = False
+        self._limits: list[NumberRange] = []
         results: Any = graph.output_node().args[0]
         self._results = [r for r in results if isinstance(r, fx.Node)]
         self._whole = self._shown_whole()
@@ -231,7 +238,8 @@ class _ProgramWriter:
 
     def unit(self, unit: Unit) -> None:
         if isinstance(unit, Group):
-            launch = write_kernel(self._plan, unit, f"kernel_{len(self.steps)}")
+            launch, limits = write_kernel(self._plan, unit, f"kernel_{len(self.steps)}")
+            self._limits += limits
             self._may_fail |= any(v.op == "check" for v in launch.kernel.values)
             for node in unit.members:
                 if node in self._plan.stored:
@@ -326,7 +334,9 @@ class _ProgramWriter:
         placeholders = self._graph.find_nodes(op="placeholder")
         numbers = {node.name: node.meta["val"].node.expr for node in placeholders if _is_symbol(node)}
         inputs = [node.name for node in placeholders]
-        return LoopProgram(inputs, self.steps, outputs, self.places, self.tensors, numbers, self._may_fail)
+        return LoopProgram(
+            inputs, self.steps, outputs, self.places, self.tensors, numbers, self._may_fail, limits=self._limits
+        )
 
 
 def _shows_all(view: BufferView, base: BufferView) -> bool:
