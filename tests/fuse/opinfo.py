@@ -226,7 +226,8 @@ def compare(
     g, w, e = (torch.where(finite, t, 0.0) for t in (g, w, e))
     mine, eagers = (g - e).abs(), (w - e).abs()
     scale = e.abs() if closely else e.abs().max()
-    allowed = 4 * (eagers if closely else eagers.max().clamp(min=error)) + digits * eps * scale + torch.finfo(got.dtype).tiny
+    eagers = eagers if closely else eagers.max().clamp(min=error)
+    allowed = 4 * eagers + digits * eps * scale + torch.finfo(got.dtype).tiny
     wrong = mine > allowed
     if wrong.any():
         return f"{what}: {_differing(got, want, wrong)}, exactly {exact[wrong].flatten()[:4].tolist()}"
