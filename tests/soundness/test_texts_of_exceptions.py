@@ -62,7 +62,7 @@ MADE_INSIDE: dict[str, Callable[[Any, World], Any]] = {
 
 
 @pytest.mark.parametrize("how", MADE_INSIDE)
-def test_made_inside_of_an_object_that_changes(how):
+def test_rule_5_made_inside_of_an_object_that_changes(how):
     def world() -> World:
         w = World(items=[1, 2])
         w.fn = lambda x: MADE_INSIDE[how](x, w)
@@ -89,7 +89,7 @@ OUTSIDE: dict[str, Callable[[Any, World], Any]] = {
 
 @pytest.mark.parametrize("cls", [Mine, ValueError, OSError])
 @pytest.mark.parametrize("how", OUTSIDE)
-def test_from_outside_with_other_arguments(how, cls):
+def test_rule_5_from_outside_with_other_arguments(how, cls):
     """They are kept by C code, where no guard looks: the graph breaks."""
 
     def world() -> World:
@@ -107,7 +107,7 @@ def test_from_outside_with_other_arguments(how, cls):
     check(world, [call("ab"), call("ab"), call("abcdef"), call("ab")], expect=None, unreplayed="unguardable")
 
 
-def test_one_that_nobody_shows_is_not_read():
+def test_rule_5_one_that_nobody_shows_is_not_read():
     """Only the text depends on what is in it."""
 
     def world() -> World:

@@ -100,12 +100,12 @@ know(Ledger *l, Origin *origin, PyObject *value)
 static PyObject *
 kind_of(Ledger *l, PyObject *value)
 {
-    PyObject *type = (PyObject *)Py_TYPE(value);
-    PyObject *kind = PyDict_GetItemWithError(l->kinds, type);
+    PyObject *type = tells_by_identity(value) ? (PyObject *)Py_TYPE(value) : NULL;
+    PyObject *kind = type == NULL ? NULL : PyDict_GetItemWithError(l->kinds, type);
     if (kind != NULL && kind != Py_NotImplemented) {
         return Py_NewRef(kind);
     }
-    int unknown = kind == NULL;
+    int unknown = type != NULL && kind == NULL;
     if (unknown && PyErr_Occurred()) {
         return NULL;
     }

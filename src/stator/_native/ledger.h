@@ -64,6 +64,22 @@ Origin *ledger_read(Ledger *l, Origin *parent, int edge, PyObject *key, PyObject
 int ledger_touch(Ledger *l, Origin *origin, PyObject *value);
 int ledger_check(Ledger *l, Origin *origin, PyObject *fact, PyObject *expected);
 
+/* Can a table of classes be asked about the class of a value, and the value, if it is a class? Not
+ * where a metaclass compares its classes by code of its own. */
+static inline int
+compares_identity(const PyTypeObject *meta)
+{
+    return meta->tp_hash == PyType_Type.tp_hash &&
+           meta->tp_richcompare == PyType_Type.tp_richcompare;
+}
+
+static inline int
+tells_by_identity(PyObject *value)
+{
+    return compares_identity(Py_TYPE(Py_TYPE(value))) &&
+           (!PyType_Check(value) || compares_identity(Py_TYPE(value)));
+}
+
 int shortcut_attribute(Ledger *l, PyObject *owner, PyObject *name);
 int shortcut_registered(Ledger *l, PyObject *owner, PyObject *name);
 int shortcut_module_call(Ledger *l, PyObject *module);

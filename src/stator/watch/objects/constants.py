@@ -12,8 +12,11 @@ import sys
 import types
 from typing import Any
 
+from ... import _native
 from ...recording import Fact
 from ...support.builtin_types import TYPE_MODELS, Comparison, types_where
+from ...support.literals import name_of
+from ..graph_break import BreakGraph
 
 # Numbers and texts of numpy's own, which torch loads. Others are objects: `numpy.void` is a view of memory that may
 # change, an instance of a subclass has attributes.
@@ -34,6 +37,9 @@ _FIXED_TYPES: dict[type, Fact | None] = {
 KINDS: dict[type, Any] = {**_FIXED_TYPES, **dict.fromkeys(_BY_VALUE, NotImplemented)}
 
 
+_BY_IDENTITY = (object.__eq__, object.__hash__)  # as `type` tells classes apart
+
+
 # Values that are nested deeper are objects: what looks at them calls itself, here and in C, and the program may have
 # set the limit to that as it likes.
 DEEPEST = 100
@@ -42,13 +48,24 @@ DEEPEST = 100
 def constant_fact(value: Any, depth: int = 0) -> Fact | None:
     """How a constant is guarded; None for an object."""
     cls = type(value)
+    if type(cls) is not type:
+        _check_comparison(cls)
     if cls in _FIXED_TYPES:
         return _FIXED_TYPES[cls]
     if cls in _BY_VALUE:
         return _fact_by_value(value, depth)
-    if issubclass(type(value), (type, types.ModuleType, enum.Enum)):
+    if issubclass(cls, (type, types.ModuleType, enum.Enum)):
+        if issubclass(cls, type):
+            _check_comparison(value)
         return Fact.IS
     return Fact.EQUAL if cls in _NUMPY_SCALARS else None
+
+
+def _check_comparison(cls: type) -> None:
+    """Tables of classes, here and elsewhere, would ask a metaclass which classes are equal; it may say anything."""
+    found = tuple(_native.mro_lookup(type(cls), name) for name in ("__eq__", "__hash__"))
+    if found != _BY_IDENTITY:
+        raise BreakGraph("unguardable", f"{name_of(cls)}, which its metaclass compares by code of its own")
 
 
 def _fact_by_value(value: Any, depth: int) -> Fact | None:
