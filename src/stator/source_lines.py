@@ -22,8 +22,10 @@ def lines(filename: str) -> list[str]:
         return known[2]
     try:
         found = os.stat(filename)
-    except (OSError, ValueError):
+    except OSError:
         return _asked_for(filename)
+    except ValueError:  # a name that no file can have: `linecache` would raise
+        return []
     return _read(filename, found.st_mtime_ns, found.st_size)
 
 

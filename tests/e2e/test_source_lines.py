@@ -6,6 +6,7 @@ import doctest
 import linecache
 import types
 
+import pytest
 from harness import World, check, rand
 
 import stator
@@ -42,6 +43,20 @@ def test_lines_that_only_linecache_knows():
         assert linecache.cache["<cell 7>"][0] == len(code)
     finally:
         del linecache.cache["<cell 7>"]
+
+
+@pytest.mark.parametrize("filename", ["\ud800", "\x00", "a\nb", "", "/", "x" * 9000])
+def test_names_that_no_file_can_have(filename, recwarn):
+    def fn(x):
+        y = x + 1
+        print("here")
+        return y * 2
+
+    fn.__code__ = fn.__code__.replace(co_filename=filename)
+    seen = check(lambda: World(fn=fn), FOUR, expect=None)
+    assert (seen.world.fn.stator.hits, [why.line for why in seen.world.fn.stator.break_reasons]) == (3, [""])
+    assert len(stator.explain(fn)(rand(1)).graphs) == 2
+    assert not [each for each in recwarn if "stator failed" in str(each.message)]
 
 
 def test_lines_that_are_asked_for_when_they_are_needed():

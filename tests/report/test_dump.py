@@ -232,3 +232,35 @@ def test_a_graph_with_a_function_of_the_program_in_it(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, str(graph)], capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0 and "CustomFunction Squared" in ran.stdout, ran.stderr
     run_all(tmp_path)
+
+
+@stator.allow_in_graph
+def allowed(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 + 1
+
+
+@torch.library.custom_op("dumped::tripled", mutates_args=())
+def tripled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+@tripled.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize(("called", "said"), [(allowed, "<allowed>"), (tripled, "<torch.ops.dumped.tripled.default>")])
+def test_a_graph_that_calls_what_only_the_program_has(called: Any, said: str, backend: str, tmp_path: Path) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return called(x.sin()) * 2 + x.cos().exp()  # type: ignore[no-any-return]
+
+    fast = stator.compile(fn, backend=backend, options={"debug_dir": str(tmp_path)})
+    for seed in range(3):
+        x = torch.full((3,), float(seed))
+        torch.testing.assert_close(fast(x), fn(x))
+    assert (fast.stator.hits, len(fast.stator.graphs)) == (2, 1)
+    graph = next(tmp_path.glob("*captured_graph.py"))
+    ran = subprocess.run([sys.executable, str(graph)], capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0 and f"{said}, which needs the program" in ran.stdout, ran.stderr
+    run_all(tmp_path)

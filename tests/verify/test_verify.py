@@ -206,6 +206,44 @@ def test_breaks_effects_and_output_are_made_once(monkeypatch: pytest.MonkeyPatch
     check(world, [lambda w, n=n: w.fn(rand(n)) for n in range(4)], expect="miss hit hit hit", graphs=2)
 
 
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return grads[0] * 2 * x
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_parts_that_are_called_as_a_whole(backend: str, recwarn: pytest.WarningsRecorder) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        squared: torch.Tensor = Squared.apply(x)  # type: ignore[no-untyped-call]
+        return squared * 2 + torch.func.vmap(torch.sin)(x)
+
+    fast = stator.compile(fn, backend=backend, options={"verify": True})
+    for seed in range(3):
+        x, y = (rand(seed, 2, 3, requires_grad=True) for _ in range(2))
+        found, wanted = fast(x), fn(y)
+        torch.testing.assert_close(found, wanted)
+        found.sum().backward()
+        wanted.sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert (fast.stator.hits, len(fast.stator.graphs)) == (2, 1)
+    assert not [str(each.message) for each in recwarn if "stator failed" in str(each.message)]
+
+    def wrong(graph: Any, inputs: Any) -> Any:
+        return lambda *values: [value + 1 for value in graph.forward(*values)]
+
+    wrongly = stator.compile(fn, backend=wrong, options={"verify": True})
+    wrongly(rand(0, 2, 3))
+    with pytest.raises(VerificationError):
+        wrongly(rand(1, 2, 3))
+
+
 def test_inputs_that_share_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def fn(x: torch.Tensor, view: torch.Tensor, wide: torch.Tensor) -> Any:
         x.mul_(2)

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from .. import source_lines
-from ..support.python_source import SourceValues, broken, number, script
+from ..support.op_namespaces import is_torchs_own
+from ..support.python_source import SourceValues, absent, broken, number, script
 from .loops import (
     Alias,
     Blocked,
@@ -270,7 +271,7 @@ def _sizes(sizes: Sequence[Size]) -> str:
 
 def _target(target: Any, values: SourceValues) -> str:
     if isinstance(target, torch._ops.OpOverload):
-        return f"torch.ops.{target}"
+        return f"torch.ops.{target}" if is_torchs_own(target) else absent(f"torch.ops.{target}")
     return values.expression(target)
 
 

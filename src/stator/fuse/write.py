@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..support.literals import one_line
 from .builder import KernelBuilder, V
 from .loops import (
     FLOATS,
@@ -153,7 +154,7 @@ def write_kernel(plan: Scheduler, group: Group, name: str) -> tuple[Launch, list
 def _line(node: fx.Node) -> str:
     trace = str(node.meta.get("stack_trace") or "")
     lines = [line.strip() for line in trace.strip().splitlines()]
-    return lines[-1] if lines else ""
+    return one_line(lines[-1]) if lines else ""
 
 
 # ------------------------------------------------------------------------------------------------------ calls

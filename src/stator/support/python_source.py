@@ -26,6 +26,7 @@ import torch
 from torch import fx
 
 from .literals import in_docstring, is_literal, is_path, literal, name_of, one_line, plain_text
+from .op_namespaces import TORCHS_OWN
 
 WIDTH = 100
 _MOST_ITEMS = 64  # tensors of so few elements are written out
@@ -387,7 +388,15 @@ def function(name: str, module: fx.GraphModule, values: SourceValues) -> tuple[s
     if state:
         text = f"state_of_{name} = {values.expression(state)}\n\n\n{text}"
     used = [found for found in written.globals.items() if re.search(rf"\b{re.escape(found[0])}\b", text)]
-    return "\n".join(filter(None, (_import_of(alias, value) for alias, value in used))), text
+    lines = [line for alias, value in used if (line := _meaning_of(alias, value))]
+    imports = [line for line in lines if "Absent(" not in line]
+    missing = "\n".join(line for line in lines if line not in imports)
+    return "\n".join(imports), f"{missing}\n\n\n{text}" if missing else text
+
+
+def absent(what: str) -> str:
+    """Stands for what the program alone can call."""
+    return f"Absent({literal(one_line(what))})"
 
 
 @dataclass(frozen=True)
@@ -397,11 +406,11 @@ class _Leaf:
     module: torch.nn.Module
 
     def written(self) -> str:
-        return f"Absent({literal(one_line(f'{name_of(self.module)} {self.module.extra_repr()}'))})"
+        return absent(f"{name_of(self.module)} {self.module.extra_repr()}")
 
 
 class _OwnState(ast.NodeTransformer):
-    """`self.a.b` becomes an entry of a dict."""
+    """`self.a.b` becomes an entry of a dict; an operator of the program's is not there."""
 
     def __init__(self, holder: str, state: Mapping[str, Any]) -> None:
         self._holder = holder
@@ -411,6 +420,8 @@ class _OwnState(ast.NodeTransformer):
         path = ast.unparse(node).removeprefix("self.")
         if path in self._state:
             return ast.parse(f"{self._holder}[{literal(path)}]", mode="eval").body
+        if path.startswith("torch.ops.") and path.split(".")[2] not in TORCHS_OWN:
+            return ast.parse(absent(path), mode="eval").body
         self.generic_visit(node)
         return node
 
@@ -422,7 +433,7 @@ def _attribute(module: fx.GraphModule, path: str) -> Any:
     return found
 
 
-def _import_of(alias: str, value: Any) -> str:
+def _meaning_of(alias: str, value: Any) -> str:
     """The line which gives a name of fx's its meaning."""
     if alias == "torch":
         return ""
@@ -434,7 +445,7 @@ def _import_of(alias: str, value: Any) -> str:
     if getattr(value, "__module__", None) == _NUMBERS:  # a script needs stator for nothing else
         path = f"{_NUMBERS}.{value.__name__}"
     if path is None:
-        return f"{alias} = None  # {one_line(name_of(value))} is of the program"
+        return f"{alias} = {absent(name_of(value))}"
     module, _, name = path.rpartition(".")
     return f"from {module} import {name}" + (f" as {alias}" if alias != name else "")
 

@@ -26,7 +26,7 @@ def reference(graph: fx.GraphModule) -> fx.GraphModule:
     """The graph as it was captured: a backend may change the one that it is given."""
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph.graph, {}))
-    return fx.GraphModule(torch.nn.Module(), copied)
+    return fx.GraphModule(graph, copied)  # which has the leaves that the nodes name
 
 
 def verifying(compiled: CompiledGraph, graph: fx.GraphModule, subject: Subject) -> CompiledGraph:
