@@ -28,7 +28,9 @@ FRACTIONS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "alpha": lambda x, y, n: torch.add(x, y, alpha=n) * 1,
     "clamp": lambda x, y, n: x.clamp(-5, n),
     "masked_fill": lambda x, y, n: x.masked_fill(y > 1, n),
-    "computed": lambda x, y, n: x.masked_fill(y > 1, n * n),
+    "computed": lambda x, y, n: x.masked_fill(y > 1, n + 1.5),
+    "computed, written": lambda x, y, n: x.add_(y, alpha=1 - n),
+    "computed, filled": lambda x, y, n: x + torch.full((3,), n + 1.5, dtype=x.dtype),
     "beside a tensor": lambda x, y, n: torch.stack([x * n, n - y]),
 }
 

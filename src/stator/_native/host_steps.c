@@ -1,5 +1,6 @@
 /* The steps of a host function: allocate, launch a kernel, multiply, call, alias, expect, free. */
 #include "host.h"
+#include <math.h>
 #include <stdlib.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -20,7 +21,16 @@ set_register(HostRun *r, int reg, PyObject *value)
             return -1;
         }
         if (handle == NULL && PyFloat_Check(value)) {
+            double limit = r->h->buffers[buffer].limit;
             data = &((PyFloatObject *)value)->ob_fval;
+            if (limit >= 0 && isfinite(*(double *)data) && fabs(*(double *)data) > limit) {
+                if (!r->h->keeps_inputs) {
+                    PyErr_SetString(PyExc_RuntimeError,
+                                    "a number is too large for the type of the tensors");
+                    return -1;
+                }
+                r->status = 1; /* eager says so */
+            }
         }
         r->data[buffer] = data;
     }

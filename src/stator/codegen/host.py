@@ -207,15 +207,16 @@ _STATE = "state of the random numbers"
 
 
 def _first_draw(program: Any) -> int | None:
-    """The step that draws the first random numbers, if a check of indices behind it can fail: then the graph runs anew,
-    and the same numbers must come."""
-    checks = [i for i, step in enumerate(program.steps) if hasattr(step, "kernel") and _has_check(step.kernel)]
+    """The step that draws the first random numbers, if a check of indices or numbers behind it can fail: then the
+    graph runs anew, and the same numbers must come."""
+    numbers = {r.number for r in program.limits if isinstance(r.number, str)}
+    checks = [i for i, step in enumerate(program.steps) if _has_check(step) or numbers & {*step.writes}]
     draws = [i for i, step in enumerate(program.steps) if hasattr(step, "target") and _draws(step.target)]
     return draws[0] if draws and checks and draws[0] < checks[-1] else None
 
 
-def _has_check(kernel: Any) -> bool:
-    return any(value.op == "check" for value in kernel.values)
+def _has_check(step: Any) -> bool:
+    return hasattr(step, "kernel") and any(value.op == "check" for value in step.kernel.values)
 
 
 def _draws(target: Any) -> bool:

@@ -107,8 +107,7 @@ class DryRun:
 
     def number(self, value: Any, within: torch.dtype | None) -> Any:
         if isinstance(value, fx.Node):
-            if _is_float(value) and value.op != "placeholder" and range_of(within) is not None:
-                raise NoMap(f"{value.name} is computed, and must be within the range of {within}")
+            refuse_computed(value, within)
             return self.b.add("wanted", (), torch.float64 if _is_float(value) else torch.int64, value)
         return value
 
@@ -130,6 +129,13 @@ def range_of(dtype: torch.dtype | None) -> tuple[float, float] | None:
         return None
     found = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     return found.min, found.max
+
+
+def refuse_computed(number: fx.Node, within: torch.dtype | None) -> None:
+    """A fraction that is computed, and then a whole number: neither infinity nor NaN is one."""
+    whole = range_of(within) is not None and not within.is_floating_point  # type: ignore[union-attr]
+    if whole and _is_float(number) and number.op != "placeholder":
+        raise NoMap(f"{number.name} is computed, and must be within the range of {within}")
 
 
 def root(node: fx.Node) -> fx.Node:

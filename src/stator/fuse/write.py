@@ -34,7 +34,7 @@ from .loops import (
     product,
 )
 from .lower import FROM_NOTHING, REDUCTIONS, is_fusible, lower, reduce, val
-from .schedule import Group, Scheduler, Supports, Unit, range_of, root
+from .schedule import Group, Scheduler, Supports, Unit, range_of, refuse_computed, root
 from .simplify import simplify
 from .views import At, NoMap, size_of, sizes_of
 
@@ -96,8 +96,7 @@ class GroupWriter:
         number = value.meta["val"]
         is_whole = isinstance(number, (torch.SymInt, int))
         if (limits := range_of(within)) is not None:
-            if not is_whole and value.op != "placeholder":
-                raise NoMap(f"{value.name} is computed, and must be within the range of {within}")
+            refuse_computed(value, within)
             self.limits.append(NumberRange(size_of(number) if is_whole else value.name, *limits))
         if is_whole:
             return self.b.index(Index(size_of(number)))
@@ -217,6 +216,7 @@ class _ProgramWriter:
         self._aliases: set[str] = set()
         self._may_fail = False
         self._limits: list[NumberRange] = []
+        self._given = {node.name for node in graph.find_nodes(op="placeholder")}
         results: Any = graph.output_node().args[0]
         self._results = [r for r in results if isinstance(r, fx.Node)]
         self._whole = self._shown_whole()
@@ -241,6 +241,7 @@ class _ProgramWriter:
         if isinstance(unit, Group):
             launch, limits = write_kernel(self._plan, unit, f"kernel_{len(self.steps)}")
             self._limits += limits
+            self._may_fail |= any(isinstance(r.number, str) and r.number not in self._given for r in limits)
             self._may_fail |= any(v.op == "check" for v in launch.kernel.values)
             for node in unit.members:
                 if node in self._plan.stored:
