@@ -103,7 +103,7 @@ def find(work: Work) -> Found:
 
     def backend(gm: Any, example_inputs: Sequence[Any]) -> Any:
         parts = split(gm, example_inputs)  # an optimizer takes its number of steps from tensors
-        return derived(gm, example_inputs) if parts is None else parts.join(derived(parts.rest, parts.examples))
+        return derived(gm, example_inputs) if parts is None else parts.compiled(derived)
 
     step = work.prepare(lambda fn: stator.compile(fn, backend=backend, dynamic=False))
     for _ in range(4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from torch.utils.hooks import RemovableHandle
 
 import stator
 from stator import events, pipeline
-from stator.errors import StorageError
+from stator.backends.data_scalars import split
+from stator.errors import CannotDerive, StorageError
 from stator.replay import saving
+from stator.support import graph_numbers
 
 FIRST_AND_REST = "miss miss hit hit hit hit"
 ONE = "miss hit hit hit hit hit"
@@ -427,12 +430,13 @@ def test_with_the_profiler_on():
     check(world, [step(0), step(1), profiled(2), profiled(3), step(4)], expect=None)
 
 
-@pytest.mark.parametrize("rate", ["fixed", "changing"])
+@pytest.mark.parametrize("rate", ["fixed", "changing", "betas"])
 @pytest.mark.parametrize(
     ("kind", "backend"), [(optim.AdamW, "native"), (optim.NAdam, "native"), (optim.AdamW, "inductor")]
 )
 def test_compiled_whole(kind, backend, rate):
-    """The rate, and what the numbers of the steps come to, are inputs of one graph; no operator runs by itself."""
+    """The rate, and what the numbers of the steps come to, are inputs of one graph; no operator runs by itself. (By
+    `1 - beta` Adam averages: eager has one formula for less than a half, and one for more.)"""
     plain, compiled = parameters(torch.float64), parameters(torch.float64)
     optimizers = [kind(params, lr=0.1, weight_decay=0.01) for params in (plain, compiled)]
     fast = stator.compile(optimizers[1].step, backend=backend)
@@ -443,6 +447,8 @@ def test_compiled_whole(kind, backend, rate):
             give_grads(params, seed)
             if rate == "changing":
                 optimizer.param_groups[0]["lr"] = 0.1 * 0.9**seed
+            elif rate == "betas":
+                optimizer.param_groups[0]["betas"] = (0.3 + 0.1 * seed, 0.999)
         optimizers[0].step()
         fast()
         for mine, others in zip(plain, compiled, strict=True):
@@ -466,3 +472,28 @@ def test_a_rate_that_changes_keeps_nothing_but_the_steps():
         fast()
     assert [len(entry.early) for entry in fast.stator.entries] == [len(params), 0]
     assert fast.stator.recordings == 2 and fast.stator.hits == 3
+
+
+def test_nothing_is_decided_by_a_number_that_is_made_up():
+    """Who compiles what follows `step.item()` gets a number with any value. Where that decides something, the graph
+    is not compiled; in a call the number is another one."""
+
+    graph = torch.fx.Graph()
+    x, number = graph.placeholder("x"), graph.placeholder("step")
+    graph.call_function(torch._C._set_grad_enabled, (False,))
+    half = graph.call_function(graph_numbers.divide, (graph.call_method("item", (number,)), 2))
+    product = graph.call_function(operator.mul, (x, half))
+    graph.call_function(torch._C._set_grad_enabled, (True,))
+    graph.output((product,))
+    inputs = [torch.ones(3), torch.tensor(4.0)]
+    parts = split(torch.fx.GraphModule({}, graph), inputs)
+    assert parts is not None
+    compiled = parts.compiled(lambda rest, examples: rest.forward)
+    assert compiled(*inputs)[0].tolist() == [2.0] * 3
+
+    def decide(rest, examples):
+        assert 0 < examples[-1] < 2
+        return rest.forward
+
+    with pytest.raises(CannotDerive, match="a decision by a number"):
+        parts.compiled(decide)

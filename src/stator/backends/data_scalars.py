@@ -17,6 +17,7 @@ from torch import fx
 from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from ..errors import CannotDerive
 from ..support import graph_numbers
 
 _MODES = torch._C._set_grad_enabled
@@ -30,8 +31,25 @@ class Split:
     inputs: int  # of the whole; the rest takes them all, then the numbers
     outputs: list[tuple[bool, int]]  # by result of the whole: is it one of the rest's, and which
 
-    def join(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """Both parts as one, the rest by `compiled`."""
+    def compiled(
+        self, compile_rest: Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+    ) -> Callable[..., Any]:
+        """Both parts as one."""
+        compiled = compile_rest(self.rest, self.examples)
+        self._refuse_decisions()
+        return self._join(compiled)
+
+    def _refuse_decisions(self) -> None:
+        """The values of the numbers are made up: what was decided by them may be otherwise in a call."""
+        numbers = [number.node for number in self.examples[self.inputs :]]
+        symbols = {symbol for number in numbers for symbol in number.expr.free_symbols}
+        for env in {number.shape_env for number in numbers}:
+            decided = [guard for guard in env.guards if not symbols.isdisjoint(guard.expr.free_symbols)]
+            if decided:
+                env.guards[:] = [guard for guard in env.guards if guard not in decided]
+                raise CannotDerive(f"a decision by a number that the graph computes: {decided[0].expr}")
+
+    def _join(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         count = len(self.examples) - self.inputs
 
         def run(*inputs: Any) -> Any:

@@ -32,6 +32,20 @@ _OF_TENSORS: dict[Any, Any] = {
 _WITH_A_VALUE: dict[Any, Any] = {aten.addcdiv.default: aten.div.Tensor, aten.addcmul.default: aten.mul.Tensor}
 
 
+def lerp(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """A decomposition of `aten.lerp.Scalar`; with weights that do not change, by `otherwise`. There are two formulas;
+    which one holds for a weight that changes is told where it is known: in the graph."""
+
+    def decompose(start: Tensor, end: Tensor, weight: Any) -> Any:
+        if not isinstance(weight, torch.SymFloat):
+            return otherwise(start, end, weight)
+        factor: Tensor = torch.zeros((), dtype=start.dtype, device=start.device) + weight  # type: ignore[operator]
+        apart = end - start
+        return torch.where(factor.abs() < 0.5, start + factor * apart, end - apart * (1 - factor))
+
+    return decompose
+
+
 def take_in_tensors(module: fx.GraphModule, examples: Sequence[Any]) -> tuple[list[Any], Callable[..., Any] | None]:
     """Rewrite the graph; its example inputs from now on, and what computes those that are new, if there are any."""
     graph = module.graph

@@ -23,7 +23,9 @@ from ..support.op_namespaces import has_promised_sizes
 from . import eager
 from .cuda_graphs import Replayed, why_not_capturable
 from .data_scalars import split
-from .floats import take_in_tensors
+from .floats import lerp, take_in_tensors
+
+_LERP = torch.ops.aten.lerp.Scalar
 
 _one_at_a_time = threading.RLock()  # the generator expects that
 _SILENT = {"shape_padding": False}  # for other threads' sake: to find out what pays it would draw random numbers
@@ -97,18 +99,19 @@ def _compile(
         settings |= _SILENT
 
     def derive(module: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        table = select_decomp_table()  # another one for other settings
         return compile_function(
             module,
             examples,
             fw_compiler=functools.partial(_generate, is_backward=False, captures=captures),
             bw_compiler=functools.partial(_generate, is_backward=True, captures=captures),
-            decompositions=select_decomp_table(),
+            decompositions={**table, _LERP: lerp(table[_LERP])},
         )
 
     try:
         with _one_at_a_time, config.patch(settings):
             parts = split(gm, example_inputs)
-            return derive(gm, example_inputs) if parts is None else parts.join(derive(parts.rest, parts.examples))
+            return derive(gm, example_inputs) if parts is None else parts.compiled(derive)
     except CannotDerive as why:
         events.emit(events.NotDerived(why))
         return eager.compile_graph(gm, example_inputs)

@@ -71,7 +71,7 @@ def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], *, captures: boo
     try:
         parts = split(gm, example_inputs)
         if parts is not None:
-            return parts.join(_derive(parts.rest, parts.examples, asked))
+            return parts.compiled(functools.partial(_derive, asked=asked))
         return _derive(gm, example_inputs, asked)
     except CannotDerive as why:
         events.emit(events.NotDerived(why))
