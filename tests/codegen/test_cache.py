@@ -95,10 +95,10 @@ def test_facts_travel_with_the_code(folder: Path) -> None:
     assert len(list(folder.iterdir())) == 1
 
 
-def copying(size: Any, offset: Any) -> Kernel:
-    """y[i] = x[offset + i], for as many as `size` says."""
+def copying(size: Any, offset: Any, step: Any = 1) -> Kernel:
+    """y[i] = x[offset + i * step], for as many as `size` says."""
     b = KernelBuilder()
-    value = b.load(0, Index(offset, ((0, 1),)), torch.float32)
+    value = b.load(0, Index(offset, ((0, step),)), torch.float32)
     b.add("store", (value.id,), value.dtype, (1, Index.axis(0)))
     return Kernel("kernel", [size], [0], [], [Buffer(name, torch.float32) for name in "xy"], b.values)
 
@@ -117,6 +117,17 @@ def test_kernels_of_one_text_that_take_other_sizes(folder: Path) -> None:
         assert torch.equal(y, x[concrete(offset, {m: 5}) :][:5]), (size, offset)
         del made
     assert added(before)[2] == 2, "names of symbols are no part of the code"
+
+
+def test_kernels_of_one_text_that_go_over_other_lengths(folder: Path) -> None:
+    """How many elements there are is told to the code: a kernel of 4 and one of n may have the same."""
+    n = sympy.Symbol("n", positive=True, integer=True)
+    before = sources()
+    for size, step in ((4, sympy.Integer(1)), (n, 1), (4, sympy.Integer(1)), (5, sympy.Integer(1))):
+        (made,) = kernels.compile_kernels([copying(size, 0, step)])
+        assert made.count == size
+        del made
+    assert added(before) == (0, 3, 1)
 
 
 def test_several_functions_in_one_module(folder: Path) -> None:

@@ -53,15 +53,16 @@ def _made(kernel: Any, key: str, width: int) -> CompiledKernel:
             written.append(cpu.write(kernel, _NAME, width))
         return written[0]
 
-    def source() -> cache.Source:
-        facts = [getattr(write(), name) for name in _FACTS]
-        return cache.Source(write().text, [_NAME], facts if _is_plain(facts) else None)
+    def facts() -> list[Any]:
+        return [getattr(write(), name) for name in _FACTS]
 
-    # What a kernel reads of sizes, and in what order, its own text does not say for sure: for expressions it is written
-    # in any case, and its LLVM IR is what the code goes by.
-    code = cache.compile_cached(key if kernel.is_static else f"cpu {width} {write().text}", source)
-    facts = code.facts or [getattr(write(), name) for name in _FACTS]  # expressions are not kept on disk
-    return CompiledKernel(code, code.address(_NAME), *facts)
+    if kernel.is_static:  # its own text says all, and the facts may come with the code
+        code = cache.compile_cached(key, lambda: cache.Source(write().text, [_NAME], facts()))
+        return CompiledKernel(code, code.address(_NAME), *code.facts)
+    # What a kernel over expressions reads of sizes, and in what order, its text does not say for sure. So it is written
+    # in any case, and its LLVM IR is what the code goes by; kernels of one IR may differ in the facts.
+    code = cache.compile_cached(f"cpu {width} {write().text}", lambda: cache.Source(write().text, [_NAME]))
+    return CompiledKernel(code, code.address(_NAME), *facts())
 
 
 def llvm_text(kernels: Sequence[Any]) -> str:
@@ -73,10 +74,6 @@ def llvm_text(kernels: Sequence[Any]) -> str:
 
 def compile_small_gemm(shape: small_gemm.GemmShape) -> jit.Code:
     return cache.compile_cached(shape.key, lambda: cache.Source(small_gemm.write(shape, _NAME), [_NAME]))
-
-
-def _is_plain(value: Any) -> bool:
-    return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, int)
 
 
 def vector_width() -> int:
