@@ -154,6 +154,8 @@ class _LineByLine(fx.Interpreter):
         return result
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if getattr(target, "__name__", "") in RECURRENT and args[0].device.type != "cuda":  # there it is one operator
+            raise CannotDerive("a recurrent layer, of which the library's loop over the steps is left")
         result = super().call_function(symbolic_form(target, args), args, kwargs)
         if isinstance(result, torch.SymFloat):
             self._check_exact(target, args, result)
@@ -194,6 +196,9 @@ class _LineByLine(fx.Interpreter):
 def _is_absorbing(number: float) -> bool:
     return number == 0 or (type(number) is float and not math.isfinite(number))
 
+
+# Without their kernels, which no backward graph can call, they are several operators for each step of the sequence.
+RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 # How graphs enter modes, and how they leave them.
 _LEAVE: dict[Any, Any] = {

@@ -13,7 +13,7 @@ from harness import rand
 from torch.fx.experimental.proxy_tensor import py_sym_types
 
 import stator
-from stator import _native
+from stator import _native, events
 from stator.errors import BackendError
 
 
@@ -261,3 +261,25 @@ def test_a_graph_of_which_only_a_number_remains(compute):
             else:
                 assert repr(compiled(f)) == repr(wanted)
     assert compiled.stator.hits >= 2 and compiled.stator.recordings <= 4
+
+
+@pytest.mark.parametrize("kind", [torch.nn.GRU, torch.nn.LSTM, torch.nn.RNN])
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_recurrent_layers_are_left_to_the_library(backend, kind):
+    """Derived, they would be some operators for each step of the sequence: recorded for each length, and slower."""
+    torch.manual_seed(0)
+    layer = kind(4, 8, batch_first=True)
+    compiled = stator.compile(lambda x: layer(x * 2)[0].relu(), backend=backend)
+    refused: list[events.NotDerived] = []
+    unsubscribe = events.subscribe(refused.append, events.NotDerived)
+    for length in (3, 5, 9, 4, 7):
+        x = rand(length, 2, length, 4)
+        found = []
+        for result in (layer(x * 2)[0].relu(), compiled(x)):
+            layer.zero_grad()
+            result.square().sum().backward()
+            found.append([result, *[parameter.grad for parameter in layer.parameters()]])
+        assert all(map(torch.equal, *found))
+    unsubscribe()
+    assert (compiled.stator.recordings, compiled.stator.hits, compiled.stator.plain) == (2, 3, 0)
+    assert ["recurrent layer" in str(event.why) for event in refused] == [True, True]

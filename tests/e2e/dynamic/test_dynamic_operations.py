@@ -19,7 +19,9 @@ def module(make):
     return make().eval()
 
 
+GRU = module(lambda: nn.GRU(3, 4, 2, batch_first=True, bidirectional=True))
 LSTM = module(lambda: nn.LSTM(3, 4))
+RNN = module(lambda: nn.RNN(3, 4, nonlinearity="relu"))
 ATTENTION = module(lambda: nn.MultiheadAttention(3, 1, batch_first=True))
 ENCODER = module(lambda: nn.TransformerEncoderLayer(3, 1, 8, batch_first=True))
 
@@ -37,6 +39,7 @@ SYMBOLIC = {
     "embedding": lambda x: F.embedding(torch.arange(x.shape[0]) % 4, torch.ones(4, 2)),
     "fft": lambda x: torch.fft.fft(x.flatten()).abs(),
     "gather": lambda x: x.gather(0, torch.zeros(x.shape[0], 3, dtype=torch.long)),
+    "gru": lambda x: (GRU(x[None])[0].contiguous(), GRU(x[None])[0].stride(), GRU(x[:, None])[1]),
     "index by tensors": lambda x: x[torch.arange(x.shape[0] - 1)] + x[torch.tensor(-1)],
     "interpolate": lambda x: F.interpolate(x[None], scale_factor=2.0),
     "interpolate to a size": lambda x: F.interpolate(x[None, None], size=(x.shape[0] * 2, 4), mode="bilinear"),
@@ -49,6 +52,7 @@ SYMBOLIC = {
     "norm": lambda x: torch.linalg.norm(x) + x.var(0) + x.std(),
     "outer": lambda x: torch.outer(x[:, 0], x[:, 1]),
     "repeat_interleave": lambda x: x.repeat_interleave(x.shape[0], 0).sum(0),
+    "rnn": lambda x: (RNN(x[:, None])[0].view(-1), RNN(x[:, None])[0].is_contiguous(), RNN(x[None])[1]),
     "roll": lambda x: x.roll(x.shape[0] // 2, 0),
     "scatter": lambda x: torch.zeros(len(x) + 1, 3).scatter_(0, torch.arange(len(x))[:, None].expand(-1, 3), x),
     "searchsorted": lambda x: torch.searchsorted(torch.arange(x.shape[0]).float(), x.flatten()),

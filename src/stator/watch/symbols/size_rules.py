@@ -281,3 +281,21 @@ def told(node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any], result: A
     operands = [arg for arg in arguments if isinstance(arg, Outline)]
     contiguous = result.is_contiguous() and _is_contiguous(name, operands, sizes)
     return Outline(sizes, result.dtype, result.device, contiguous)
+
+
+def told_recurrent(node: fx.Node, args: tuple[Any, ...], result: Any) -> tuple[bool, Sizes, Sizes] | None:
+    """What a recurrent layer gives, whatever the length of the sequence: does the batch come first, and the sizes of
+    the output and of the last state; None of others. (Torch would run it step by step.)"""
+    if getattr(node.target, "__name__", "") not in ("gru", "rnn_tanh", "rnn_relu") or len(args) != 9:
+        return None
+    x, state, batch_first = args[0], args[1], args[8]
+    if type(batch_first) is not bool or not isinstance(x, Outline) or not isinstance(state, Outline):
+        return None
+    if len(x.sizes) != 3 or len(state.sizes) != 3:
+        return None
+    output, last = result
+    if not same(x.sizes[0 if batch_first else 1], state.sizes[1]):
+        return None
+    if not (output.transpose(0, 1) if batch_first else output).is_contiguous() or not last.is_contiguous():
+        return None
+    return batch_first, (*x.sizes[:2], output.shape[2]), state.sizes

@@ -27,7 +27,7 @@ from ...recording import Place
 from ...support.guard_readers import stand_for
 from ...support.symbolic_exprs import TERMS, Expression, Relation
 from ...support.torch_modes import ModesKept
-from .size_rules import Outline, Sizes, lies_in_order, told
+from .size_rules import Outline, Sizes, lies_in_order, told, told_recurrent
 
 _RESHAPE_IN_PLACE = frozenset("t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_ as_strided_".split())
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
@@ -125,7 +125,10 @@ class Shapes:
         """What this operation gives, without data; in this run it gave `result`."""
         args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._outlined)
         outline = told(node, args, kwargs, result)
-        if outline is None:
+        recurrent = told_recurrent(node, args, result) if outline is None else None
+        if recurrent is not None:
+            self._values[node] = self._exact[node] = self._make_recurrent(result, *recurrent)
+        elif outline is None:
             self._enter(node, self._call(node, self._approximate))
             if node.target in _RESHAPE_IN_PLACE:
                 self._reshape(node.args[0])
@@ -177,6 +180,15 @@ class Shapes:
     def _make(self, outline: Outline) -> torch.Tensor:
         with ModesKept(), self.mode:
             return torch.empty(outline.sizes, dtype=outline.dtype, device=outline.device)
+
+    def _make_recurrent(self, result: Any, batch_first: bool, sizes: Sizes, last: Sizes) -> tuple[torch.Tensor, ...]:
+        """Without data, with the strides that the results of a recurrent layer have."""
+        output = result[0]
+        places = (sizes[1], sizes[0], sizes[2]) if batch_first else sizes
+        made = self._make(Outline(places, output.dtype, output.device, True))
+        with ModesKept(), self.mode:
+            made = made.transpose(0, 1) if batch_first else made
+        return made, self._make(Outline(last, output.dtype, output.device, True))
 
     def known(self, node: fx.Node) -> Any:
         """The outline of a tensor; a number."""
