@@ -48,7 +48,8 @@ WAY_BACK = {
     "program": ("Stats.plain_calls",),
     "record": ("record", "_prepare", "_finish", "_let_go", "_try_to_keep", "_not_begun", "_note_raise"),
     "fallback": ("repeat", "not_found", "internal_failure"),
-    "watch.observe.recorder": ("Recorder.collapse", "Recorder._stop_tracing"),
+    "watch.observe.recorder": ("Recorder.collapse",),
+    "watch.observe.segment_ends": ("collapse", "_stop_tracing"),
     "watch.objects.own_objects": ("OwnObjects.original",),  # the result of a watched run is handed back by it
     "errors": ("InternalError", "BackendError", "is_half_done"),
     "autograd.runtime": ("_before_writes.marking",),
