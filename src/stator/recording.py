@@ -6,6 +6,7 @@ hold on them again, the graph, the effects, and how to rebuild the result. Nothi
 
 from __future__ import annotations
 
+import enum
 import os
 import types
 from dataclasses import dataclass, field
@@ -272,13 +273,20 @@ class Read(NamedTuple):
     moves: tuple[int, ...]
 
 
+class OnFailure(enum.Enum):
+    """A graph relies on something about its data. What does the program do if that comes out otherwise?"""
+
+    RAISES = "raises: Python runs the call from its start"
+    GOES_ON = "another way, which is looked up or recorded"
+
+
 class Checks(NamedTuple):
-    """Truths that a graph relies on: computed by a graph of their own from some of the inputs, by position."""
+    """Runtime asserts of a graph: computed by a graph of their own from some of the inputs, by position."""
 
     graph: fx.GraphModule
     inputs: tuple[int, ...]
     outcomes: tuple[bool, ...]
-    expected: tuple[bool, ...]  # which of them may come out otherwise without the program's raising
+    on_failure: tuple[OnFailure, ...]
 
 
 @dataclass(slots=True)
@@ -386,7 +394,7 @@ def _mistakes_of_graph(recording: Recording) -> Iterator[str]:
     if checks is not None:
         if _arity(checks.graph) != (len(checks.inputs), len(checks.outcomes)):
             yield "checks that are not those of their graph"
-        if len(checks.expected) != len(checks.outcomes) or not {*checks.inputs} <= {*range(len(recording.inputs))}:
+        if len(checks.on_failure) != len(checks.outcomes) or not {*checks.inputs} <= {*range(len(recording.inputs))}:
             yield "checks of what is not there"
 
 

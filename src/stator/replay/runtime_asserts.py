@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from ..recording import Checks
+from ..recording import Checks, OnFailure
 from ..support.graph_numbers import Failed, Unexpected
 
 
 def checking(compiled: Callable[..., Any], checks: Checks) -> Callable[..., Any]:
     """The compiled graph behind its checks: where one comes out otherwise than it did, `Failed` is raised, and nothing
     has been done. `Unexpected`: the program would go on, by another way."""
-    graph, positions, outcomes, expected = checks
+    graph, positions, outcomes, on_failure = checks
     compute = graph.forward  # (calling a graph module writes to stderr if it raises)
 
     def run(*inputs: Any) -> Any:
@@ -24,8 +24,8 @@ def checking(compiled: Callable[..., Any], checks: Checks) -> Callable[..., Any]
         except Exception as error:
             raise Failed("a check") from error
         if found != outcomes:
-            changed = any(e and a is not b for a, b, e in zip(found, outcomes, expected, strict=True))
-            raise (Unexpected if changed else Failed)("a tensor is not as true as it was")
+            failed = {what for a, b, what in zip(found, outcomes, on_failure, strict=True) if a is not b}
+            raise (Unexpected if OnFailure.GOES_ON in failed else Failed)("a tensor is not as true as it was")
         return compiled(*inputs)
 
     return run

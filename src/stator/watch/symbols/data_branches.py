@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from ... import _native
-from ...recording import Origin
+from ...recording import OnFailure, Origin
 from ..objects.run_context import RunContext
 from ..tensors.nodes import Nodes
 from ..tensors.segment_graph import SegmentGraph
+from .asserts import TRUTH, Assert, Compared, Truth
 from .raising_branches import comparison_behind, operand, raises_behind, raises_unless, taker_of_text
-from .runtime_asserts import Compared
 from .symbol_table import SymbolTable
 from .value_ranges import certain_truth
 
@@ -73,7 +73,7 @@ class Truths:
     def expects_truth(self, tensor: Any) -> bool:
         """The truth of a tensor that is computed from settings of modules. Is it now a check?"""
         settings = self._settings(tensor)
-        return bool(settings) and self._check(tensor, bool(tensor), None, settings)
+        return bool(settings) and self._check(tensor, bool(tensor), TRUTH, settings)
 
     def expects_number(self, tensor: Any) -> bool:
         """The same of the number in it."""
@@ -110,7 +110,7 @@ class Truths:
         if watcher.stack(0, probe.depth)[-1] is not tensor:  # C code asks
             return False
         outcome = bool(tensor)
-        return raises_unless(probe, outcome) and self._check(tensor, outcome, None)
+        return raises_unless(probe, outcome) and self._check(tensor, outcome, TRUTH)
 
     def insists_on_number(self, tensor: Any) -> bool:
         """`tensor.item()`: the number is going to be compared, or asked for its truth. Is that now a check?"""
@@ -119,9 +119,9 @@ class Truths:
             return False
         number = tensor.item()
         if probe.code in _INSISTS:
-            return bool(number) and self._check(tensor, True, None)
+            return bool(number) and self._check(tensor, True, TRUTH)
         if raises_behind(probe, None, bool(number)):
-            return self._check(tensor, bool(number), None)
+            return self._check(tensor, bool(number), TRUTH)
         compared = self._comparison(probe)
         if compared is None or type(number) not in (*_NUMBERS, bool):
             return False
@@ -162,13 +162,10 @@ class Truths:
         unguarded = self._context.ledger.find_unguarded(other) is not None or self._tracer.is_scalar(other)
         return None if type(other) not in _NUMBERS or unguarded else Compared(place.comparison, other, place.swapped)
 
-    def _check(self, tensor: Any, outcome: bool, compared: Compared | None, settings: set[Any] | None = None) -> bool:
+    def _check(self, tensor: Any, outcome: bool, op: Truth | Compared, settings: set[Any] | None = None) -> bool:
         node = self._tracer.node_of(self._tracer.lookup(tensor))
-        if settings is None:
-            added = self._checking.add(node, outcome, compared)
-        else:
-            added = self._checking.expect(node, outcome, compared, settings)
-        if not added:
+        on_failure = OnFailure.RAISES if settings is None else OnFailure.GOES_ON
+        if not self._checking.add(Assert(node, op, outcome, on_failure), settings):
             return False
         self._tracer.operations += 1  # a check belongs to a graph
         return True

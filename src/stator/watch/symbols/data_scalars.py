@@ -15,10 +15,12 @@ from typing import Any
 from torch import fx
 
 from ... import _native
+from ...recording import OnFailure
 from ...support import graph_numbers
 from ..models import optimizers
 from ..objects.run_context import RunContext
 from ..tensors.nodes import Nodes
+from .asserts import Assert, Compared, call_in_graph
 from .symbol_table import Symbol, SymbolTable, plain_number
 
 ARITHMETIC: dict[str, Callable[..., Any]] = {
@@ -120,9 +122,11 @@ class DataScalars(SymbolTable):
 
     def expect(self, name: str, a: Any, b: Any, outcome: bool) -> None:
         """The program goes by a number that only the graph knows: the graph sees to it that it comes out so again."""
-        args = tuple(
+        left, right = (
             plain_number(x) if s is None else self.node_of(s) for x, s in ((a, self.find(a)), (b, self.find(b)))
         )
-        node = self._node("call_function", graph_numbers.expect, (args[0], name, args[1], outcome))
+        node = self._node(
+            "call_function", *call_in_graph(Assert(left, Compared(name, right), outcome, OnFailure.GOES_ON))
+        )
         self.numbers.add(node)
         self.failing.append(node)

@@ -1,11 +1,11 @@
-"""Checks: truths of tensors that a graph relies on, computed before it runs.
+"""Runtime asserts: what a graph relies on about its data, computed before it runs.
 
 Where a program raises unless a tensor is true (an `assert` on data, an `if …: raise`), the graph need not end: it goes
 on as if the tensor were as true as it was, and the replay makes sure of that first. If it is not, Python runs the call,
 from its start, and raises what eager raises; nothing has been written by then, and no random number drawn.
 
-Enters: nodes whose truth the program went by. Leaves: a graph of its own that computes these truths from the inputs, by
-the operations that they depend on and all others that write to the tensors among these. What holds: they come in the
+Enters: asserts (`asserts.py`). Leaves: a graph of its own that computes from the inputs whether they hold, by the
+operations that they depend on and all others that write to the tensors among these. What holds: they come in the
 program's order, and write to nothing but what they have made. Where that takes many, there is no check: the graph
 breaks.
 """
@@ -13,7 +13,6 @@ breaks.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,11 +20,11 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from ...recording import Checks
-from ...support.graph_numbers import COMPARISONS, is_within
 from ...support.guard_readers import RANDOM
 from ...support.symbolic_exprs import BINARY, TERMS, UNARY, Expression, terms_of
 from ..tensors.nodes import Nodes
 from ..tensors.operators import asks_for_sizes_alone, is_opaque
+from .asserts import Assert, Within
 from .symbol_table import SymbolTable
 
 _MOST_NODES = 48  # it is all computed twice
@@ -41,34 +40,9 @@ _LEAVING = frozenset({"_exit_autocast", "_exit_inference_mode"})
 _MAKERS = frozenset("tensor as_tensor scalar_tensor zeros ones full arange linspace eye div".split())
 
 
-class Compared(NamedTuple):
-    """A number that is taken from a tensor is compared with another one: `number comparison other`."""
-
-    comparison: str
-    other: int | float
-    swapped: bool  # `other comparison number`
-
-    def holds(self, number: Any) -> bool:
-        both = (self.other, number) if self.swapped else (number, self.other)
-        return bool(COMPARISONS[self.comparison](*both))
-
-
-class Within(NamedTuple):
-    """All numbers of a tensor are at least `low`, and below `high`."""
-
-    low: int
-    high: int
-
-    def holds(self, tensor: Any) -> bool:
-        return is_within(tensor, self.low, self.high)
-
-
-class _Expected(NamedTuple):
+class _Placed(NamedTuple):
     place: int  # how many operations come before it
-    node: fx.Node
-    compared: Compared | Within | None
-    outcome: bool
-    raises: bool  # does the program raise if it comes out otherwise?
+    made: Assert
 
 
 def _name(node: fx.Node) -> str:
@@ -91,44 +65,31 @@ def _is_known(node: fx.Node) -> bool:
 
 
 class Checking:
-    """The checks of one segment. `writers`: places of the operations that have written to a tensor."""
+    """The runtime asserts of one segment. `writers`: places of the operations that have written to a tensor."""
 
     def __init__(self, nodes: Nodes, writers: list[int]) -> None:
         self._nodes = nodes
         self._writers = writers
         self.symbols: SymbolTable | None = None  # the numbers that may be others in the next call
-        self._expected: list[_Expected] = []
-        self._bounded: list[_Expected] = []  # those about indices
+        self._placed: list[_Placed] = []  # in the program's order
         self._needed: set[fx.Node] = set()
         self._sizes: dict[fx.Node, Expression] = {}
 
-    def add(self, node: fx.Node, outcome: bool, compared: Compared | Within | None = None) -> bool:
-        """The program insists on the truth of this tensor, or of the numbers in it, compared. Nothing from outside that
-        it depends on has been written to so far. False: that cannot be checked before the graph runs."""
-        if any(e.node is node and e.compared == compared and e.outcome is outcome for e in self._bounded):
+    def add(self, made: Assert, settings: set[fx.Node] | None = None) -> bool:
+        """The program goes by this. False: that cannot be checked before the graph runs.
+
+        Where it would raise, nothing from outside that the node depends on has been written to so far. Where it would
+        go another way, that is computed from the `settings` alone, inputs which hardly ever change."""
+        if any(placed.made == made for placed in self._placed if isinstance(placed.made.op, Within)):
             return True  # it has not changed since
-        return self._add(node, outcome, compared, self._ancestry(node), raises=True)
-
-    def expect(self, node: fx.Node, outcome: bool, compared: Compared | None, settings: set[fx.Node]) -> bool:
-        """The program goes by it, and it is computed from these inputs alone, which hardly ever change."""
-        needed = self._ancestry(node, lambda n: n.op != "placeholder" or n in settings)
-        return self._add(node, outcome, compared, needed, raises=False)
-
-    def _add(
-        self,
-        node: fx.Node,
-        outcome: bool,
-        compared: Compared | Within | None,
-        needed: set[fx.Node] | None,
-        *,
-        raises: bool,
-    ) -> bool:
+        if settings is None:
+            needed = self._ancestry(made.node)
+        else:
+            needed = self._ancestry(made.node, lambda n: n.op != "placeholder" or n in settings)
         if needed is None:
             return False
         self._needed |= needed
-        self._expected.append(_Expected(len(self._nodes.operations), node, compared, outcome, raises))
-        if isinstance(compared, Within):
-            self._bounded.append(self._expected[-1])
+        self._placed.append(_Placed(len(self._nodes.operations), made))
         return True
 
     def is_constant(self, node: fx.Node) -> bool:
@@ -213,7 +174,7 @@ class Checking:
 
     def conclude(self) -> Checks | None:
         """All of them as a graph, if there are any."""
-        if not self._expected:
+        if not self._placed:
             return None
         graph = fx.Graph()
         made: dict[fx.Node, fx.Node] = {}
@@ -224,8 +185,8 @@ class Checking:
                 made[node] = graph.placeholder(f"input_{position}")
         truths: list[fx.Node] = []
         begin = 0
-        for expected in self._expected:  # in the program's order
-            for node in self._nodes.operations[begin : expected.place]:
+        for place, asked in self._placed:
+            for node in self._nodes.operations[begin:place]:
                 if node not in self._needed:
                     continue
                 if node in self._sizes:
@@ -233,21 +194,10 @@ class Checking:
                 else:
                     args, kwargs = map_arg((node.args, node.kwargs), made.__getitem__)
                     made[node] = graph.create_node(node.op, node.target, args, kwargs, node.name)
-            begin = expected.place
-            truths.append(self._truth(graph, made, expected))
+            begin = place
+            # Where the program asked: the tensor may be written to later.
+            truths.append(asked.op.asked(graph, made[asked.node]))
         graph.output(tuple(truths))
-        outcomes = tuple(expected.outcome for expected in self._expected)
-        may_change = tuple(not expected.raises for expected in self._expected)
-        return Checks(fx.GraphModule({}, graph, "Checks"), tuple(positions), outcomes, may_change)
-
-    @staticmethod
-    def _truth(graph: fx.Graph, made: dict[fx.Node, fx.Node], expected: _Expected) -> fx.Node:
-        """Taken where the program took it: the tensor may be written to later."""
-        node = made[expected.node]
-        if isinstance(expected.compared, Within):
-            return graph.call_function(is_within, (node, *expected.compared))
-        if expected.compared is not None:
-            taken = graph.call_method("item", (node,))
-            comparison, other, swapped = expected.compared
-            node = graph.call_function(COMPARISONS[comparison], (other, taken) if swapped else (taken, other))
-        return graph.call_function(operator.truth, (node,))
+        outcomes = tuple(asked.expected for _, asked in self._placed)
+        on_failure = tuple(asked.on_failure for _, asked in self._placed)
+        return Checks(fx.GraphModule({}, graph, "Checks"), tuple(positions), outcomes, on_failure)

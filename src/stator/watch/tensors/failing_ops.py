@@ -16,10 +16,11 @@ import torch
 from torch import fx
 
 from ..._native import TrackedTensor
+from ...recording import OnFailure
 from ..bytecode.flow import flow_of
 from ..graph_break import BreakGraph
 from ..objects.run_context import RunContext
-from ..symbols.runtime_asserts import Within
+from ..symbols.asserts import Assert, Within
 from .segment_graph import SegmentGraph
 
 _MOST_BYTES = 64 << 20  # of what is written to: it is copied in every call
@@ -84,7 +85,11 @@ def _hoist(tracer: SegmentGraph, name: str, args: tuple[Any, ...]) -> bool:
     if index.device.type != "cpu":
         return True
     node = tracer.node_of(tracer.lookup(index))
-    return within.holds(index) and _is_as_it_was(tracer, node) and tracer.checking.add(node, True, within)
+    return (
+        within.holds(index)
+        and _is_as_it_was(tracer, node)
+        and tracer.checking.add(Assert(node, within, True, OnFailure.RAISES))
+    )
 
 
 def _bounds(name: str, args: tuple[Any, ...]) -> tuple[Any, Within] | None:

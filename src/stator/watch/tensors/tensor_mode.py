@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from ... import _native
 from ..._native import TrackedTensor
-from ...recording import Edge
+from ...recording import Edge, OnFailure
 from ...support.graph_numbers import expect_truth
 from ...support.guard_readers import (
     FORWARD_LEVEL,
@@ -35,6 +35,7 @@ from ..objects.constants import is_constant
 from ..objects.containers import expose
 from ..objects.fingerprints import PLAIN_TENSORS, fingerprint, is_tensor
 from ..objects.run_context import RunContext
+from ..symbols.asserts import TRUTH, Assert, call_in_graph
 from ..symbols.data_branches import Truths
 from ..symbols.symbolic_numbers import MAY_GIVE_BACK, Symbols
 from . import failing_ops
@@ -381,9 +382,10 @@ class TensorTracer(SegmentGraph):
 
     def _truth(self, step: PreparedCall, outcome: bool) -> bool:
         symbols = self.numbers_of_data()
-        kind, target, args, kwargs, name = step.node
+        kind, _, (node,), kwargs, name = step.node
         self.operations += 1
-        symbols.failing.append(self.node(kind, target, (*args, outcome), kwargs, name))
+        target, args = call_in_graph(Assert(node, TRUTH, outcome, OnFailure.GOES_ON))
+        symbols.failing.append(self.node(kind, target, args, kwargs, name))
         return outcome
 
     def _settled(self, tensor: Any, *text: Any) -> bool:
