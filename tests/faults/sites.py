@@ -50,6 +50,7 @@ WAY_BACK = {
     "fallback": ("repeat", "not_found", "internal_failure"),
     "watch.observe.recorder": ("Recorder.collapse",),
     "watch.observe.segment_ends": ("collapse", "_stop_tracing"),
+    "watch.observe.unguarded_values": ("_in_place_of", "_length", "_compute"),  # the program calls them
     "watch.objects.own_objects": ("OwnObjects.original",),  # the result of a watched run is handed back by it
     "errors": ("InternalError", "BackendError", "is_half_done"),
     "autograd.runtime": ("_before_writes.marking",),

@@ -142,7 +142,12 @@ def replacement_for_numbers(s: Segment, probe: Any, func: Any, args: tuple[Any, 
 
 
 def _in_place_of(s: Segment, func: Any, method: Any, *numbers: Any) -> Any:
-    return method(*numbers) if s.tracer.active else func(*map(plain_number, numbers))
+    if s.tracer.active:
+        try:
+            return method(*numbers)
+        except Exception as error:  # the program has called us: it must not see that
+            s.fail(error)
+    return func(*map(plain_number, numbers))
 
 
 def _length(s: Segment, tensor: torch.Tensor) -> Any:
@@ -151,7 +156,7 @@ def _length(s: Segment, tensor: torch.Tensor) -> Any:
         if s.tracer.active:
             try:
                 return s.tracer.size_of(tensor, 0)
-            except Exception as error:  # the program has called us: it must not see that
+            except Exception as error:  # as above
                 s.fail(error)
         return len(tensor)
 
