@@ -37,6 +37,7 @@ PLAIN = (
     "test_hook_every_frame",
     "test_hook_limits",
     "test_probes",
+    "test_probe_filters",
     "test_ledger",
     "test_frames",
     "test_instrument",

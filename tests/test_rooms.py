@@ -283,6 +283,11 @@ def test_files_and_functions_are_small(end: str) -> None:
     assert found == []
 
 
+def test_files_of_tests_are_small() -> None:
+    lines = {path.name: len(path.read_text().splitlines()) for path in Path(__file__).parent.rglob("*.py")}
+    assert len(lines) > 300 and {name: count for name, count in lines.items() if count > LONGEST_FILE} == {}
+
+
 def test_lines_of_c_are_short() -> None:
     """As `.clang-format` has them; those of Python are ruff's business."""
     paths = [*sorted(NATIVE.glob("*.[ch]")), *Path(__file__).parent.rglob("*.c")]

@@ -12,6 +12,7 @@ import re
 
 import odd_world
 import oddities
+import oddities_between
 from classes import CLASSES, FIXED, FUNCTIONS, IMPORTS, STATE, STATE_TYPES
 from expressions import EXPRESSIONS
 from grammar import INDENT, Rules, Unfillable, Writer
@@ -177,7 +178,7 @@ class _Program:
     def change(self) -> list[str]:
         """Something to do between calls; oddities only where `main` knows them."""
         while True:
-            lines = self.writer.lines(self.writer.pick([*BETWEEN, *oddities.BETWEEN]), INDENT)
+            lines = self.writer.lines(self.writer.pick([*BETWEEN, *oddities_between.BETWEEN]), INDENT)
             if all(
                 name in self.written for name in re.findall(r"\b(?:odd_\w+|Number|Counted|Point)\b", " ".join(lines))
             ):

@@ -202,7 +202,7 @@ PITFALLS: dict[int, tuple[str, str]] = {
     27: (
         "temporary objects share an address",
         "e2e/test_hidden_state.py::test_temporary_objects_that_share_an_address "
-        "watch/test_probes.py::test_functions_at_the_same_address_are_all_entered",
+        "watch/test_probe_filters.py::test_functions_at_the_same_address_are_all_entered",
     ),
     28: ("an operation returns its input", "e2e/test_tensors.py::test_operations_that_return_their_input"),
     29: (

@@ -3,7 +3,6 @@ unwatched runs must agree. `PROGRAMS` has them all."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import enum
@@ -11,6 +10,8 @@ import functools
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from programs_async import asynchronous
 
 PROGRAMS: list[Callable[[], Any]] = []
 COUNTER = 0
@@ -513,51 +514,7 @@ def local_names() -> Any:
     return sorted(locals()), inner(a + b), sys._getframe().f_code.co_name
 
 
-@program
-def asynchronous() -> Any:
-    log: list[Any] = []
-
-    class Ticker:
-        def __init__(self) -> None:
-            self.n = 0
-
-        def __aiter__(self) -> Ticker:
-            return self
-
-        async def __anext__(self) -> int:
-            self.n += 1
-            if self.n > 3:
-                raise StopAsyncIteration
-            await asyncio.sleep(0)
-            return self.n
-
-        async def __aenter__(self) -> int:
-            return 7
-
-        async def __aexit__(self, *args: Any) -> bool:
-            log.append(args[0])
-            return True
-
-    async def numbers() -> Any:
-        for i in range(3):
-            yield i
-            await asyncio.sleep(0)
-
-    async def main() -> Any:
-        async for i in Ticker():
-            log.append(i)
-        async with Ticker() as value:
-            log.append(value)
-            raise ValueError
-        log.append([x async for x in numbers() if x])
-        log.append(await asyncio.gather(*(one(i) for i in range(3))))
-        return "done"
-
-    async def one(i: int) -> int:
-        await asyncio.sleep(0)
-        return i * i
-
-    return asyncio.run(main()), log
+program(asynchronous)
 
 
 @program

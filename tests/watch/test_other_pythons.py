@@ -19,6 +19,7 @@ TESTS = [
     "test_hook_every_frame",
     "test_hook_limits",
     "test_probes",
+    "test_probe_filters",
     "test_ledger",
     "test_fingerprint",
     "test_instrument",
