@@ -7,7 +7,6 @@ runs (`runtime_asserts.py`). Everything else depends on data, and the graph brea
 
 from __future__ import annotations
 
-import dis
 import types
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 
 from ... import _native
 from ...recording import OnFailure, Origin
+from ..models.unread_messages import leaves_message_unread
 from ..objects.run_context import RunContext
 from ..tensors.nodes import Nodes
 from ..tensors.segment_graph import SegmentGraph
@@ -25,9 +25,6 @@ from .value_ranges import certain_truth
 
 _INSISTS = frozenset({torch._check_tensor_all_with.__code__})  # raise unless the number that they take is true
 _NUMBERS = (int, float)
-# Functions that take a message, and look at it only after having asked whether a compiler is at work: by module and
-# name, with the names of the message and of what they ask.
-_IGNORE_MESSAGES = {("transformers.utils.import_utils", "torch_compilable_check"): ("msg", "is_tracing")}
 
 
 class Truths:
@@ -135,7 +132,9 @@ class Truths:
         if probe is None or probe.kind != _native.FORMAT or self._inside:
             return False
         stack = watcher.stack(0, probe.depth)
-        return any(value is tensor for value in stack[-2:]) and any(map(_ignores_messages, taker_of_text(probe, stack)))
+        return any(value is tensor for value in stack[-2:]) and any(
+            map(leaves_message_unread, taker_of_text(probe, stack))
+        )
 
     def _may_check(self, tensor: Any) -> bool:
         """Nothing from outside may have been written to: the checks come before all that."""
@@ -173,11 +172,3 @@ class Truths:
 
 def _is_buffer(origin: Origin) -> bool:
     return origin.parent is not None and origin.parent.key == "_buffers"
-
-
-def _ignores_messages(func: Any) -> bool:
-    if type(func) is not types.FunctionType or (func.__module__, func.__qualname__) not in _IGNORE_MESSAGES:
-        return False
-    message, asked = _IGNORE_MESSAGES[func.__module__, func.__qualname__]
-    loaded = [i.argval for i in dis.get_instructions(func.__code__) if i.opname.startswith("LOAD")]
-    return message in loaded and asked in loaded and loaded.index(asked) < loaded.index(message)
