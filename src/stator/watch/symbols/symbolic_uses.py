@@ -147,14 +147,14 @@ def passes(func: Any, args: tuple[Any, ...] = ()) -> bool:
         case NumberUse.READ:
             return False
         case NumberUse.FIRST:
-            return len(args) <= 1 and _callables_pass(args)
+            return _callables_pass(args) and len(args) <= 1 and not any(type(arg) in SYMBOLS for arg in args)
         case NumberUse.KEPT:
             return _callables_pass(args)
         case NumberUse.ASKED:
             return _callables_pass(args) and _ask_each_other([arg for arg in args if not _is_called(arg)])
     cls = type(func)
     if issubclass(cls, types.MethodType):
-        return passes(func.__func__)
+        return passes(func.__func__, (func.__self__, *args))
     if issubclass(cls, types.FunctionType):
         return True  # its frame is watched, or it is an operation
     if issubclass(cls, type):
@@ -179,12 +179,20 @@ def passes(func: Any, args: tuple[Any, ...] = ()) -> bool:
 
 def _callables_pass(args: tuple[Any, ...]) -> bool:
     """C code may call what it is given with what it is given."""
-    return all(_may_be_called(arg) for arg in args if _is_called(arg))
+    given = tuple(arg for arg in args if not _is_called(arg))
+    return all(_may_be_called(arg, given) for arg in args if _is_called(arg))
 
 
-def _may_be_called(arg: Any) -> bool:
-    row = RULES.get(id(arg))
-    return (row is not None and row.heard) or (not _compares(arg) and passes(arg))
+def _may_be_called(func: Any, given: tuple[Any, ...]) -> bool:
+    """With something out of `given`: nobody knows which of it, and at which place."""
+    if issubclass(type(func), types.MethodType):
+        return _may_be_called(func.__func__, (func.__self__, *given))
+    row = RULES.get(id(func))
+    if row is None or row.heard:
+        return row is not None or passes(func)
+    if row.numbers is NumberUse.ASKED:
+        return not _compares(func) and _ask_each_other(given)
+    return row.numbers is not NumberUse.FIRST and passes(func)
 
 
 def _compares(func: Any) -> bool:
@@ -242,7 +250,8 @@ def refuse_unheard_calls(func: Any, args: tuple[Any, ...]) -> None:
     if (row is not None and row.later) or not all(
         _is_called(arg) or isinstance(arg, (*_PLAIN, *_SEARCHED)) for arg in args
     ):
-        unheard = next(arg for arg in args if _is_called(arg) and not _may_be_called(arg))
+        given = tuple(arg for arg in args if not _is_called(arg))
+        unheard = next(arg for arg in args if _is_called(arg) and not _may_be_called(arg, given))
         raise BreakGraph("unknown-callable", f"{name_of(unheard)}, called by C code with numbers that may be others")
 
 

@@ -1,0 +1,57 @@
+"""Numbers that may be others, given to C callables by C code, or by keyword: what reads them past their own methods
+gets a guard on the value, or breaks the graph."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+import types
+from collections import deque
+
+import pytest
+from harness import World, check, rand
+
+LETTERS = "abcdefgh"
+PROGRAMS = {
+    "map of enumerate": lambda x, n: x * next(next(map(enumerate, [LETTERS], [n])))[0],
+    "map of deque": lambda x, n: x * len(next(map(deque, [LETTERS], [n]))),
+    "map of add, to a float": lambda x, n: x * next(map(operator.add, [0.5], [n])),
+    "map of add, to a bool": lambda x, n: x * next(map(operator.add, [True], [n])),
+    "map of eq": lambda x, n: x * (1 if next(map(operator.eq, [3.0], [n])) else 2),
+    "map of divmod": lambda x, n: x * next(map(divmod, [7.5], [n]))[0],
+    "map of a bound method": lambda x, n: x * next(map(types.MethodType(operator.add, 0.5), [n])),
+    "starmap of add": lambda x, n: x * next(itertools.starmap(operator.add, [(0.5, n)])),
+    "accumulate": lambda x, n: x * list(itertools.accumulate([0.5, n], operator.add))[1],
+    "reduce": lambda x, n: x * functools.reduce(operator.add, [0.5, n]),
+    "a bound method": lambda x, n: x * types.MethodType(operator.add, 0.5)(n),
+    "a partial": lambda x, n: x * next(functools.partial(enumerate, LETTERS)(n))[0],
+    "deque by keyword": lambda x, n: x * deque(maxlen=n).maxlen,
+    "deque by keyword, filled": lambda x, n: x * len(functools.partial(deque, maxlen=n)(LETTERS)),
+    "enumerate by keyword": lambda x, n: x * next(enumerate(LETTERS, start=n))[0],
+    "enumerate by keywords": lambda x, n: x * next(enumerate(start=n, iterable=LETTERS))[0],
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_number_is_read(name):
+    numbers = (2, 2, 3, 4, 5, 4, 5)
+    calls = [lambda w, seed=seed, n=n: w.fn(rand(seed), n) for seed, n in enumerate(numbers)]
+    breaks = ("unknown-callable", "outside-iterator")
+    assert check(lambda: World(fn=PROGRAMS[name]), calls, expect=None, unreplayed=breaks).outcomes.count("miss") < 6
+
+
+ONE_FOR_ALL = {
+    "map of add, whole numbers": lambda x, n: x * next(map(operator.add, [n], [2])),
+    "map of abs": lambda x, n: x * next(map(abs, [n])),
+    "map of a function": lambda x, n: x * next(map(lambda a, b: a + b, [0.5], [n])),
+    "reduce": lambda x, n: x * functools.reduce(operator.add, [1, n]),
+    "deque of numbers": lambda x, n: x * deque([n])[0],
+    "enumerate of numbers": lambda x, n: x * next(enumerate([n]))[1],
+}
+
+
+@pytest.mark.parametrize("name", ONE_FOR_ALL)
+def test_the_number_is_passed_on(name):
+    calls = [lambda w, n=n: w.fn(rand(n), n) for n in (2, 3, 4, 5, 6)]
+    check(lambda: World(fn=ONE_FOR_ALL[name]), calls, expect="miss miss hit hit hit", breaks=[])
