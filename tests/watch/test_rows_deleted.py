@@ -1,12 +1,12 @@
 """Rows of the models, deleted one by one: what has no answer breaks the graph, and no result is another than eager's.
 
 Which programs: for each builtin type one that reads an object of it from outside, uses one as a key, hands one to C
-code and makes one; for each C callable of the table one call. All of them see other values in every call.
+code and makes one; for C callables one that gives them a number. All of them see other values in every call. (Whole
+rows of C callables are deleted in `test_rows_used.py`.)
 """
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 import math
@@ -199,39 +199,6 @@ def test_a_type_without_an_answer_is_no_wrong_result(monkeypatch, table, cls):
         same_as_eager(cls)
 
 
-# A call of each, in a program whose list changes.
-CALLS: dict[Any, Callable[[list[int]], Any]] = {
-    sum: sum,
-    max: max,
-    sorted: lambda v: sorted(v)[-1],
-    set: lambda v: len(set(v)),
-    list: lambda v: list(v).count(2),
-    enumerate: lambda v: next(iter(enumerate(v)))[1],
-    zip: lambda v: next(iter(zip(v, v, strict=True)))[0],
-    map: lambda v: sum(map(abs, v)),
-    dict: lambda v: dict(a=v[0])["a"],
-    float: lambda v: float(v[0]),
-    abs: lambda v: abs(v[0]),
-    str: lambda v: len(str(v)),
-    repr: lambda v: len(repr(v)),
-    isinstance: lambda v: 1 if isinstance(v[0], bool) else 2,
-    len: len,
-    getattr: lambda v: getattr(v, LENGTH)(),
-    next: lambda v: next(iter(v)),
-    math.sqrt: lambda v: math.sqrt(v[0]),
-    operator.getitem: lambda v: operator.getitem(v, 0),
-    operator.is_: lambda v: 1 if operator.is_(v[0], v[1]) else 2,
-    functools.reduce: lambda v: functools.reduce(operator.add, v),
-    functools.partial: lambda v: functools.partial(max, v)(),
-    itertools.chain: lambda v: sum(itertools.chain(v, v)),
-    bisect.bisect_left: lambda v: bisect.bisect_left(v, 3),
-    bisect.bisect: lambda v: bisect.bisect(v, 3, key=abs),
-    hash: lambda v: hash(v[0]),
-    deque: lambda v: deque(v)[0],
-    torch.Size: lambda v: torch.Size(v).numel(),
-}
-
-
 def test_every_rule_of_a_row_is_one() -> None:
     """What nobody says of a rule is taken for the worst: C code asks it at each call, and numbers become constants."""
     rules = {row.rule for row in calls.CALL_MODELS}
@@ -301,21 +268,3 @@ def test_a_callable_without_an_answer_about_numbers_is_no_wrong_result(monkeypat
     if func in follows:  # one for all numbers, behind the first; without the answers one for each
         assert compiled.stator.recordings == {"nothing": 2, "all": 4}.get(deleted_answers, compiled.stator.recordings)
     assert compiled.stator.hits
-
-
-@pytest.mark.parametrize("func", CALLS)
-def test_a_callable_without_a_rule_breaks_the_graph(monkeypatch, func):
-    """With the rule there is one graph; without it the results are eager's, by way of a break."""
-    for there in (True, False):
-        with monkeypatch.context() as patch:
-            if not there:
-                patch.delitem(calls.RULES, id(func))
-            values: list[int] = []
-            compiled = stator.compile(lambda x: x * CALLS[func](values), backend="eager")
-            compiled.stator.reset()
-            for number in (2, 2, 3, 4, 4):
-                values[:] = [number, number + 1]
-                x = torch.arange(3.0) + number
-                assert compiled(x).tolist() == (x * CALLS[func](values)).tolist(), (func, number, there)
-            breaks = [why.id for why in compiled.stator.break_reasons]
-            assert not breaks if there else breaks or isinstance(func, type)  # a class is made as any other is

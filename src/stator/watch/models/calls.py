@@ -284,6 +284,7 @@ INTERCEPTED: tuple[types.CodeType, ...] = (
 )
 
 _STATE_PREFIXES = ("_get_", "_is_", "is_", "get_", "_are_", "_has_", "has_")
+_WATCHED_BY = ("function_mode", "function_stack")
 _SAFE_NEW = types_where(lambda model: model.constructed)
 
 
@@ -339,6 +340,8 @@ def _construct(s: Segment, cls: type, args: Args, kwnames: tuple[str, ...]) -> N
 def torch_state_reader(func: Any) -> bool:
     """A C function of torch that only reports a setting."""
     if not issubclass(type(func), types.BuiltinFunctionType) or not func.__name__.startswith(_STATE_PREFIXES):
+        return False
+    if any(word in func.__name__ for word in _WATCHED_BY):  # it would report the mode that watches
         return False
     return (func.__module__ or "").split(".")[0] == "torch"
 
