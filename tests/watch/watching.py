@@ -4,6 +4,8 @@ also run under interpreters that have neither (test_other_pythons.py)."""
 from __future__ import annotations
 
 import sys
+import types
+import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -16,6 +18,10 @@ _NAMES = """
     DELETE_SUBSCR STORE_GLOBAL DELETE_GLOBAL STORE_DEREF DELETE_DEREF IMPORT_NAME IMPORT_FROM BUILD_CLASS
     MATCH MATCH_CLASS MATCH_KEYS RAISE EXC_MATCH INTRINSIC ESCAPE
 """
+# What the filter is told by `support/builtin_types.py`, which needs torch.
+n.enter(
+    (types.MethodType, types.BuiltinFunctionType, types.CellType, types.GenericAlias, slice, weakref.ref, BaseException)
+)
 KINDS: dict[int, str] = {getattr(n, name): name for name in _NAMES.split() if hasattr(n, name)}
 
 
