@@ -10,11 +10,9 @@ they are.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import math
 import operator
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -25,7 +23,6 @@ from torch import fx
 from ... import _native
 from ...recording import Edge, Fact, Origin, describe, path_of, render_place
 from ...support.graph_numbers import COMPARISONS
-from ...support.guard_readers import class_dict, has_own_hash, is_open
 from ...support.symbolic_exprs import MOST_BITS, Relation, terms_of
 from ..graph_break import BreakGraph
 from ..models.user_hints import marks_of, wishes_of
@@ -33,6 +30,7 @@ from ..objects.run_context import RunContext
 from ..tensors.nodes import Nodes
 from .computed_numbers import ComputedNumbers
 from .data_scalars import ARITHMETIC, DIVISIONS
+from .number_places import NumberPlaces
 from .symbol_table import Symbol, plain_number
 
 SizesSeen = tuple[int | None, ...]
@@ -80,8 +78,7 @@ class Symbols(ComputedNumbers):
         self.chosen: set[int] = set()
         self._marked: list[Marked] = []
         self._stand_ins: list[Any] = []
-        self._opened: list[Any] = []  # tuples that the ledger is about to know
-        self._put: list[tuple[Callable[[], Any], Callable[[Any], Any], Any, Any]] = []  # symbols in places outside
+        self._places = NumberPlaces(context)
         self.inputs: list[tuple[Origin, fx.Node]] = []  # numbers that are inputs of the graph
         if changing is None:
             self.abandoned = "nothing but numbers from tensors can change"
@@ -117,13 +114,7 @@ class Symbols(ComputedNumbers):
             return False
         if not _may_be_symbol(value) or len(self._changing.seen) > _MOST_NUMBERS:
             return False
-        way = self._way_to_put(origin)
-        if way is None:
-            return False
-        number = self._given(origin, value)
-        way[1](number)
-        self._put.append((*way, number, value))
-        return True
+        return self._places.put(origin, value, lambda: self._given(origin, value))
 
     def _is_rate(self, origin: Origin, value: Any) -> bool:
         """Is it a number that schedulers set, which need not have done so yet?"""
@@ -135,7 +126,7 @@ class Symbols(ComputedNumbers):
         if key not in ("lr", "momentum", "betas") or holder is None:
             return False
         try:
-            group = self._value_of(holder)
+            group = self._places.value_of(holder)
         except (LookupError, AttributeError, ValueError):
             return False
         return type(group) is dict and ("params" if key == "lr" else "max_momentum") in group
@@ -143,13 +134,13 @@ class Symbols(ComputedNumbers):
     def _open(self, origin: Origin, value: tuple[Any, ...]) -> None:
         """A tuple of constants is a constant, unless one of its numbers is known to change."""
         path = path_of(origin)
-        self._opened.append(value)
+        self._places.opened.append(value)
         for index, item in enumerate(value):
             step = (*path, (Edge.ITEM, index))
             known = any(seen[: len(step)] == step for seen in self._changing.seen)
             if type(item) in (int, float, tuple) and (known or (origin.key == "betas" and self._changing.rates)):
                 self._context.ledger.read(origin, Edge.ITEM, index, item)
-        self._opened.pop()
+        self._places.opened.pop()
 
     def _given(self, origin: Origin, value: Any) -> Any:
         self._context.ledger.check(origin, Fact.TYPE, type(value))
@@ -167,119 +158,21 @@ class Symbols(ComputedNumbers):
         symbol.origin, symbol.sources, symbol.term = origin, frozenset({symbol}), term
         return symbol.number
 
-    def _way_to_put(self, origin: Origin) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
-        """How a number is read where it was read from, and put there."""
-        assert origin.parent is not None
-        if origin.parent.edge is Edge.SLOT and origin.parent.key is _native.proxied:
-            return None  # a mappingproxy's dict is not ours to write: a class's lookups rely on being told
-        try:
-            key, parent = origin.key, self._value_of(origin.parent)
-        except (LookupError, AttributeError, ValueError):
-            return None  # by now that way leads nowhere
-        known = origin.parent.edge is Edge.CONST or self._context.ledger.find(parent) is origin.parent
-        known = known or any(parent is opened for opened in self._opened)
-        if not known:
-            return None  # by now that way leads to another object
-        if any(self._may_have_changed(parent, key, slots) for slots in (False, True)):
-            return None  # what was read is what lay there when the segment began
-        if origin.edge is Edge.ITEM and type(parent) is list:
-            return lambda: parent[key], lambda number: operator.setitem(parent, key, number)
-        if origin.edge is Edge.ITEM and isinstance(parent, dict):
-            return lambda: dict.__getitem__(parent, key), lambda number: dict.__setitem__(parent, key, number)
-        if origin.edge is Edge.ITEM and isinstance(parent, tuple):
-            return lambda: tuple.__getitem__(parent, key), lambda number: _native.swap_item(parent, key, number)
-        if origin.edge is Edge.ITEM and type(parent) is collections.deque:
-            return lambda: parent[key], lambda number: operator.setitem(parent, key, number)
-        if origin.edge is Edge.MRO and isinstance(parent, type):
-            return self._way_into_class(parent, key)
-        if origin.edge is Edge.ATTR and key == "cell_contents":
-            return lambda: parent.cell_contents, lambda number: setattr(parent, key, number)
-        if origin.edge is Edge.SLOT and "__slots__" in class_dict(
-            key.__objclass__
-        ):  # else of a C class: perhaps read-only
-            return lambda: key.__get__(parent), lambda number: key.__set__(parent, number)
-        return None
-
-    def _way_into_class(self, cls: type, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
-        """The same for an attribute of a class, which lies in one of its bases; lookups are told of it."""
-        holder = next((base for base in cls.__mro__ if name in class_dict(base)), None)
-        if (
-            holder is None
-            or not is_open(holder)
-            or name.startswith("__")
-            or self._may_have_changed(holder, name, False)
-        ):
-            return None
-        return lambda: class_dict(holder)[name], lambda number: type.__setattr__(holder, name, number)
-
-    def _may_have_changed(self, container: Any, key: Any, slots: bool) -> bool:
-        """Has the segment written to this place?"""
-        change = self._context.ledger.changed(container, slots=slots)
-        if change is None:
-            return False
-        return change.kind == "cell" or change.whole or key in change.written or key in change.removed
-
-    def _value_of(self, origin: Origin) -> Any:
-        """The object at an origin; MISSING where that is not easy to tell."""
-        if origin.edge is Edge.LOCAL:
-            index = origin.key[0]
-            return self._context.slot_values[index]
-        if origin.edge is Edge.CONST:
-            return origin.key
-        parent = self._value_of(origin.parent) if origin.parent is not None else _native.MISSING
-        if parent is _native.MISSING:
-            return parent
-        if origin.edge is Edge.ATTR:
-            plainly = object.__getattribute__ if origin.key == "__dict__" else getattr
-            return plainly(parent, origin.key)
-        if origin.edge is Edge.ITEM:
-            base: Any = next(
-                (base for base in (dict, list, tuple, collections.deque) if isinstance(parent, base)), None
-            )
-            return _native.MISSING if base is None else base.__getitem__(parent, origin.key)
-        if origin.edge is Edge.SLOT:
-            return origin.key.__get__(parent)
-        if origin.edge is Edge.CALL and type(parent) is weakref.ReferenceType:
-            found = parent()
-            return _native.MISSING if found is None else found
-        if origin.edge is Edge.KEYED:
-            key = self._value_of(origin.key)
-            if isinstance(parent, dict) and has_own_hash(key):
-                return dict.get(parent, key, _native.MISSING)
-        return _native.MISSING
-
     # -- sizes of tensors
-
-    def dims_of(self, origin: Origin, tensor: torch.Tensor) -> dict[int, tuple[int, int]]:
-        """The dimensions of an input that are symbols, with their bounds."""
-        if isinstance(tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
-            return {}
-        marks, static = marks_of(tensor)
-        dims: dict[int, tuple[int, int]] = {}
-        if self._changing.every_size:
-            dims = dict.fromkeys(range(tensor.dim()), ANY_SIZE)
-        seen = self._changing.seen.get(path_of(origin), ()) if self._changing.seen else ()
-        dims |= {dim: ANY_SIZE for dim in seen if dim is not None and -tensor.dim() <= dim < tensor.dim()}
-        dims |= dict.fromkeys(wishes_of(tensor), ANY_SIZE) | marks
-        for dim in static:
-            dims.pop(dim, None)
-        return {dim: bounds for dim, bounds in dims.items() if dim < 0 or tensor.shape[dim] > 1}
 
     def enter_input(self, node: fx.Node, tensor: torch.Tensor, origin: Origin) -> tuple[SizesSeen, SizesSeen]:
         """An input tensor of the graph: its sizes and strides, None where they are symbols."""
         if self.abandoned is not None:
             return tensor.shape, tensor.stride() if tensor.layout is torch.strided else ()
-        self.shapes.tensor(node, tensor, origin.index, self.dims_of(origin, tensor))
+        self.shapes.tensor(node, tensor, origin.index, _symbolic_dims(self._changing, origin, tensor))
         fake = self.shapes.exactly(node)
         marks, _ = marks_of(tensor)
-        self._marked += [self._mark(origin, dim, fake.shape[dim]) for dim in marks]
+        for dim in marks:
+            name = f"dimension {dim} of {describe(origin)}"
+            self._marked.append(Marked(name, ("size", origin.index, dim), fake.shape[dim]))
         if tensor.layout is not torch.strided:
             return tensor.shape, ()
         return tuple(map(_fixed, fake.shape)), tuple(map(_fixed, fake.stride()))
-
-    @staticmethod
-    def _mark(origin: Origin, dim: int, size: Any) -> Marked:
-        return Marked(f"dimension {dim} of {describe(origin)}", ("size", origin.index, dim), size)
 
     def run_aside(self, node: fx.Node) -> None:
         """An operation that is no part of the graph: what it did is what it does with these numbers."""
@@ -560,11 +453,7 @@ class Symbols(ComputedNumbers):
         """The segment is over: every number that was symbolic is plain."""
         for number in (*(symbol.number for symbol in self._table.values()), *self._stand_ins):
             _native.turn_plain(number)
-        for get, put, number, value in reversed(self._put):  # `is` tells an equal number from the program's own
-            with contextlib.suppress(LookupError, AttributeError, ValueError):
-                if get() is number:
-                    put(value)
-        self._put.clear()
+        self._places.restore()
         self._closed = True
         self._table.clear()
         self._by_expression.clear()
@@ -578,6 +467,22 @@ def _is_manageable(number: float) -> bool:
 def _may_be_symbol(value: Any) -> bool:
     """Not a NaN, which containers find by its identity."""
     return type(value) in (int, float) and value == value and _is_manageable(value)
+
+
+def _symbolic_dims(changing: Changing, origin: Origin, tensor: torch.Tensor) -> dict[int, tuple[int, int]]:
+    """The dimensions of an input that are symbols, with their bounds."""
+    if isinstance(tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
+        return {}
+    marks, static = marks_of(tensor)
+    dims: dict[int, tuple[int, int]] = {}
+    if changing.every_size:
+        dims = dict.fromkeys(range(tensor.dim()), ANY_SIZE)
+    seen = changing.seen.get(path_of(origin), ()) if changing.seen else ()
+    dims |= {dim: ANY_SIZE for dim in seen if dim is not None and -tensor.dim() <= dim < tensor.dim()}
+    dims |= dict.fromkeys(wishes_of(tensor), ANY_SIZE) | marks
+    for dim in static:
+        dims.pop(dim, None)
+    return {dim: bounds for dim, bounds in dims.items() if dim < 0 or tensor.shape[dim] > 1}
 
 
 def _fixed(size: Any) -> int | None:
