@@ -21,6 +21,7 @@ from ..graph_break import BreakGraph
 from ..objects.constants import is_constant
 from ..objects.containers import change_key, contains, expose, expose_deep, read_index, read_key
 from ..objects.fingerprints import is_tensor
+from ..objects.functions_entered import note_function
 from ..objects.identity import Identity
 from ..objects.ledger import COMPOSED, HELD
 from ..objects.repr_reads import asks_for_repr, shows_address
@@ -264,7 +265,7 @@ def note_arguments(s: Segment, function: types.FunctionType, given: int, names: 
     """A function is about to be called. If it does not take these arguments no frame follows that would note it."""
     origin = s.ledger.find(function)
     if origin is not None and not _native.surely_binds(function, given, names):
-        s.attributes.note_function(origin, function)
+        note_function(s.ledger, origin, function)
         for part in ("__defaults__", "__kwdefaults__"):
             s.ledger.read(origin, Edge.ATTR, part, getattr(function, part))
 

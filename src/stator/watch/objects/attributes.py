@@ -503,41 +503,6 @@ class Attributes:
         self._plain.clear()
         self._supers.clear()
 
-    def note_function(self, origin: Origin, function: types.FunctionType, *, bound: bool = False) -> None:
-        """A known function is entered: its code, defaults (unless all arguments are given) and closure matter."""
-        ledger = self._ledger
-        ledger.require(origin, Fact.CODE, (function.__code__, function.__globals__))
-        if function.__defaults__ and not bound:
-            self._note_defaults(ledger.read(origin, Edge.ATTR, "__defaults__", function.__defaults__), function)
-        if function.__kwdefaults__ and not bound:
-            self._note_named_defaults(
-                ledger.read(origin, Edge.ATTR, "__kwdefaults__", function.__kwdefaults__), function
-            )
-        if function.__closure__:
-            place = ledger.read(origin, Edge.ATTR, "__closure__", function.__closure__)
-            for index, cell in enumerate(function.__closure__):
-                ledger.read(place, Edge.ITEM, index, cell)
-
-    def note_made_function(self, function: types.FunctionType) -> None:
-        """A function that the segment has made is entered. Its defaults are outside where a break lies between."""
-        place = self._ledger.find(function.__defaults__) if function.__defaults__ else None
-        if place is not None:
-            self._note_defaults(place, function)
-        place = self._ledger.find(function.__kwdefaults__) if function.__kwdefaults__ else None
-        if place is not None:
-            self._note_named_defaults(place, function)
-
-    def _note_defaults(self, place: Origin, function: types.FunctionType) -> None:
-        if not place.checks or place.checks[0].fact is not Fact.EQUAL:
-            self._ledger.require(place, Fact.LEN, len(function.__defaults__ or ()))
-            for index, value in enumerate(function.__defaults__ or ()):
-                self._ledger.read(place, Edge.ITEM, index, value)
-
-    def _note_named_defaults(self, place: Origin, function: types.FunctionType) -> None:
-        defaults = function.__kwdefaults__ or {}
-        for name in defaults:
-            read_key(self._ledger, place, defaults, name)
-
 
 _DESCRIPTORS: dict[type, Callable[[Attributes, Any, type, str, Any, Origin | None], None]] = {
     property: Attributes._read_property,

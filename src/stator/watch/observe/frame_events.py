@@ -10,6 +10,7 @@ from typing import Any
 
 from ..graph_break import BreakGraph
 from ..models import other_compiler, user_hints
+from ..objects.functions_entered import note_function, note_made_function
 from ..tensors import leaf_interiors
 from . import marked_functions, module_calls
 from .call_handlers import SPREAD
@@ -29,13 +30,13 @@ def enter(run: WatchedRun, function: types.FunctionType) -> None:
     origin = run.segment.ledger.find(function)
     if origin is None:
         if run.watcher.fresh(function) or function.__code__ is SPREAD:
-            run.segment.attributes.note_made_function(function)
+            note_made_function(run.segment.ledger, function)
             if run.segment.symbols is not None:  # the frame has its arguments already
                 run.segment.symbols.specialise_in((function.__defaults__, function.__kwdefaults__))
             return
         origin = run.segment.classes.place_of_special(function)
     if origin is not None:
-        run.segment.attributes.note_function(origin, function)
+        note_function(run.segment.ledger, origin, function)
     else:
         failed_inside(run, BreakGraph("unknown-function", function.__qualname__))
 

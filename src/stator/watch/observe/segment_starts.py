@@ -17,6 +17,7 @@ from ...recording import ResumePoint
 from ...support.guard_readers import MODE_COUNT
 from ..finish.resume_points import NotResumable, ReachedPoint, arrive
 from ..models import user_hints
+from ..objects.functions_entered import note_function
 from ..objects.own_objects import is_unguarded
 from ..segment import Segment, SegmentSettings
 from ..tensors.leaves import Leaves
@@ -66,7 +67,7 @@ def note_slots(
         else:
             run.segment.ledger.local(index, name, value)
     root = run.segment.ledger.local(len(slots), function.__name__, function)
-    run.segment.attributes.note_function(root, function, bound=True)
+    note_function(run.segment.ledger, root, function, bound=True)
     return tuple(run.segment.context.slot_values[:-1])
 
 
@@ -118,7 +119,7 @@ def _start_segment(run: WatchedRun, there: ReachedPoint, state: tuple[Any, ...])
     for inner in there.functions[1:]:
         origin = run.segment.ledger.find(inner)
         assert origin is not None
-        run.segment.attributes.note_function(origin, inner, bound=True)
+        note_function(run.segment.ledger, origin, inner, bound=True)
     run.mode.put_on()
     run.segment.tracer.begin()
 
