@@ -160,3 +160,25 @@ def test_arguments_of_a_continuation_are_moved():
     del thing
     assert hand_over(second, slots) == (True, None, None) and slots == []
     assert hand_over(lambda: 5, []) == 5
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_a_recording_has_seen_waits_for_no_collector(dynamic):
+    """Also where sizes and numbers are symbols."""
+    for seed in range(3):
+        world = Thing()
+        world.thing = Thing()
+        world.thing.scale = seed + 2
+        alive = weakref.ref(world.thing)
+        compiled = stator.compile(lambda x, w: (x * w.thing.scale).sin() + x.shape[0], backend="eager", dynamic=dynamic)
+        gc.collect()
+        gc.disable()
+        try:
+            for size in (3, 4, 5):
+                x = rand(seed, size)
+                torch.testing.assert_close(compiled(x, world), (x * (seed + 2)).sin() + size)
+            assert compiled.stator.hits
+            del world.thing
+            assert alive() is None
+        finally:
+            gc.enable()

@@ -151,6 +151,6 @@ class Recorder(WatchedRun):
     def release(self) -> None:
         """Let go of everything at once: the parts of a recorder know each other, and would wait for the collector."""
         self.segment.release()
-        self.slots, self.last_break = (), None
+        self.slots, self.last_break, self.segments = (), None, []
         self.continued.clear()
         del self.segment, self.watcher, self.mode, self.ask, self.leaves, self.course

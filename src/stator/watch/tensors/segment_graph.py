@@ -288,7 +288,8 @@ class SegmentGraph(_native.Tracer):
                 node.meta[SIZES] = tuple(self.asked[node])
 
     def release(self) -> None:
-        """Weak references in the table know the table."""
+        """Weak references in the table know the table, and what is called by C code knows this."""
+        del self.shapes
         self.known.clear()
         self.asked.clear()
 
