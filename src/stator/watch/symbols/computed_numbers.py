@@ -11,11 +11,15 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import fx
+
 from ... import _native
-from ...recording import Edge, Origin
+from ...recording import Edge, Fact, Origin
 from ...support import number_functions
 from ...support.number_functions import FUNCTIONS, gives_truth
 from ...support.symbolic_exprs import Expression, Relation, render, terms_of
+from ..objects.run_context import RunContext
+from ..tensors.nodes import Nodes
 from .data_scalars import DataScalars
 from .symbol_table import Symbol, plain_number
 
@@ -51,11 +55,28 @@ class _Arithmetic:
 class ComputedNumbers(DataScalars):
     """The part of a segment's symbolic numbers that is about functions of them."""
 
-    _comparisons: list[Relation]
-    chosen: set[int]  # numbers that `min` and `max` gave: one of their operands, by identity
+    def __init__(self, context: RunContext, nodes: Nodes) -> None:
+        super().__init__(context, nodes)
+        self.inputs: list[tuple[Origin, fx.Node]] = []  # numbers that are inputs of the graph
+        self.chosen: set[int] = set()  # numbers that `min` and `max` gave: one of their operands, by identity
+        self._comparisons: list[Relation] = []
 
     def _given(self, origin: Origin, value: Any) -> Any:
-        raise NotImplementedError
+        """A number of this origin is a symbol: an input of the graph, if that needs it."""
+        self._context.ledger.check(origin, Fact.TYPE, type(value))
+        term = ("number" if type(value) is int else "real", origin.index)
+        algebra = self.shapes.number(value, term)
+
+        def make() -> fx.Node:
+            node = self._nodes.number(origin, type(algebra))
+            node.meta["value"] = value
+            self.inputs.append((origin, node))
+            self.shapes.set(node, algebra)
+            return node
+
+        symbol = self._enter(value, algebra if type(value) is int else None, make)
+        symbol.origin, symbol.sources, symbol.term = origin, frozenset({symbol}), term
+        return symbol.number
 
     def is_computable(self, name: str, args: tuple[Any, ...]) -> bool:
         """May a call of this function be one of `function`?"""
@@ -112,15 +133,10 @@ class ComputedNumbers(DataScalars):
 
     def operator(self, name: str, operands: tuple[Any, ...]) -> Any:
         """What an operator gives for which neither the algebra nor the graph has a word."""
-        if name == "divmod":
-            return self.operate("//", *operands), self.operate("%", *operands)
         function = _OPERATORS.get(name)
         if function is None or not self.is_computable(function, operands):
             return self._specialise_operands(map(self.find, operands))
         return self.function(function, *operands)
-
-    def operate(self, name: str, *operands: Any) -> Any:
-        raise NotImplementedError
 
 
 def _fits(value: Any) -> bool:

@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from ... import _native
-from ...recording import Edge, Fact, Origin, describe, path_of, render_place
+from ...recording import Edge, Origin, describe, path_of, render_place
 from ...support.graph_numbers import COMPARISONS
 from ...support.symbolic_exprs import MOST_BITS, Relation, terms_of
 from ..graph_break import BreakGraph
@@ -74,12 +74,9 @@ class Symbols(ComputedNumbers):
         tensors are symbols."""
         super().__init__(context, nodes)
         self._changing = Changing() if changing is None else changing
-        self._comparisons: list[Relation] = []
-        self.chosen: set[int] = set()
         self._marked: list[Marked] = []
         self._stand_ins: list[Any] = []
         self._places = NumberPlaces(context)
-        self.inputs: list[tuple[Origin, fx.Node]] = []  # numbers that are inputs of the graph
         if changing is None:
             self.abandoned = "nothing but numbers from tensors can change"
         else:
@@ -141,22 +138,6 @@ class Symbols(ComputedNumbers):
             if type(item) in (int, float, tuple) and (known or (origin.key == "betas" and self._changing.rates)):
                 self._context.ledger.read(origin, Edge.ITEM, index, item)
         self._places.opened.pop()
-
-    def _given(self, origin: Origin, value: Any) -> Any:
-        self._context.ledger.check(origin, Fact.TYPE, type(value))
-        term = ("number" if type(value) is int else "real", origin.index)
-        algebra = self.shapes.number(value, term)
-
-        def make() -> fx.Node:
-            node = self._nodes.number(origin, type(algebra))
-            node.meta["value"] = value
-            self.inputs.append((origin, node))
-            self.shapes.set(node, algebra)
-            return node
-
-        symbol = self._enter(value, algebra if type(value) is int else None, make)
-        symbol.origin, symbol.sources, symbol.term = origin, frozenset({symbol}), term
-        return symbol.number
 
     # -- sizes of tensors
 
@@ -299,6 +280,8 @@ class Symbols(ComputedNumbers):
                 return self._combine(name, operands, found)
             if name == "pos":
                 return operands[0]
+            if name == "divmod":
+                return self.operate("//", *operands), self.operate("%", *operands)
             return self.operator(name, operands)
         return self._specialise_operands(found)
 
