@@ -531,16 +531,14 @@ ENDINGS = {
 def in_a_process(text):
     source = Path(__file__).parents[2] / "src"
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")]))
-    start = time.monotonic()
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", text], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    return done, time.monotonic() - start
 
 
 @pytest.mark.parametrize("doing", ENDINGS)
 def test_a_program_ends_while_something_is_compiled(doing):
-    done, seconds = in_a_process(
+    done = in_a_process(
         "import os, threading, time, torch, stator\n"
         f"def backend(gm, inputs):\n    os.write(1, b'begun\\n'); begun.set()\n    {ENDINGS[doing]}\n"
         "begun = threading.Event()\n"
@@ -549,11 +547,10 @@ def test_a_program_ends_while_something_is_compiled(doing):
         "stator.compile(lambda x: x + 2, backend=backend, options={'background_compile': True})(torch.zeros(1))\n"
     )
     assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["1.0", "begun"], "")
-    assert seconds < 60
 
 
 def test_a_program_ends_while_inductor_is_at_work():
-    done, _ = in_a_process(
+    done = in_a_process(
         "import time, torch, stator, warnings\n"
         "warnings.simplefilter('ignore', DeprecationWarning)  # torch's own, told in Python's development mode\n"
         "fn = stator.compile(lambda x: (x.sin() + 1).sum(), options={'background_compile': True})\n"
