@@ -32,11 +32,11 @@ DOCS = ROOT / "docs"
 GENERATED = {"graph-breaks.md", "options.md", "models.md"}
 TABLES = [p for p in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))] if p.name not in GENERATED]
 
-PATH = re.compile(r"[\w.*/-]+\.(?:py|c|h|md|css|html|js|svg|txt|toml|yml)")
+PATH = re.compile(r"[\w.*/-]+\.(?:pyi?|c|h|md|css|html|js|svg|txt|toml|yml)")
 FOLDER = re.compile(r"(?:[\w-]+/)+")
 NAME = re.compile(r"@?([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\(.*\)|\[.*\])?")
 
-ROOTS = {"stator": stator, "torch": torch, "options": stator.options}
+ROOTS = {"dis": dis, "stator": stator, "torch": torch, "options": stator.options}
 # Where a name may come from that is written without its module.
 LIBRARIES = [
     *(builtins, os, collections, collections.OrderedDict),
@@ -108,6 +108,25 @@ def test_names_in_tables_exist(document: Path) -> None:
                 found = named is None or known(named[1])
             if not found:
                 unknown.append(f"{document.relative_to(ROOT)}:{line}: {code}")
+    assert not unknown, "\n".join(unknown)
+
+
+MADE_UP = {"statistics._foo", "Fact.SORTED"}  # what the guides add
+
+
+def test_names_in_the_guides_exist() -> None:
+    """In every line of docs/contributing.md. Files are named by their last part, where the folder has been named."""
+    guide, unknown = DOCS / "contributing.md", []
+    for number, line in enumerate(guide.read_text().splitlines(), start=1):
+        row = re.findall(r"`([^`]+)`", line)
+        for code in row:
+            named = NAME.fullmatch(code)
+            if PATH.fullmatch(code) or FOLDER.fullmatch(code):
+                found = exists(code, guide, row) or any((ROOT / "src").rglob(code))
+            else:
+                found = named is None or known(named[1]) or named[1] in MADE_UP
+            if not found:
+                unknown.append(f"{guide.name}:{number}: {code}")
     assert not unknown, "\n".join(unknown)
 
 
