@@ -37,8 +37,8 @@ class Scaled(torch.nn.Module):
 FAULTS = {
     "a handler": (handlers.HANDLERS, _native.ATTR),
     "a call's handler": (handlers.HANDLERS, _native.CALL),
-    "entering a function": (recorder.Recorder, "enter"),
-    "a call of a module": (recorder.Recorder, "transparent"),
+    "entering a function": (recorder.CALLBACKS, "enter"),
+    "a call of a module": (recorder.CALLBACKS, "transparent"),
     "a leaf": (leaves.Leaves, "enter_autocast"),
     "the ledger": (ledger.Ledger, "read"),
     "an attribute": (attributes.Attributes, "read"),

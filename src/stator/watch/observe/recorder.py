@@ -31,7 +31,7 @@ from .specializing import specialize_operand
 from .watched_run import WatchedRun
 
 # What the frame hook calls, with the run.
-_CALLBACKS: dict[str, Callable[..., Any]] = {
+CALLBACKS: dict[str, Callable[..., Any]] = {
     "enter": frame_events.enter,
     "leaf": frame_events.leaf,
     "blind": frame_events.blind,
@@ -75,7 +75,7 @@ class Recorder(WatchedRun):
         return {**bound, _native.PACK: types.MethodType(specialize_operand, self)}
 
     def callbacks(self) -> dict[str, Callable[..., Any]]:
-        bound = {name: types.MethodType(callback, self) for name, callback in _CALLBACKS.items()}
+        bound = {name: types.MethodType(callback, self) for name, callback in CALLBACKS.items()}
         return {**bound, "classify": policy.classify}
 
     def prepare(
