@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextvars
 import operator
+import re
 import traceback
 import unittest
 import weakref
@@ -186,3 +187,65 @@ def test_operators_in_place_of_the_program():
     calls = [lambda w, seed=seed: w.fn(w, rand(seed)) for seed in range(6)]
     seen = check(lambda: World(fn=fn, own=Own(1)), calls, expect=None, breaks=[])
     assert seen.outcomes[-3:] == ["hit"] * 3
+
+
+PATTERN = re.compile(r"(?P<first>a+)(b)?")
+SEARCHES = {
+    "a condition": lambda w, x, text: x + 1 if PATTERN.search(text) else x,
+    "groups": lambda w, x, text: x * len(re.match("(a+)b?", text).group(1)) + PATTERN.search(text).end("first"),
+    "attributes": lambda w, x, text: (
+        x + 1,
+        (m := PATTERN.search(text)).re is PATTERN,
+        m.regs,
+        m.lastgroup,
+        m[1],
+        m.pos,
+    ),
+    "no match": lambda w, x, text: (x * 2, PATTERN.fullmatch(text + "c")),
+    "a result": lambda w, x, text: (x + 1, PATTERN.search(text), PATTERN.match(text, 1), PATTERN.fullmatch("ab")),
+    "an effect": lambda w, x, text: (w.kept.append(PATTERN.search(text)), x * 2),
+    "pytest.raises": lambda w, x, text: (raise_it(text), x + 1),
+}
+
+
+def raise_it(text):
+    with pytest.raises(ValueError, match=r"a+") as found:
+        raise ValueError(text)
+    return str(found.value)
+
+
+def seen_in(match):
+    if type(match) is not re.Match:
+        return match
+    return match.re, match.string, match.pos, match.endpos, match.regs, match.lastindex
+
+
+@pytest.mark.parametrize("fn", SEARCHES.values(), ids=list(SEARCHES))
+def test_searches(fn):
+    def calling(text, seed):
+        def call(w: World) -> Any:
+            found = w.fn(w, rand(seed), text)
+            return [*map(seen_in, found if isinstance(found, tuple) else [found]), [*map(seen_in, w.kept)]]
+
+        return call
+
+    def world() -> World:
+        w = World(kept=[])
+        w.fn = fn
+        return w
+
+    texts = ("aab", "aab", "abc", "aab", "ab", "abc")
+    check(world, [calling(text, seed) for seed, text in enumerate(texts)], expect="miss hit miss hit miss hit")
+
+
+def test_a_match_that_no_search_gives_again():
+    """`finditer` goes on where it was."""
+
+    def fn(x, text):
+        return x + 1, [*PATTERN.finditer(text)][-1]
+
+    compiled = stator.compile(fn, backend="eager")
+    for seed in range(4):
+        result, match = compiled(rand(seed), "ab aab")
+        assert torch.equal(result, rand(seed) + 1) and match.span() == (3, 6)
+    assert [reason.id for reason in compiled.stator.break_reasons][:1] == ["unknown-callable"]

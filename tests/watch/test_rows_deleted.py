@@ -58,6 +58,7 @@ SAMPLES: dict[type, tuple[Callable[[int], Any], Callable[[Any], Any]]] = {
     bytes: (lambda k: bytes([k]), lambda v: v[0]),
     range: (range, len),
     re.Pattern: (lambda k: re.compile("a" * k), lambda v: len(v.pattern)),
+    re.Match: (lambda k: re.compile("a+").search("a" * k), lambda v: v.end() + v.regs[0][1]),
     list: (lambda k: [k, k], lambda v: sum(v)),
     dict: (lambda k: {"a": k}, lambda v: v["a"]),
     tuple: (lambda k: (k, k + 1), lambda v: v[1]),

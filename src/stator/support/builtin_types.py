@@ -105,6 +105,7 @@ TYPE_MODELS: tuple[TypeModel, ...] = (
     TypeModel(type(NotImplemented), compared=Fact.EQUAL),
     TypeModel(range, compared=Fact.EQUAL),
     TypeModel(re.Pattern, compared=Fact.EQUAL),
+    TypeModel(re.Match, attributes=_names("re string pos endpos lastindex lastgroup regs"), rebuilt="match"),
     # torch's
     TypeModel(torch.device, compared=Fact.EQUAL, constructed=True),
     TypeModel(torch.dtype, compared=Fact.IS),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import gc
 import operator
+import re
 import traceback
 import types
 from collections.abc import Callable
@@ -284,6 +285,18 @@ class Rebuilder:
         construct.kind = "reduced"
         construct.parts = [Constant(make), self.refs(args), self.refs(s for s in state if s is not None)]
         construct.late = any(isinstance(r, Fresh) and self.constructs[r.index].late for r in construct.parts[1])
+
+    def _match(self, value: re.Match[Any], construct: Construct) -> None:
+        """By the search that gives an equal one. (That of `finditer` is none.)"""
+        if type(value.string) not in (str, bytes):
+            raise BreakGraph("rebuild", "a match in what may change")
+        place = (value.re, value.string, value.pos, value.endpos)
+        for search in (re.Pattern.search, re.Pattern.match, re.Pattern.fullmatch):
+            again = search(*place)
+            if again is not None and (again.regs, again.lastindex) == (value.regs, value.lastindex):
+                construct.kind, construct.parts = "reduced", [Constant(search), self.refs(place), []]
+                return
+        raise BreakGraph("rebuild", "a match that no search gives")
 
     def _alias(self, value: Any, construct: Construct) -> None:
         if value.__unpacked__:

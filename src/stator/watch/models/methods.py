@@ -287,7 +287,8 @@ METHODS: tuple[TypeMethods, ...] = (
     TypeMethods((int, float, complex, bool), {}, pure, ""),
     TypeMethods((range, slice, type(None)), {}, pure),
     TypeMethods((tuple, frozenset, torch.Size), {show_plainly: _SHOWING}, pure, _KEEPING),
-    TypeMethods((re.Pattern,), {pure: "split findall"}),  # others give a match, which nobody can make again
+    TypeMethods((re.Pattern,), {pure: "split findall search match fullmatch"}),
+    TypeMethods((re.Match,), {pure: "group groups groupdict start end span expand __getitem__"}),
     TypeMethods((types.MappingProxyType, types.GenericAlias, types.UnionType), {}, pure),
     # containers
     _containers(
