@@ -243,6 +243,8 @@ class AliasSet:
     version: int | None
     epoch: int  # number of recorded writes
     outside: bool  # does its memory belong to an input?
+    @property
+    def uncounted(self) -> bool: ...  # were there writes that the version counter does not show?
     def __init__(self, version: int | None, *, outside: bool) -> None: ...
 
 class TrackedTensor:

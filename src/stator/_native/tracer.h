@@ -6,11 +6,14 @@
 #include "ledger.h"
 
 /* Tensors that share a version counter: a tensor, its views, what was detached from it. */
-typedef struct {
+typedef struct AliasSet {
     PyObject_HEAD
     PyObject *version; /* an int, or None */
     Py_ssize_t epoch;  /* number of recorded writes */
     char outside;      /* does its memory belong to an input? */
+    char uncounted;    /* were there writes that its counter does not show? */
+    /* the set with the same memory, and another counter, that `.data` was read of; or NULL */
+    struct AliasSet *memory;
 } AliasSet;
 
 /* A tensor of this segment: its node, and its fingerprint after the last operation that touched

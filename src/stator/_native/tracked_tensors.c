@@ -24,6 +24,7 @@ static void
 alias_set_dealloc(PyObject *self)
 {
     Py_XDECREF(((AliasSet *)self)->version);
+    Py_XDECREF((PyObject *)((AliasSet *)self)->memory);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -31,6 +32,8 @@ static PyMemberDef alias_set_members[] = {
     {"version", T_OBJECT, offsetof(AliasSet, version), 0, NULL},
     {"epoch", T_PYSSIZET, offsetof(AliasSet, epoch), 0, "Number of recorded writes."},
     {"outside", T_BOOL, offsetof(AliasSet, outside), 0, "Does its memory belong to an input?"},
+    {"uncounted", T_BOOL, offsetof(AliasSet, uncounted), READONLY,
+     "Were there writes that its version counter does not show?"},
     {NULL},
 };
 
@@ -47,13 +50,15 @@ PyTypeObject AliasSetType = {
     .tp_members = alias_set_members,
 };
 
+/* `memory`: a set of tensors with the same memory and a counter of their own, or NULL. */
 static AliasSet *
-new_family(PyObject *version, int outside)
+new_family(PyObject *version, AliasSet *memory)
 {
     AliasSet *f = (AliasSet *)AliasSetType.tp_alloc(&AliasSetType, 0);
     if (f != NULL) {
         f->version = Py_NewRef(version);
-        f->outside = (char)outside;
+        f->outside = memory != NULL && memory->outside;
+        f->memory = (AliasSet *)Py_XNewRef((PyObject *)memory);
     }
     return f;
 }
@@ -344,6 +349,10 @@ refresh_one(Tracer *t, PyObject *tensor, AliasSet *f, int in_place)
         Py_SETREF(f->version, Py_NewRef(version));
         f->epoch++;
         t->mutates |= f->outside;
+        for (AliasSet *other = f->memory; other != NULL; other = other->memory) {
+            other->epoch++;
+            other->uncounted = 1;
+        }
     }
     Py_DECREF(version);
     return wrote;
@@ -391,40 +400,96 @@ tracked_refresh(Tracer *t, PyObject *tensors, int in_place)
     return wrote;
 }
 
-/* The alias set of a fresh result: its base's, or that of an operand whose memory and counter it
- * shares. */
+/* Does an operand share its version counter with a fresh result? They have one memory, or are views
+ * of the same tensor, which may be no operand of anything. */
+static int
+shares_counter(PyObject *tensor, TrackedTensor *known, PyObject *base, PyObject *version)
+{
+    PyObject *of = base == Py_None ? Py_NewRef(Py_None) : tensor_view_base(tensor);
+    if (of == NULL) {
+        return -1;
+    }
+    int seen = base != Py_None && of == base;
+    Py_DECREF(of);
+    return seen ? same(known->alias_set->version, version) : 0;
+}
+
+/* Does this node read `.data`? That has the memory of its operand and a counter of its own, which
+ * may stand at the same number. */
+static int
+reads_data(PyObject *node)
+{
+    PyObject *args = PyObject_GetAttrString(node, "args");
+    if (args == NULL) {
+        return -1;
+    }
+    PyObject *name = PyTuple_Check(args) && PyTuple_GET_SIZE(args) == 2 ? PyTuple_GET_ITEM(args, 1)
+                                                                        : NULL;
+    int found = name != NULL && PyUnicode_CheckExact(name) &&
+                PyUnicode_CompareWithASCIIString(name, "data") == 0;
+    Py_DECREF(args);
+    return found;
+}
+
+/* What an operand of a fresh result has to do with it. 0: nothing, MEMORY: the same memory,
+ * COUNTER: also the same version counter, -1: error */
+enum { MEMORY = 1, COUNTER };
+
+static int
+relation(PyObject *tensor, TrackedTensor *known, PyObject *base, PyObject *print, PyObject *node)
+{
+    PyObject *version = PyTuple_GET_ITEM(print, 0), *pointer = PyTuple_GET_ITEM(print, 1);
+    int shares = same(PyTuple_GET_ITEM(known->print, 1), pointer);
+    if (shares <= 0) {
+        int counter = shares < 0 ? -1 : shares_counter(tensor, known, base, version);
+        return counter > 0 ? COUNTER : counter;
+    }
+    int counter = same(known->alias_set->version, version);
+    int own = counter > 0 ? reads_data(node) : 0;
+    return counter < 0 || own < 0 ? -1 : counter && !own ? COUNTER : MEMORY;
+}
+
+/* The alias set of a fresh result that is no view of a known tensor: that of an operand whose
+ * counter it shares, or a new one. */
 static AliasSet *
-alias_set_of(Tracer *t, PyObject *tensor, PyObject *print, PyObject *tensors)
+alias_set_among(PyObject *base, PyObject *print, PyObject *node, PyObject *tensors)
+{
+    int somewhere = PyObject_IsTrue(PyTuple_GET_ITEM(print, 1)), found = somewhere < 0 ? -1 : 0;
+    AliasSet *of = NULL; /* of an operand with the same memory, rather of an outside one */
+    for (Py_ssize_t i = 0; somewhere > 0 && found >= 0 && i < PyList_GET_SIZE(tensors); i++) {
+        PyObject *tensor;
+        TrackedTensor *known;
+        found = operand(tensors, i, &tensor, &known) < 0
+                    ? -1
+                    : relation(tensor, known, base, print, node);
+        if (found == COUNTER || (found == MEMORY && (of == NULL || !of->outside))) {
+            Py_XSETREF(of, (AliasSet *)Py_NewRef((PyObject *)known->alias_set));
+        }
+        if (found == COUNTER) {
+            return of;
+        }
+    }
+    AliasSet *made = found < 0 ? NULL : new_family(PyTuple_GET_ITEM(print, 0), of);
+    Py_XDECREF((PyObject *)of);
+    return made;
+}
+
+/* The alias set of a fresh result: its base's, or that of an operand. */
+static AliasSet *
+alias_set_of(Tracer *t, PyObject *tensor, PyObject *print, PyObject *node, PyObject *tensors)
 {
     PyObject *base = tensor_view_base(tensor);
     PyObject *found = base == NULL || base == Py_None ? NULL : find(t, base);
-    Py_XDECREF(base);
+    AliasSet *alias_set = NULL;
     if (found != NULL) {
-        AliasSet *alias_set =
-            (AliasSet *)Py_NewRef((PyObject *)((TrackedTensor *)found)->alias_set);
-        Py_DECREF(found);
-        return alias_set;
+        alias_set = (AliasSet *)Py_NewRef((PyObject *)((TrackedTensor *)found)->alias_set);
     }
-    if (PyErr_Occurred()) {
-        return NULL;
+    else if (base != NULL && !PyErr_Occurred()) {
+        alias_set = alias_set_among(base, print, node, tensors);
     }
-    PyObject *version = PyTuple_GET_ITEM(print, 0), *pointer = PyTuple_GET_ITEM(print, 1), *ignored;
-    int outside = 0, somewhere = PyObject_IsTrue(pointer);
-    TrackedTensor *known;
-    for (Py_ssize_t i = 0; somewhere > 0 && i < PyList_GET_SIZE(tensors); i++) {
-        int bad = operand(tensors, i, &ignored, &known) < 0;
-        int shares = bad ? -1 : same(PyTuple_GET_ITEM(known->print, 1), pointer);
-        int counter = shares > 0 ? same(known->alias_set->version, version) : shares;
-        if (counter < 0) {
-            return NULL;
-        }
-        if (counter > 0) {
-            return (AliasSet *)Py_NewRef((PyObject *)known->alias_set);
-        }
-        /* memory but not the counter, as `.data` does */
-        outside |= shares && known->alias_set->outside;
-    }
-    return somewhere < 0 ? NULL : new_family(version, outside);
+    Py_XDECREF(found);
+    Py_XDECREF(base);
+    return alias_set;
 }
 
 /* It is forgotten when it dies. The reference's callback is called with the reference, which `pop`
@@ -451,7 +516,7 @@ int
 tracked_enter(Tracer *t, PyObject *result, PyObject *node, PyObject *index, PyObject *tensors)
 {
     PyObject *print = fingerprint_of(result, tracer_knows.strided);
-    AliasSet *alias_set = print == NULL ? NULL : alias_set_of(t, result, print, tensors);
+    AliasSet *alias_set = print == NULL ? NULL : alias_set_of(t, result, print, node, tensors);
     TrackedTensor *known = alias_set == NULL
                                ? NULL
                                : (TrackedTensor *)TrackedTensorType.tp_alloc(&TrackedTensorType, 0);

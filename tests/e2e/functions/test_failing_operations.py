@@ -267,6 +267,46 @@ def test_an_index_that_several_writes_take(moves):
     assert [bool(entry.restores) for entry in done.world.fn.stator.entries] == [moves]
 
 
+@pytest.mark.parametrize("writes", [0, 2])
+def test_a_write_that_the_version_counter_does_not_show(writes):
+    """`.data` has a counter of its own, which may stand at the same number as the tensor's or at another."""
+
+    def world() -> World:
+        y = torch.ones(8)
+        for _ in range(writes):
+            y.add_(1)
+
+        def fn(place: torch.Tensor) -> Any:
+            part = y.data[1:]
+            part[1:].mul_(2)
+            try:
+                return torch.take(y, place) + y.sum()
+            except IndexError:
+                return y * 2
+
+        return World(fn=fn, y=y)
+
+    calls = [lambda w, p=p: w.fn(torch.tensor([p])) for p in (0, 1, 99, 2, 99, 7)]
+    done = check(world, calls, expect=" ".join(["miss", *["hit"] * 5]), graphs=1)
+    assert [len(entry.restores) for entry in done.world.fn.stator.entries] == [1]
+
+
+def test_an_index_is_moved_where_its_version_counter_does_not_show_it():
+    def world() -> World:
+        cache = torch.zeros(2, 4)
+
+        def fn(x: torch.Tensor, position: torch.Tensor) -> Any:
+            position.data.add_(1)
+            cache.index_copy_(1, position, x[:, None])
+            return x + cache.sum(), position * 1
+
+        return World(fn=fn, cache=cache)
+
+    calls = [lambda w, p=p: w.fn(rand(p, 2), torch.tensor([p])) for p in (0, 1, 2, 3, -2, 1)]
+    done = check(world, calls, expect=None, graphs=1, raises=(IndexError, RuntimeError))
+    assert done.outcomes[:3] == ["miss", "hit", "hit"]
+
+
 def test_large_tensors_are_not_kept(monkeypatch):
     """Where an index cannot be looked at before, the graph ends."""
     monkeypatch.setattr(failing_ops, "_MOST_BYTES", 15)

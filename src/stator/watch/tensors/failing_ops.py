@@ -139,7 +139,7 @@ def _is_as_it_was(tracer: SegmentGraph, node: fx.Node) -> bool:
 def _is_only_read(tracer: SegmentGraph, tensor: Any) -> bool:
     """An operand of a write that is no target of it. Of indices each write is counted: the statistics of norms, whose
     writes are not, are no whole numbers."""
-    return _is_index(tensor) and tracer.counts_no_write(tensor)
+    return _is_index(tensor) and tracer.counts_no_write(tensor) and not tracer.known[id(tensor)].alias_set.uncounted
 
 
 def _storage_of(tensor: Any) -> Any:
