@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from harness import rand
 from torch import nn
@@ -90,3 +91,54 @@ def test_without_gradients_nothing_breaks():
         for seed in range(3):
             assert torch.allclose(compiled(rand(seed, 2, 4)), model(rand(seed, 2, 4)))
     assert (compiled.stator.recordings, compiled.stator.hits, seen) == (1, 2, [])
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("part", [torch.vmap(lambda row: row + 1), Doubled.apply, lambda x: nn.functional.dropout(x)])
+def test_hooks_for_all_modules_hear_of_no_module_of_ours(part, backend):
+    """Graphs, and the parts of graphs that are called as a whole, are modules; the program has made none of them."""
+    heard = []
+    compiled = stator.compile(lambda x: part(x) * 3, backend=backend)
+    hooks = [
+        nn.modules.module.register_module_forward_pre_hook(lambda module, given: heard.append(type(module).__name__)),
+        nn.modules.module.register_module_forward_hook(lambda module, given, result: heard.append("result")),
+    ]
+    try:
+        for seed in (1, 2, 3):
+            x = rand(seed, 2, 4)
+            torch.manual_seed(seed)
+            wanted = part(x) * 3
+            torch.manual_seed(seed)
+            assert torch.equal(compiled(x), wanted)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert compiled.stator.hits == 2 and heard == []
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_what_a_part_of_a_graph_raises_is_not_printed(backend, capfd):
+    """(Torch prints what is raised by the graph modules that it makes.)"""
+    table = rand(1, 5)
+
+    def picked(places):
+        try:
+            return torch.vmap(lambda place: table[place])(places) * 2
+        except IndexError:
+            return table[:3] * 3
+
+    compiled = stator.compile(picked, backend=backend)
+    for places in ([0, 1, 2], [0, 1, 9], [4, 1, 0], [0, 1, 9]):
+        assert torch.equal(compiled(torch.tensor(places)), picked(torch.tensor(places)))
+    assert compiled.stator.hits >= 1
+    assert capfd.readouterr().err == ""

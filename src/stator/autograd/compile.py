@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.graph import _BoxedCodeGen
 
 from .. import events
+from ..support.graph_modules import LazyGraph
 from ..support.graph_numbers import expect_sizes
 from ..support.op_namespaces import has_promised_sizes
 from .custom_functions import with_graphs
@@ -222,7 +222,7 @@ def boxed(compiled: Callable[..., Any]) -> Boxed:
 def _as_copy(module: fx.GraphModule) -> fx.GraphModule:
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
-    return _LazyGraphModule(module, graph)
+    return LazyGraph(module, graph)
 
 
 def as_run(module: fx.GraphModule) -> fx.GraphModule:

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.overrides import TorchFunctionMode
 
 from ..errors import CannotDerive
 from ..support.graph_leaves import TENSOR, CustomFunction, Inside, OutsideRead, still_hold
+from ..support.graph_modules import LazyGraph
 from .choices import Choices, DeviceWanted
 from .record import DispatchRecorder
 
@@ -108,7 +108,7 @@ def with_graphs(module: fx.GraphModule) -> Callable[..., Any]:
     graph.output(graph.graph_copy(module.graph, {}))
     for node in graph.find_nodes(op="get_attr"):
         setattr(root, str(node.target), getattr(module, str(node.target)))
-    return _LazyGraphModule(root, graph).forward
+    return LazyGraph(root, graph).forward
 
 
 class _ByGraph(torch.nn.Module):

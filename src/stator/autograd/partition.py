@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.node import map_arg
 
 from stator.autograd.cut import cheapest, cost, read_directly
@@ -41,6 +40,7 @@ from stator.autograd.remat import (
     take_apart,
 )
 from stator.autograd.symbols import symbol_of, symbols_in
+from stator.support.graph_modules import LazyGraph
 
 PartitionFn = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
@@ -105,7 +105,7 @@ def _assemble(
     why |= dict.fromkeys(drawn_again, "its random numbers are drawn again from this state")
     forward = _forward_graph(sides, in_order, why, drawn_again)
     # Lazy: their Python is written when somebody calls or prints them, which most compilers never do.
-    return _LazyGraphModule(joint_gm, forward), _LazyGraphModule(joint_gm, backward)
+    return LazyGraph(joint_gm, forward), LazyGraph(joint_gm, backward)
 
 
 def _symbols_of(sides: Sides, needed: Set[fx.Node]) -> set[fx.Node]:

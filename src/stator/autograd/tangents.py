@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from ..support.graph_modules import LazyGraph
 from .operators import facts
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -93,7 +93,7 @@ def without_missing(module: fx.GraphModule, there: There) -> fx.GraphModule | No
     returned: Any = module.graph.output_node().args[0]
     graph.output(tuple([copies.get(result) if isinstance(result, fx.Node) else result for result in returned]))
     graph.eliminate_dead_code(is_impure_node=_is_impure)
-    return _LazyGraphModule(module, graph)
+    return LazyGraph(module, graph)
 
 
 def _is_impure(node: fx.Node) -> bool:

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ..errors import CannotDerive
 from ..support.graph_leaves import CustomFunction, OutsideRead
+from ..support.graph_modules import LazyGraph
 from ..support.guard_readers import SIZES, memory_of
 from ..support.interrupts import let_through
 from ..support.torch_modes import ModesKept
@@ -281,7 +281,7 @@ class _Trace:
         for node in recorder.graph.nodes:
             if "val" in node.meta:
                 node.meta["val"] = _detached(node.meta["val"])
-        module = _LazyGraphModule(recorder.constants, recorder.graph, "joint")
+        module = LazyGraph(recorder.constants, recorder.graph, "joint")
         self._plan.results = len(nodes)
         self._plan.random = recorder.random
         primals = [_detached(leaf) for leaf in self._leaves]

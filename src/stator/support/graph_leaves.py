@@ -16,6 +16,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from .graph_modules import Unhooked
+
 TENSOR = object()  # stands for a tensor among the leaves of a structure
 
 
@@ -58,7 +60,7 @@ class Applied(NamedTuple):
         return function(*positional, **kwargs) if call is None else call(function, positional, kwargs)
 
 
-class Transform(torch.nn.Module):
+class Transform(Unhooked):
     """`vmap(f)(…)`, `grad(f)(…)` and the like. Takes the tensors among the arguments, then those that `f` finds
     elsewhere; gives all tensors of the result, flat."""
 
@@ -176,7 +178,7 @@ def _applied(inside: Inside, context: Context, outputs: int, run: Callable[..., 
     return Applied
 
 
-class CustomFunction(torch.nn.Module):
+class CustomFunction(Unhooked):
     def __init__(self, cls: Any, sizes: frozenset[int], objects: dict[int, Any], inside: Inside | None = None) -> None:
         """`sizes`: which arguments are `torch.Size`; nodes of graphs have tuples there. `objects`: arguments that nodes
         cannot have, by position."""

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import fx
 from torch.autograd import forward_ad
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from ... import _native
 from ..._native import AliasSet, TrackedTensor
 from ...recording import Fact, Origin, TensorFacts
+from ...support.graph_modules import LazyGraph
 from ...support.guard_readers import (
     FORWARD_LEVEL,
     MODE_COUNT,
@@ -274,7 +274,7 @@ class SegmentGraph(_native.Tracer):
         root = torch.nn.Module()
         for number, leaf in enumerate(self._leaves, 1):
             root.add_module(f"leaf_{number}", leaf)
-        return _LazyGraphModule(root, self._nodes.close(self.outputs), class_name=one_line(name))
+        return LazyGraph(root, self._nodes.close(self.outputs), class_name=one_line(name))
 
     def _note_sizes(self) -> None:
         """The sizes that the program has asked for, in the nodes: up to the first write, or all if writes are undone.
