@@ -104,6 +104,144 @@ def test_a_write_by_strides_to_a_dense_input(backend):
     check_with(backend, fn, call(1), call(2), call(3))
 
 
+def before_the_view(y):
+    y[1:].as_strided((2,), (1,), 0).mul_(3)
+    return y
+
+
+def behind_a_write(y):
+    part = y[1:]
+    part.add_(1)
+    return part.as_strided((2,), (1,), 0) * 3, y
+
+
+def between_the_elements_of_a_view(y):
+    part = y[::2]
+    part.as_strided((3,), (1,), 0).add_(5)
+    return part * 2, y
+
+
+def twice_by_strides(y):
+    y.as_strided((3,), (1,), 1).as_strided((1,), (1,), 0).add_(9)
+    return y
+
+
+def of_what_is_detached(y):
+    y.detach()[1:].as_strided((2,), (1,), 0).mul_(3)
+    return y
+
+
+def given_back(y):
+    return y[1:].add_(1).as_strided((2,), (1,), 0)
+
+
+def copied_by_strides(y):
+    y.add_(1)
+    return torch.as_strided_copy(y[1:], (2,), (1,), 0), y
+
+
+def put_by_strides(y):
+    y.add_(1)
+    return torch.as_strided_scatter(y[1:], torch.zeros(1), (1,), (1,), 1), y
+
+
+BY_STRIDES = [
+    before_the_view,
+    behind_a_write,
+    between_the_elements_of_a_view,
+    twice_by_strides,
+    of_what_is_detached,
+    given_back,
+    copied_by_strides,
+    put_by_strides,
+]
+
+
+@BACKENDS
+@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("program", BY_STRIDES)
+def test_strides_of_a_view_reach_all_of_the_memory(program, made, backend):
+    """Of a tensor that was made inside, and of an input that begins in the middle of its memory."""
+
+    def fn(x):
+        return program(x * 2 if made else x)
+
+    def call(seed):
+        def one(w):
+            base = rand(seed, 8)
+            return w.fn(base[2:6]), base
+
+        return one
+
+    check_with(backend, fn, call(1), call(2), call(3), call(4))
+
+
+@BACKENDS
+def test_gradients_of_a_write_by_strides(backend):
+    def fn(x):
+        y = x * 2
+        y[1:].as_strided((2,), (1,), 0).mul_(3)
+        return y
+
+    def call(seed):
+        def one(w):
+            x = rand(seed, requires_grad=True)
+            y = w.fn(x)
+            (y * y).sum().backward()
+            return y, x
+
+        return one
+
+    check_with(backend, fn, call(1), call(2), call(3), call(4))
+
+
+# ---- inputs that begin in the middle of their memory
+
+
+def a_row(x):
+    x.add_(1)
+    return x[0] * 2
+
+
+def a_row_of_what_is_detached(x):
+    x.detach().mul_(2)
+    return x.detach()[1] + 1
+
+
+def rows(x):
+    x.copy_(x * 3)
+    first, second = x.unbind()
+    return x.unsqueeze(0) * 2, first - second
+
+
+def written_twice(x):
+    x.detach()[1:].add_(1)
+    x.detach()[:1].mul_(2)
+    return x[:, 1] * 2
+
+
+def written_by_data(x):
+    x.data[1].mul_(2)
+    x.data[:, :1].add_(1)
+    return x.t()[0] * 1
+
+
+@BACKENDS
+@pytest.mark.parametrize("program", [a_row, a_row_of_what_is_detached, rows, written_twice, written_by_data])
+def test_views_of_what_begins_in_the_middle_of_its_memory(program, backend):
+    """Behind a write its contents are in a memory of their own, or where they were: views are counted from there."""
+
+    def call(seed, begin):
+        def one(w):
+            base = rand(seed, 8, 2)
+            return w.fn(base[begin : begin + 2]), base
+
+        return one
+
+    check_with(backend, program, call(1, 3), call(2, 3), call(3, 0), call(4, 6))
+    check_with(backend, program, call(1, 0), call(2, 0), call(3, 3))
+
+
 # ---- results that are written to before the backward
 
 

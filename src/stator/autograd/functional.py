@@ -9,6 +9,7 @@ What holds: a node's example value has the size, strides and dtype of each tenso
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from ..errors import CannotDerive
-from .symbols import surely_equal
+from .symbols import is_symbolic, surely_equal
 
 aten = torch.ops.aten
 Emit = Callable[..., fx.Node]
@@ -26,9 +27,10 @@ Emit = Callable[..., fx.Node]
 class TensorMemory:
     """A tensor's memory, shared with its views. Counts the writes."""
 
-    __slots__ = ("version",)
+    __slots__ = ("maker", "version")
 
-    def __init__(self) -> None:
+    def __init__(self, maker: fx.Node) -> None:
+        self.maker = maker  # the node that it came with
         self.version = 0
 
 
@@ -80,7 +82,7 @@ class TracedTensors:
 
     def new(self, tensor: Tensor, node: fx.Node) -> TracedTensor:
         """A tensor with memory of its own."""
-        value = self._values[id(tensor)] = TracedTensor(tensor, node, TensorMemory(), None, None)
+        value = self._values[id(tensor)] = TracedTensor(tensor, node, TensorMemory(node), None, None)
         return value
 
     def same(self, tensor: Tensor, value: TracedTensor) -> None:
@@ -103,6 +105,9 @@ class TracedTensors:
         view = value.view
         if view is None:
             return parent
+        if view.op in BY_STRIDES:
+            assert value.parent is not None
+            refuse_other_memory(value.parent, view)
         return self._emit(view.op, view.on(parent), view.kwargs, part=view.index)
 
     def write(self, value: TracedTensor, node: fx.Node) -> None:
@@ -130,9 +135,50 @@ class TracedTensors:
         if view is None:
             return node
         put = _PUT.get(view.op)
+        if view.op in BY_STRIDES:
+            assert value.parent is not None
+            refuse_other_memory(value.parent, view)
         if put is None:
             raise CannotDerive(f"a write through a view made by {view.op}")
         return put(self._emit, view, parent, node)
+
+
+# -------------------------------------------------------------------------------------- views of memory, by strides
+
+BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default})
+
+
+def refuse_other_memory(of: TracedTensor, view: TensorView) -> None:
+    """`as_strided` sees the memory of a tensor. Once somebody writes there, nodes have the contents of tensors, each in
+    a memory of its own: that is the same for a tensor which has its memory for itself, without gaps, and from its
+    beginning on."""
+    while of.view is None and of.parent is not None:
+        of = of.parent
+    arguments = {a.name: value for a, value in zip(view.op._schema.arguments, view.args, strict=False)} | view.kwargs
+    offset, maker = arguments.get("storage_offset"), of.memory.maker
+    counted = offset is None or (maker.op == "call_function" and maker.target is not operator.getitem)
+    reach = [(size - 1) * stride for size, stride in zip(arguments["size"], arguments["stride"], strict=True)]
+    if (
+        of.parent is not None
+        or not counted
+        or not _lies_densely(of.tensor)
+        or not all(type(number) is int for number in (*reach, offset or 0))
+        or sum(reach) + (offset or 0) >= max(of.tensor.numel(), 1)
+    ):
+        raise CannotDerive(f"{view.op._schema.name} of a part of what is written to")
+
+
+def _lies_densely(tensor: Tensor) -> bool:
+    """Do its elements fill a stretch of memory, each place once?"""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (pair[0], pair[1])):
+        if is_symbolic(stride) or is_symbolic(size):
+            return False
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 # ------------------------------------------------------------------------- the inverses of views, by operator

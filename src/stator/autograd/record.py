@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import CannotDerive
 from ..support.graph_leaves import OutsideRead
-from .functional import TensorView, TracedTensor, TracedTensors, restrided
+from .functional import BY_STRIDES, TensorView, TracedTensor, TracedTensors, refuse_other_memory, restrided
 from .operators import EFFECTS, UNMARKED, OperatorFacts, Write, arguments_by_name, facts, pure_form
 from .standins import StandIns
 from .symbols import Numbers, is_symbolic, surely_equal
@@ -239,14 +239,39 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self.node_of(base)
         of = self.values.find(base)
         assert of is not None
+        self._refuse_other_memory(op, args, kwargs)
         node, result = self._run(op, args, kwargs)
+        view = TensorView(op, position, args, kwargs, None)
+        self._look_where_node_lies(node, view, base)
         if isinstance(result, Tensor):
-            self.values.view(result, node, of, TensorView(op, position, args, kwargs, None))
+            self.values.view(result, node, of, view)
         else:
             for index, item in enumerate(result):
-                part = self._node(getitem, (node, index), {}, item)
+                part = self._node(getitem, (node, index), {}, node.meta["val"][index])
                 self.values.view(item, part, of, TensorView(op, position, args, kwargs, index))
         return result
+
+    def _look_where_node_lies(self, node: fx.Node, view: TensorView, base: Tensor) -> None:
+        """Once it was written to, a tensor of the program that began somewhere in its memory has a node in a memory of
+        its own. So has then what is seen of it: offsets are counted from there."""
+        given = self.node_of(base).meta["val"]
+        if surely_equal((given.storage_offset(),), (base.storage_offset(),)):
+            return
+        with torch.no_grad():
+            node.meta["val"] = self.stand_ins.run(view.op, view.on(given), view.kwargs)
+
+    def _by_strides(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._refuse_other_memory(op, args, kwargs)
+        return self._pure(op, args, kwargs)
+
+    def _refuse_other_memory(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """(Memory that nobody has written to is in the graph what it is in eager.)"""
+        if op not in BY_STRIDES:
+            return
+        self.node_of(args[0])
+        of = self.values.find(args[0])
+        if of is not None and of.memory.version:
+            refuse_other_memory(of, TensorView(op, 0, args, kwargs, None))
 
     def _same(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`detach` and its like: another tensor, the same contents and memory, no node."""
@@ -422,6 +447,8 @@ def _data_wanted(recorder: DispatchRecorder, op: Any, args: tuple[Any, ...], kwa
 
 
 _SPECIAL: dict[Any, RecordRule] = {
+    aten.as_strided_copy.default: DispatchRecorder._by_strides,
+    aten.as_strided_scatter.default: DispatchRecorder._by_strides,
     aten.detach.default: DispatchRecorder._same,
     aten.alias.default: DispatchRecorder._same,
     aten.lift_fresh.default: DispatchRecorder._lift,

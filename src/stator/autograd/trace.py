@@ -366,7 +366,6 @@ class _Trace:
             if value is None or value.memory.version == 0:  # None: a number
                 continue
             self._refuse_shared(index)
-            self._refuse_gaps(index)
             self._placeholders[primal].meta["mutated"] = True
             differentiable = standing.requires_grad and standing.grad_fn is not self._formers[primal]
             self._plan.writes.append(WriteBack(index, self._position(standing), differentiable))
@@ -389,13 +388,6 @@ class _Trace:
             if variable is not None and id(variable) not in inputs:
                 raise CannotDerive("a tensor made inside requires gradients")
             pending += [former for former, _ in node.next_functions]
-
-    def _refuse_gaps(self, index: int) -> None:
-        """`as_strided` of an input whose elements lie apart reaches what is between them, and is not written back."""
-        if _lies_densely(self._inputs[index]):
-            return
-        if any(node.target in _BY_STRIDES for node in self._recorder.graph.nodes):
-            raise CannotDerive("as_strided, and a write to an input whose elements lie apart")
 
     def _refuse_shared(self, index: int) -> None:
         """A write to memory that another input shares is not seen through that other input."""
@@ -534,22 +526,6 @@ def _path(value: TracedTensor) -> tuple[TracedTensor, tuple[TensorView, ...]]:
             views.append(value.view)
         value = value.parent
     return value, tuple(reversed(views))
-
-
-_BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_scatter.default, aten.as_strided_copy.default})
-
-
-def _lies_densely(tensor: Tensor) -> bool:
-    """Do its elements fill a stretch of memory, each place once?"""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (pair[0], pair[1])):
-        if is_symbolic(stride) or is_symbolic(size):
-            return False
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
 
 
 def _needs_gradient(primal: Any) -> bool:

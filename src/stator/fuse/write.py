@@ -25,6 +25,7 @@ from .loops import (
     Kernel,
     Launch,
     LoopProgram,
+    Malformed,
     NumberRange,
     ProgramStep,
     Ref,
@@ -49,7 +50,17 @@ def place_of(node: fx.Node) -> BufferView:
     """Where a node's value lies: in its own buffer, or in that of what it is a view of."""
     base = root(node)
     offset = size_of(val(node).storage_offset()) - size_of(val(base).storage_offset())
-    return BufferView(base.name, val(node).dtype, sizes_of(node), strides_of(node), offset)
+    place = BufferView(base.name, val(node).dtype, sizes_of(node), strides_of(node), offset)
+    last, end = offset + _span(place.sizes, place.strides), _span(sizes_of(base), strides_of(base))
+    known = isinstance(offset, int) and isinstance(last, int) and isinstance(end, int)
+    if known and 0 not in place.sizes and not 0 <= offset <= last <= end:
+        raise Malformed(f"{node.name} lies at {offset} to {last} of {base.name}, which ends at {end}")
+    return place
+
+
+def _span(sizes: tuple[Size, ...], strides: tuple[Size, ...]) -> Size:
+    """How far behind the first element the last one lies."""
+    return sum([(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)])
 
 
 class GroupWriter:
