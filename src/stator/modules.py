@@ -1,8 +1,8 @@
 """Compiled modules: the same module, called another way.
 
 A compiled module shares the original's attribute dict and is an instance of a subclass of its class; so parameters,
-buffers, hooks, `train()`, `state_dict()`, `isinstance` and attribute writes are the original's. Copies and pickles are
-copies and pickles of the original.
+buffers, hooks, `train()`, `state_dict()`, `isinstance` and attribute writes are the original's. A deep copy is
+compiled, with no recordings yet; a pickle is one of the original, which needs no stator to be loaded.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def compiled_module(
         return _same, (module,)
 
     def deep_copy(self: Any, memo: dict[int, Any]) -> Any:
-        return copy.deepcopy(module, memo)
+        return compiled_module(copy.deepcopy(module, memo), program_of)
 
     namespace: dict[str, Any] = {
         "__call__": call,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from changing_worlds import leave, steps
 from harness import World, check, rand
 from torch import nn
+
+import stator
 
 
 class Scaled(nn.Module):
@@ -185,3 +189,23 @@ def test_a_pickle_of_a_compiled_module():
         return copied(rand(1)), w.fn(rand(2))
 
     check(model_world(Scaled), [run, run, run], expect=None)
+
+
+def test_a_deep_copy_of_a_compiled_module_is_compiled():
+    """With parameters and recordings of its own, also as a part of what is copied."""
+    torch.manual_seed(0)
+    fast = stator.compile(nn.Linear(3, 3), backend="eager")
+    fast(rand(1, 2, 3))
+    first, again = copy.deepcopy([fast, fast])
+    inside = copy.deepcopy(nn.Sequential(fast, nn.ReLU()))
+    assert first is again and first.weight is not fast.weight
+    for copied in (first, inside[0], copy.deepcopy(first)):
+        assert copied.stator.recordings == 0 and isinstance(copied, nn.Linear)
+        with torch.no_grad():
+            copied.weight.mul_(2)
+        for seed in range(4):
+            x = rand(seed, 2, 3)
+            assert torch.equal(copied(x), nn.functional.linear(x, copied.weight, copied.bias))
+        assert (copied.stator.recordings, copied.stator.hits) == (1, 3)
+    assert torch.equal(inside(rand(5, 2, 3)), inside[0](rand(5, 2, 3)).relu())
+    assert (fast.stator.recordings, fast.stator.hits) == (1, 0)
