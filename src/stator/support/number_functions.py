@@ -36,7 +36,7 @@ _OF_REALS = (
 # By name. Each computes the same from the same numbers, and reads nothing else.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"math.{name}": getattr(math, name) for name in _OF_REALS if hasattr(math, name)},
-    **{function.__name__: function for function in (abs, float, int, max, min, round)},
+    **{function.__name__: function for function in (abs, bool, float, int, max, min, round)},
     "power": power,
     "shift_left": shift_left,
     ">>": lambda a, b: a >> b,
@@ -46,7 +46,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "~": lambda a: ~a,
 }
 _NAMES = {id(function): name for name, function in FUNCTIONS.items() if "." in name or name.isalpha()}
-_TRUTHS = frozenset({"math.isfinite", "math.isinf", "math.isnan"})
+_TRUTHS = frozenset({"bool", "math.isfinite", "math.isinf", "math.isnan"})
 _WRITTEN = frozenset({"+", "-", "*", "/", "//", "%", "==", "!=", "<", "<=", ">", ">=", ">>", "&", "|", "^"})
 _SUBJECT = "values"
 

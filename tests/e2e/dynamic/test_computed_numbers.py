@@ -28,6 +28,7 @@ OF_FLOATS |= {
     "abs": lambda f: abs(-f),
     "min and max": lambda f: min(f, 1.0) + max(f, 0.9, 0.8) + min(2.0, f),
     "nested": lambda f: 0.5 * (1 + math.cos(math.pi * min(f, 3.0) / 4)) * math.exp(-f),
+    "truth": lambda f: 2 * bool(f) + bool(f - 9) + (1 if bool(f > 100) else 5),
     "floor division": lambda f: f // 0.3 + f % 0.3 + divmod(f, 0.7)[0],
 }
 OF_INTS: dict[str, Any] = {
@@ -40,6 +41,7 @@ OF_INTS: dict[str, Any] = {
     "whole already": lambda n: math.floor(n) + math.ceil(n) + round(n) + int(n),
     "float": lambda n: float(n) * 2,
     "abs": lambda n: abs(7 - n),
+    "truth": lambda n: 2 * bool(n) + bool(n - 100),
 }
 
 
