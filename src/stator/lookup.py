@@ -25,10 +25,11 @@ from .support.interrupts import let_through
 from .watch.observe import policy
 
 _SUSPENDED = frozenset({"generator-root", "coroutine-root"})  # kinds of functions that are never one graph
+_LOOKS = 8  # in one call, while others add to the recordings each time
 _SHARERS = 16  # functions of one code that may have all recordings that one may have
 
 
-def look(program: Program, inputs: Slots) -> LookupResult:
+def look(program: Program, inputs: Slots, looks: int = _LOOKS) -> LookupResult:
     """The recording that fits a call, and the values that its replay needs; `Plain`: the call is not compiled;
     None: it is to be recorded, by who holds the lock `program.cache.recording` now.
     """
@@ -52,7 +53,7 @@ def look(program: Program, inputs: Slots) -> LookupResult:
             return plain(program, "it is being compiled")
     if stance() == "default" and program.backoff.spares():
         return plain(program, "there are as many recordings as there may be")
-    return _miss(program, inputs, entries)
+    return _miss(program, inputs, entries, looks)
 
 
 def _take(program: Program, entry: Entry, values: Slots) -> LookupResult:
@@ -85,14 +86,15 @@ def look_again(program: Program, entry: Entry, inputs: Slots) -> LookupResult:
     return _miss(program, inputs, program.cache.entries)
 
 
-def _miss(program: Program, inputs: Slots, tried: tuple[Entry, ...]) -> LookupResult:
+def _miss(program: Program, inputs: Slots, tried: tuple[Entry, ...], looks: int = _LOOKS) -> LookupResult:
     recording = program.cache.recording
     free = recording.acquire(blocking=False)
     try:
         if free and not set(program.cache.entries) <= set(tried):  # another thread has just made one
             recording.release()
             free = False
-            return look(program, inputs)
+            if looks > 1:
+                return look(program, inputs, looks - 1)
         refused = _refuse(program, inputs, free)
     except BaseException:
         if free:

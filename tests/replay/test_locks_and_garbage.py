@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ast
 import gc
+import itertools
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
+import torch
+
+import stator
+from stator import lookup
 
 SRC = Path(__file__).parents[2] / "src" / "stator"
 HEAD = """
@@ -95,6 +101,36 @@ def test_a_backend_object_resets_when_it_dies() -> None:
 @pytest.mark.parametrize("background", [False, True])
 def test_the_collector_resets_whenever_it_has_run(background: bool) -> None:
     run(COLLECTOR.replace("BACKGROUND", str(background)))
+
+
+def test_others_record_and_forget_whenever_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a callback of the collector may, of which each look causes one."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1
+
+    shapes, busy, plain = itertools.count(4), [1], lookup.stance
+    fast, other = (stator.compile(fn, backend="eager", dynamic=False) for _ in range(2))
+
+    def acting() -> str:
+        if not busy:
+            busy.append(1)
+            other.stator.reset()
+            other(torch.ones(next(shapes)))
+            busy.clear()
+        return plain()
+
+    monkeypatch.setattr(lookup, "stance", acting)
+    for seed in range(3):
+        busy.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert torch.equal(fast(torch.full((3,), float(seed))), torch.full((3,), 2.0 * seed + 1))
+    assert 3 < next(shapes) < 100
+    busy.append(1)
+    for _ in range(3):
+        assert torch.equal(fast(torch.ones(3)), torch.full((3,), 3.0))
+    assert fast.stator.hits >= 2
 
 
 def test_no_lock_of_ours_waits_for_itself() -> None:
