@@ -30,6 +30,18 @@ def test_a_library_that_is_not_there():
     assert _native.state_is(torch_state())
 
 
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [(torch, "__version__", "2.99.0"), (state.platform, "machine", lambda: "sparc"), (state.sys, "platform", "darwin")],
+)
+def test_an_interface_that_nobody_has_read_up_is_not_used(owner, name, value, monkeypatch):
+    monkeypatch.setattr(owner, name, value)
+    assert not state.is_direct()
+    assert _native.state_is(torch_state())
+    monkeypatch.undo()
+    assert state.is_direct()
+
+
 def test_a_function_that_answers_otherwise_is_not_used(monkeypatch):
     former = torch_state()
     monkeypatch.setattr(state, "torch_state", lambda: (*former[:4], former[4] + 1, *former[5:]))

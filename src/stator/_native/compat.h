@@ -38,6 +38,10 @@
 
 typedef _PyInterpreterFrame Frame;
 
+/* On 3.11 any new object may start a collection, and that runs Python code; later a collection
+ * waits for the evaluator. */
+#define ALLOCATIONS_COLLECT (!PY312)
+
 #if PY312
 #define code_extra_index(free) PyUnstable_Eval_RequestCodeExtraIndex(free)
 #define code_get_extra(code, index, out) PyUnstable_Code_GetExtra((PyObject *)(code), index, out)

@@ -536,8 +536,7 @@ guards_walk(Guards *g, PyObject *const *slots, Py_ssize_t count, Py_ssize_t made
     g->fresh_count = g->moved = 0;
     /* the getters would ask them */
     w.unsure = tensor_places.way != TENSOR_LAYOUT && state_has_function_modes();
-    /* on 3.11 any new object may start a collection, and that runs Python code */
-    int collects = PyGC_Disable();
+    int collects = ALLOCATIONS_COLLECT && PyGC_Disable();
     WALK_BEGINS;
     if (!w.unsure && all_hold(g, &w, values)) {
         int asks = w.ask || g->always_ask;

@@ -42,16 +42,21 @@ def _only(places: Iterable[int]) -> int:
     return found[0]
 
 
-@functools.cache
-def _impl_bytes() -> int:
-    """How much of a TensorImpl can be looked at: what was allocated for it, where one can ask for that."""
+def _allocated(addresses: Iterable[int], otherwise: int) -> int:
+    """How much was allocated for the smallest of these, in whole words, where one can ask for that."""
     try:
         ask = ctypes.CDLL(None).malloc_usable_size
     except (AttributeError, OSError):
-        return _LEAST_BYTES
+        return otherwise
     ask.restype, ask.argtypes = ctypes.c_size_t, [ctypes.c_void_p]
-    allocated: int = min(ask(tensor._cdata) for tensor in probes())
-    return max(_LEAST_BYTES, min(allocated // 8 * 8, _MOST_BYTES))
+    return min(int(ask(address)) for address in addresses) // 8 * 8
+
+
+@functools.cache
+def _impl_bytes() -> int:
+    """How much of a TensorImpl can be looked at."""
+    allocated = _allocated((tensor._cdata for tensor in probes()), _LEAST_BYTES)
+    return max(_LEAST_BYTES, min(allocated, _MOST_BYTES))
 
 
 def _words() -> range:
@@ -163,20 +168,25 @@ def _autograd_places() -> tuple[int, int, int]:
     tensor.requires_grad_()
     meta = _only(p for p in _changed(before, _bytes(tensor), _words(), 8) if not _word(before, p))
 
+    size = min(_allocated([_word(_bytes(tensor), meta)], _META_BYTES), _META_BYTES)
+
     def content(tensor: Any) -> bytes:
-        return ctypes.string_at(_word(_bytes(tensor), meta), _META_BYTES)
+        return ctypes.string_at(_word(_bytes(tensor), meta), size)
 
     on = content(tensor)
     off = content(tensor.requires_grad_(False))
-    flag = _only(p for p in _changed(on, off, range(_META_BYTES), 1) if (on[p], off[p]) == (1, 0))
+    flag = _only(p for p in _changed(on, off, range(size), 1) if (on[p], off[p]) == (1, 0))
     with torch.enable_grad():
         result = torch.empty(2, requires_grad=True) * 2
     before = content(result)
     after = content(result.detach_())
-    cleared = [p for p in _changed(before, after, range(0, _META_BYTES, 8), 8) if not _word(after, p)]
-    if not cleared:
-        raise _Unknown
-    return meta, flag, cleared[0]
+    return meta, flag, _pointer(p for p in _changed(before, after, range(0, size, 8), 8) if not _word(after, p))
+
+
+def _pointer(places: Iterable[int]) -> int:
+    """The place of the one pointer among these words; a shared one has two, side by side."""
+    found = list(places)
+    return _only(found[:1] if found in [[p, p + 8] for p in found[:1]] else found)
 
 
 def _storage_place() -> int:
