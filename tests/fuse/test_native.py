@@ -106,6 +106,20 @@ def test_functions_of_float64_are_fused() -> None:
     assert seen.calls == [] and seen.kernels == 3
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_nothing_with_strides_of_nothing(dynamic: bool | None) -> None:
+    """As `nonzero` gives it: all positions are the same one, and there is none."""
+
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return x.float() + 1, x.float().sum() + y, x.t() * 2
+
+    def make(seed: int) -> list[Tensor]:
+        columns = 3 + seed if dynamic else 3
+        return [torch.empty_strided((0, columns), (1, 0), dtype=torch.int64), torch.rand(columns)]
+
+    assert compare(f, make, grads=False, dynamic=dynamic).kernels > 0
+
+
 def test_batch_norm_in_training_keeps_its_statistics() -> None:
     """The norm, the residual and the relu are one kernel; running averages are written as eager writes them."""
     mine, eager = nn.BatchNorm2d(6), nn.BatchNorm2d(6)

@@ -242,7 +242,8 @@ def check(kernel: Kernel) -> None:
         if value.op == "store":
             buffer, index = value.attr
             needed = set(kernel.outer) if not varies[number] & set(kernel.inner) else set(axes)
-            if buffer in written or {a for a in needed if kernel.extents[a] != 1} - set(index.axes):
+            several = {a for a in needed if kernel.extents[a] != 1} - set(index.axes)
+            if buffer in written or (several and all(kernel.extents[a] != 0 for a in needed)):
                 raise Malformed(f"{kernel.name}: v{number} writes an element twice")
             written.add(buffer)
     stored = {v.attr[0] for v in kernel.values if v.op == "store"}
