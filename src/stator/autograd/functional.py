@@ -245,6 +245,10 @@ def _strided(emit: Emit, view: TensorView, parent: fx.Node, node: fx.Node) -> fx
     return emit(aten.as_strided_scatter.default, (parent, node, view.args[1], view.args[2], offset), {})
 
 
+def _aliased(emit: Emit, view: TensorView, parent: fx.Node, node: fx.Node) -> fx.Node:
+    return node
+
+
 def _expanded(emit: Emit, view: TensorView, parent: fx.Node, node: fx.Node) -> fx.Node:
     if not surely_equal(_size(parent), _size(node)):
         raise CannotDerive("a write to an expanded tensor")
@@ -271,6 +275,7 @@ _PUT: dict[Any, Callable[[Emit, TensorView, fx.Node, fx.Node], fx.Node]] = {
     aten.squeeze.dim: _reshaped,
     aten.squeeze.dims: _reshaped,
     aten.unsqueeze.default: _reshaped,
+    aten.alias.default: _aliased,
     aten.expand.default: _expanded,
     aten.t.default: _swapped,
     aten.transpose.int: _swapped,

@@ -450,7 +450,6 @@ _SPECIAL: dict[Any, RecordRule] = {
     aten.as_strided_copy.default: DispatchRecorder._by_strides,
     aten.as_strided_scatter.default: DispatchRecorder._by_strides,
     aten.detach.default: DispatchRecorder._same,
-    aten.alias.default: DispatchRecorder._same,
     aten.lift_fresh.default: DispatchRecorder._lift,
     aten._local_scalar_dense.default: _data_wanted,
     aten.resize_.default: _data_wanted,
