@@ -71,7 +71,17 @@ def symbolic_form(function: Any, args: tuple[Any, ...]) -> Any:
     return function if form is None else form
 
 
+def _tensor_of(number: Any, *, dtype: torch.dtype | None = None, device: Any = None) -> Tensor:
+    """`torch.tensor` of a symbolic number. It raises where a number is too large for a type, so others are left out."""
+    if dtype not in (None, torch.float32, torch.float64):
+        return torch.tensor(number, dtype=dtype, device=device)
+    found = torch.int64 if isinstance(number, torch.SymInt) else torch.get_default_dtype()
+    return torch.full((), number, dtype=dtype or found, device=device)
+
+
 _SYMBOLIC_FORMS: dict[Any, Any] = {
+    torch.tensor: _tensor_of,
+    torch.as_tensor: _tensor_of,
     int: torch.sym_int,
     float: torch.sym_float,
     max: torch.sym_max,

@@ -312,3 +312,39 @@ def test_the_recording_ends_at_the_very_call(choose: Any) -> None:
 
     calls = [call(*given) for given in ((2.0, 0), (0.0, 0), (3.0, 1), (4.0, 5), (5.0, 9), (6.0, 2))]
     check(world, calls, expect=None, unreplayed="tensor-item")
+
+
+TENSORS: dict[str, Any] = {
+    "a number": lambda x, n: torch.tensor(n) * x,
+    "what it comes to": lambda x, n: torch.tensor(n * 0.5) + x,
+    "as a tensor": lambda x, n: torch.as_tensor(n) - x,
+    "of a type": lambda x, n: torch.tensor(n, dtype=torch.float64) + x,
+    "in lists": lambda x, n: (torch.tensor([n, 1.5, 2 * n]).sum() * x, torch.tensor([[n, 1], [2, n]])),
+}
+
+
+@pytest.mark.parametrize("numbers", [(3, 5, 4, 7, 9), (1.5, 1e300, math.inf, -0.0, 2.5)], ids=["ints", "floats"])
+@pytest.mark.parametrize("fn", TENSORS.values(), ids=list(TENSORS))
+def test_tensors_made_of_them(fn, numbers):
+    check(lambda: World(fn=fn), calls_of(numbers), expect="miss miss hit hit hit")
+
+
+def test_a_number_that_does_not_fit_a_tensor():
+    def fn(x, n):
+        return torch.tensor(n, dtype=torch.int16) + x
+
+    calls = calls_of([3, 5, 4, 70_000, 9, 2**64, 7])
+    seen = check(lambda: World(fn=fn), calls, expect=None, raises=(RuntimeError, ValueError), tracebacks=False)
+    assert seen.outcomes.count("miss") <= 3 and seen.outcomes[-1] == "hit", seen.outcomes
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("name", ["a number", "what it comes to", "as a tensor", "of a type"])
+def test_tensors_made_of_them_ahead_of_time(name, backend):
+    fn = TENSORS[name]
+    for numbers in ((3, 5, 4, 7, 2**62), (1.5, 1e300, math.inf, -0.0, 2.5)):
+        compiled = stator.compile(fn, backend=backend)
+        compiled.stator.reset()
+        for number in numbers:
+            torch.testing.assert_close(compiled(rand(1), number), fn(rand(1), number), rtol=0, atol=0)
+        assert (compiled.stator.recordings, compiled.stator.hits, compiled.stator.plain) == (2, 3, 0)

@@ -24,6 +24,7 @@ def check_floats(fn, expect, numbers=NUMBERS, **options):
 
 
 STAYS_SYMBOLIC = {
+    "tensors of it": lambda x, f: (torch.tensor(f), torch.tensor([f, 1.0])),
     "scale": lambda x, f: x * f,
     "arithmetic": lambda x, f: x * (f + 1) / (f * 2) - f**2 + (3 - f) + -f,
     "with ints": lambda x, f: (x * 2, 3 * f, 3 - f, 7 % f, 7 // f, f % 3, True + f),
@@ -53,7 +54,6 @@ NEEDS_THE_NUMBER = {
     "hashing": lambda x, f: (x * 2, {f: 1}),
     "complex numbers": lambda x, f: (x * (f * 1j)).abs(),
     "identity": lambda x, f: (x * 2, f is f),
-    "tensors of it": lambda x, f: (torch.tensor(f), torch.tensor([f, 1.0])),
     "norms": lambda x, f: x.norm(p=f),
 }
 

@@ -216,6 +216,14 @@ def _expand(x: Outline, *shape: Any) -> Sizes | None:
     return wanted if added >= 0 and all(fits) else None
 
 
+def _given_numbers(data: Any, *rest: Any, **named: Any) -> Sizes | None:
+    """`torch.tensor(n)`, `torch.tensor([n, 1])`: which numbers they are makes no difference."""
+    if not isinstance(data, (tuple, list)):
+        return () if isinstance(data, (int, float, torch.SymInt, torch.SymFloat)) else None
+    inside = [_given_numbers(item) for item in data]
+    return None if not inside or None in inside or len(set(inside)) > 1 else (len(data), *(inside[0] or ()))
+
+
 _LIKE_FIRST = (
     "gelu relu relu_ silu sigmoid tanh softmax log_softmax layer_norm group_norm batch_norm rms_norm dropout neg exp "
     "log sqrt rsqrt sin cos abs erf square reciprocal float half bfloat16 double long int bool to type type_as "
@@ -240,11 +248,12 @@ _RULES: dict[str, Callable[..., Sizes | None]] = {
     "permute": _permute,
     "unsqueeze": _unsqueeze,
     "getitem": _item,
+    **dict.fromkeys(("tensor", "as_tensor"), _given_numbers),
     "expand": _expand,
 }
 
 
-_ALWAYS_CONTIGUOUS = frozenset({"linear", "layer_norm", "embedding", "contiguous"})
+_ALWAYS_CONTIGUOUS = frozenset({"linear", "layer_norm", "embedding", "contiguous", "tensor", "as_tensor"})
 _CONTIGUOUS_LIKE_FIRST = frozenset({*_LIKE_FIRST.split(), "view", "reshape", "unsqueeze"})
 
 
