@@ -55,3 +55,18 @@ ONE_FOR_ALL = {
 def test_the_number_is_passed_on(name):
     calls = [lambda w, n=n: w.fn(rand(n), n) for n in (2, 3, 4, 5, 6)]
     check(lambda: World(fn=ONE_FOR_ALL[name]), calls, expect="miss miss hit hit hit", breaks=[])
+
+
+IDENTITIES = {
+    "is_": lambda x, n: x * (2 if operator.is_(3, n) else 5),
+    "is_not": lambda x, n: x * (2 if operator.is_not(n, 3) else 5),
+    "of a sum": lambda x, n: x * (2 if operator.is_(4, n + 1) else 5),
+    "spread out": lambda x, n: x * (2 if operator.is_(*(3, n)) else 5),
+    "kept": lambda x, n: x * (2 if functools.partial(operator.is_, 3)(n) else 5),
+}
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_small_numbers_are_told_by_their_values(name):
+    calls = [lambda w, n=n: w.fn(rand(n), n) for n in (2, 2, 3, 3, 4, 3, 4)]
+    check(lambda: World(fn=IDENTITIES[name]), calls, expect="miss hit miss hit miss hit hit", breaks=[])

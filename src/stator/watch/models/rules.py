@@ -66,12 +66,24 @@ def pure(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
         consult_deep(s, arg)
 
 
-@rule(skipped=True, numbers=NumberUse.KEPT)
-def compare_identity(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+@rule(skipped=True)
+def compare_identity(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`operator.is_`, `operator.is_not`."""
     for arg in args:
         touch_type(s, arg)
         s.ledger.use_identity(arg)
+    if s.symbols is None or all(s.symbols.find(arg) is None for arg in args):
+        return None
+    for arg in args:  # `is` tells one small int from another by its value
+        if s.symbols.find(arg) is not None:
+            s.symbols.specialise_in(arg)
+            s.own.stands_for(arg, arg + 0)
+    return functools.partial(_of_originals, s.own.original, func)
+
+
+def _of_originals(original: Any, func: Any, *args: Any) -> Any:
+    """Numbers are compared as the objects that the program knows."""
+    return func(*map(original, args))
 
 
 @rule(takes=2)
