@@ -8,7 +8,7 @@ backward empties; and how the node keeps the tensors: until no backward can want
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -75,6 +75,74 @@ def _saves(node: Any) -> bool:
         if saved is not None and saved != ():
             return True
     return False
+
+
+def _is_spent(node: Any) -> bool:
+    """Has it let go of what it saved?"""
+    for name in _names_of_saved(type(node)):
+        try:
+            getattr(node, name)
+        except RuntimeError as error:
+            if "after they have already been freed" in str(error):
+                return True
+    return False
+
+
+def leaves_behind_spent(results: Sequence[Tensor]) -> list[Tensor] | None:
+    """Results whose graph a backward has passed already: for each a leaf that it leads to. None: there is a way from
+    one of them to a leaf, or to another one, which eager's backward might still go."""
+    heads = {result.grad_fn for result in results}
+    leaves: list[Tensor] = []
+    for result in results:
+        pending, seen, spent = list[Any]([result.grad_fn]), set[Any]([None]), list[Any]()
+        while pending:
+            node = pending.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node.name() == _LEAF or (node in heads and node is not result.grad_fn):
+                return None
+            if _is_spent(node):
+                spent.append(node)
+            else:
+                pending += [former for former, _ in node.next_functions]
+        leaf = _first_leaf(spent)
+        if leaf is None:
+            return None
+        leaves.append(leaf)
+    return leaves
+
+
+_LEAF = "torch::autograd::AccumulateGrad"
+
+
+def _first_leaf(nodes: list[Any]) -> Tensor | None:
+    pending, seen = [*nodes], set[Any]()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == _LEAF:
+            leaf: Tensor = node.variable
+            return leaf
+        pending += [former for former, _ in node.next_functions]
+    return None
+
+
+class _Spent(torch.autograd.Function):
+    """A result whose graph a backward has passed: another one raises, as in eager."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor, boxed: list[Tensor]) -> Tensor:
+        return boxed[0]  # in a box: a tensor given and returned would count as a view
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(_TWICE)
+
+
+spend: Callable[[Tensor, list[Tensor]], Tensor] = _Spent.apply
 
 
 class AtOnce:

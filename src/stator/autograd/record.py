@@ -43,6 +43,7 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         self.values = TracedTensors(self.emit)
         self.constants: dict[str, Tensor] = {}
         self.random = False
+        self.passes = 0  # backward passes that are part of the graph
         self.reads: list[OutsideRead] | None = None  # by backwards of the program's that were traced
         self.line = ""  # of the user, for the operators that run now
         self.policy: Policy = None  # of recomputation (`remat.policy_of`), for the operators that run now

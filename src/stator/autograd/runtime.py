@@ -27,7 +27,7 @@ from ..errors import mark_unwritten
 from ..support.tensor_memory import refuse_short
 from .custom_functions import Watched
 from .functional import TensorView
-from .kept import AtOnce, OneByOne, keeping, modified
+from .kept import AtOnce, OneByOne, keeping, modified, spend
 from .symbols import Later, filled, is_symbolic
 from .tangents import Backwards, Boxed, OneBackward
 from .trace import ConstantOutput, GraphResult, InputAsOutput, Joint, Plan, PlannedOutput, ViewOutput
@@ -298,7 +298,11 @@ def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence
     computed = later.computed()
     grouped = itertools.groupby(plan.writes, key=lambda write: write.differentiable)
     writes = [(differentiable, list(group)) for differentiable, group in grouped]
-    if not plan.writes and plan.outputs == [GraphResult(position) for position in range(plan.results)]:
+    if (
+        not plan.writes
+        and not plan.spent
+        and plan.outputs == [GraphResult(position) for position in range(plan.results)]
+    ):
         return _nothing_around
 
     def finish(given: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
@@ -306,6 +310,11 @@ def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence
             with contextlib.nullcontext() if differentiable else torch.no_grad():
                 for write in group:
                     given[write.index].copy_(results[write.position])
+        if plan.spent:
+            results = [*results]
+            with torch.enable_grad():
+                for position, index in plan.spent.items():
+                    results[position] = spend(given[index], [results[position]])
         numbers = computed(*[given[index] for index in plan.inputs]) if computed else ()
         return [_output(output, given, results, numbers) for output in outputs]
 

@@ -26,11 +26,11 @@ from ..support.graph_modules import LazyGraph
 from ..support.guard_readers import SIZES, memory_of
 from ..support.interrupts import let_through
 from ..support.torch_modes import ModesKept
-from . import custom_functions, meta_kernels
+from . import backward_passes, custom_functions, meta_kernels
 from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted
 from .functional import TensorView, TracedTensor
-from .kept import emptied_by
+from .kept import emptied_by, leaves_behind_spent
 from .record import Decompositions, DispatchRecorder
 from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
 from .symbols import is_symbolic, surely_equal, symbolic_form, symbols_in
@@ -92,6 +92,8 @@ class Plan:
     results: int = 0
     emptied: tuple[int, ...] = ()  # by differentiable result: which of eager's nodes its backward empties, as bits
     leads: tuple[int, ...] = ()  # by primal: which tangents its gradient is computed from, as bits
+    spent: dict[int, int] = field(default_factory=dict)  # results whose graph a backward pass inside has emptied, each
+    # with an input that it led to
     read_again: dict[int, tuple[int, ...]] = field(default_factory=dict)  # results that eager's backward reads, each
     # with the differentiable results whose tangents lead there
     overwritten: frozenset[int] = frozenset()  # inputs that are written to and that differentiable results depend on
@@ -156,6 +158,8 @@ class _LineByLine(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if getattr(target, "__name__", "") in RECURRENT and args[0].device.type != "cuda":  # there it is one operator
             raise CannotDerive("a recurrent layer, of which the library's loop over the steps is left")
+        if backward_passes.is_pass(target):
+            return backward_passes.trace(target, args, self._recorder)
         result = super().call_function(symbolic_form(target, args), args, kwargs)
         if isinstance(result, torch.SymFloat):
             self._check_exact(target, args, result)
@@ -266,6 +270,8 @@ class _Trace:
         self._plan_outputs(outputs)
         self._refuse_leaves()
         self._plan.in_inference_mode = self._is_of_inference()
+        if self._plan.differentiable and recorder.passes:
+            self._find_spent()
         if self._plan.differentiable and not torch.is_grad_enabled():
             raise CannotDerive("gradients of a part of a graph that runs without them")
         tangents, gradients = self._differentiate()
@@ -412,6 +418,17 @@ class _Trace:
         for position, tensor in enumerate(self._results):
             if tensor.requires_grad and (position in differentiable or position not in writes):
                 self._plan.differentiable.append(position)
+
+    def _find_spent(self) -> None:
+        """A backward pass inside has emptied the graph of results that are handed out."""
+        plan = self._plan
+        results = [self._results[position] for position in plan.differentiable]
+        leaves = leaves_behind_spent(results)
+        if leaves is None or any(write.position in plan.differentiable for write in plan.writes):
+            raise CannotDerive("gradients of what a graph gives that has a backward pass in it")
+        places = {id(leaf): index for leaf, index in zip(self._leaves, plan.inputs, strict=True)}
+        plan.spent = {at: places[id(leaf)] for at, leaf in zip(plan.differentiable, leaves, strict=True)}
+        plan.differentiable = []
 
     def _plan_output(self, output: Any, given: dict[int, int], roots: dict[int, set[int]]) -> PlannedOutput:
         if id(output) in given:
