@@ -67,7 +67,7 @@ def split(gm: fx.GraphModule, inputs: Sequence[Any]) -> Split | None:
     if last is None or not all(isinstance(value, (torch.Tensor, torch.SymFloat)) for value in inputs):
         return None
     first = {node for node in nodes[: last + 1] if node.op != "placeholder"}
-    given = zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True)
+    given = list(zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True))
     numbers: set[fx.Node] = {node for node, value in given if isinstance(value, torch.SymFloat)}
     floats = set(numbers)  # those that surely are floats
     for node in nodes:
@@ -79,7 +79,8 @@ def split(gm: fx.GraphModule, inputs: Sequence[Any]) -> Split | None:
                 floats.add(node)
     first |= {node for node in numbers if node.op != "placeholder"}
     modes = [node for node in nodes if node.target is _MODES]
-    if not _can_be_split(nodes, first, floats, modes):
+    differentiable = {node for node, value in given if isinstance(value, torch.Tensor) and value.requires_grad}
+    if not _can_be_split(nodes, first, floats, modes, differentiable):
         return None
     made = [node for node in nodes if node in floats and node in first]  # both parts are given the others
     return _parts(gm, inputs, nodes, first, made, modes)
@@ -97,12 +98,19 @@ def _gives_float(node: fx.Node) -> bool:
 _FLOATS = frozenset((graph_numbers.divide, graph_numbers.power, graph_numbers.root))
 
 
-def _can_be_split(nodes: list[fx.Node], first: set[fx.Node], floats: set[fx.Node], modes: list[fx.Node]) -> bool:
-    """What crosses are inputs and floats, and nobody differentiates through it: all of it runs without gradients."""
-    if not modes or modes[0].args != (False,) or modes[-1] in first:
-        return False
-    if nodes.index(modes[0]) != sum(node.op == "placeholder" for node in nodes):
-        return False
+def _can_be_split(
+    nodes: list[fx.Node], first: set[fx.Node], floats: set[fx.Node], modes: list[fx.Node], differentiable: set[fx.Node]
+) -> bool:
+    """What crosses are inputs and floats, and nobody differentiates through it: either all of it runs without
+    gradients, or what comes first sets no mode and is computed from nothing that requires them."""
+    if first.isdisjoint(modes):
+        if any(not differentiable.isdisjoint(node.all_input_nodes) for node in first):
+            return False
+    else:
+        if modes[0].args != (False,) or modes[-1] in first:
+            return False
+        if nodes.index(modes[0]) != sum(node.op == "placeholder" for node in nodes):
+            return False
     for node in nodes:
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
             return False
@@ -127,12 +135,14 @@ def _parts(
     for node in crossing:
         copies[1][node] = graphs[1].placeholder(node.name)
     left = [m for m in modes if m in first]
-    graphs[1].call_function(_MODES, left[-1].args)
+    if left:
+        graphs[1].call_function(_MODES, left[-1].args)
     for node in nodes:
         if node.op in ("call_function", "call_method"):
             part = 0 if node in first else 1
             copies[part][node] = graphs[part].node_copy(node, copies[part].__getitem__)
-    graphs[0].call_function(_MODES, modes[-1].args)
+    if left:
+        graphs[0].call_function(_MODES, modes[-1].args)
     results: tuple[list[Any], list[Any]] = ([], [])
     outputs = []
     for value in wanted:

@@ -130,6 +130,7 @@ def _recording(segment: Segment, rebuild: Rebuilder, result: ValueRef) -> Record
         effects += EFFECTS[change.kind](change, rebuild)
     _check_late(rebuild.constructs, effects)
     outputs = len(tracer.outputs)
+    checks = tracer.checking.conclude()  # they go by the places of operations, some of which move now
     early = tracer.early_inputs()
     graph = tracer.module(segment.name)
     if tracer.mutates and share_foreign_memory(tensor for _, tensor, _ in tracer.inputs):
@@ -153,7 +154,7 @@ def _recording(segment: Segment, rebuild: Rebuilder, result: ValueRef) -> Record
         early=early,
         lock=segment.locks.origin,
         keeps_lock=segment.locks.held,
-        checks=tracer.checking.conclude(),
+        checks=checks,
         operations=tracer.operations,
         prints=[(rebuild.refs(arguments), keywords) for arguments, keywords in segment.prints],
         probes=segment.watcher.events,

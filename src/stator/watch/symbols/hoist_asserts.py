@@ -14,7 +14,8 @@ from torch import fx
 
 from ...support.guard_readers import RANDOM
 
-_STATE_SETTERS = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_enter_autocast"})
+_GRAD_MODE = "_set_grad_enabled"
+_STATE_SETTERS = frozenset({_GRAD_MODE, "_enter_inference_mode", "_enter_autocast"})
 _LEAVING_STATE = frozenset({"_exit_inference_mode", "_exit_autocast"})
 
 
@@ -22,19 +23,31 @@ def _name(node: fx.Node) -> str:
     return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
 
 
+def _makes_leaf(node: fx.Node) -> bool:
+    return _name(node) == "requires_grad_" or "requires_grad" in node.kwargs
+
+
 def move_early(
-    operations: list[fx.Node], failing: list[fx.Node], numbers: set[fx.Node], aliases: list[tuple[fx.Node, ...]]
+    operations: list[fx.Node],
+    failing: list[fx.Node],
+    numbers: set[fx.Node],
+    aliases: list[tuple[fx.Node, ...]],
+    differentiable: set[fx.Node],
 ) -> set[fx.Node] | None:
     """Move what `failing` depends on to the front. Gives the inputs that belong to it; None: they cannot be parted.
 
-    `numbers`: nodes that give numbers. `aliases`: groups of inputs that lie in one storage.
+    `numbers`: nodes that give numbers. `aliases`: groups of inputs that lie in one storage. `differentiable`: inputs
+    that require gradients; where none of them belongs to it, it does the same in either grad mode.
     """
     places = {node: place for place, node in enumerate(operations)}
     end = max(places[node] for node in failing) + 1
     early = _closure(operations[:end], failing, numbers, aliases)
+    anywhere = differentiable.isdisjoint(early) and not any(map(_makes_leaf, early))
     begin = next((place for place, node in enumerate(operations) if _name(node) not in _STATE_SETTERS), 0)
     for place, node in enumerate(operations[:end]):
         name = _name(node)
+        if name == _GRAD_MODE and anywhere and node not in early:
+            continue
         if name in _LEAVING_STATE or (name in _STATE_SETTERS and (place >= begin or node in early)):
             return None
         if node in early and node.meta.get(RANDOM):

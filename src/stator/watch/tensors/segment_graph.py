@@ -194,7 +194,10 @@ class SegmentGraph(_native.Tracer):
         groups = shared_storages(tensor for _, tensor, _ in self.inputs)
         aliases = [tuple(inputs[place] for place in group) for group in groups]
         numbers = symbols.numbers | symbols.nodes()
-        early = None if self.regions.any else move_early(self._nodes.operations, symbols.failing, numbers, aliases)
+        differentiable = {node for (_, _, facts), node in zip(self.inputs, inputs, strict=True) if facts.requires_grad}
+        early = None
+        if not self.regions.any:
+            early = move_early(self._nodes.operations, symbols.failing, numbers, aliases, differentiable)
         if early is None:
             self.risky = True
             return []
