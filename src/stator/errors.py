@@ -107,8 +107,8 @@ _CATALOGUE: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         (
             "backward",
-            "call to {what} (runs the backward pass)",
-            "compile forward and loss; call backward outside",
+            "backward pass that cannot be part of a graph ({what})",
+            "compute all that it differentiates inside of the compiled function, or call backward outside",
         ),
         ("backward-hooks", "backward hook ({what})", "register the hook outside the compiled function"),
         (

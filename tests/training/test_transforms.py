@@ -281,13 +281,11 @@ def test_sizes_that_change_are_recorded_anew():
     check(of(lambda x: vmap(lambda row: row * row.shape[0])(x) * x.shape[0]), calls, expect=None)
 
 
-def test_gradients_with_autograd_break_the_graph_once():
+def test_gradients_with_autograd():
     def fn(x):
         x = x.detach().requires_grad_()
         (first,) = torch.autograd.grad((x.sin() ** 2).sum(), x, create_graph=True)
         (second,) = torch.autograd.grad(first.sum(), x)
         return first.detach() + second
 
-    seen = check(of(fn), [lambda w, s=s: w.fn(rand(s, 3, 4)) for s in range(5)], expect=None)
-    assert {why.id for why in seen.world.fn.stator.break_reasons} == {"backward"}
-    assert seen.outcomes[1:] == ["hit"] * 4
+    check(of(fn), [lambda w, s=s: w.fn(rand(s, 3, 4)) for s in range(5)], expect="miss hit hit hit hit", breaks=[])

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..errors import CannotDerive
 from ..support.graph_gradients import Tensors, accumulate, gradients
+from .functional import lies_densely
 from .record import DispatchRecorder
-from .standins import lies_densely
 from .symbols import is_symbolic
 
 

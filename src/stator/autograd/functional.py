@@ -161,14 +161,14 @@ def refuse_other_memory(of: TracedTensor, view: TensorView) -> None:
     if (
         of.parent is not None
         or not counted
-        or not _lies_densely(of.tensor)
+        or not lies_densely(of.tensor)
         or not all(type(number) is int for number in (*reach, offset or 0))
         or sum(reach) + (offset or 0) >= max(of.tensor.numel(), 1)
     ):
         raise CannotDerive(f"{view.op._schema.name} of a part of what is written to")
 
 
-def _lies_densely(tensor: Tensor) -> bool:
+def lies_densely(tensor: Tensor) -> bool:
     """Do its elements fill a stretch of memory, each place once?"""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (pair[0], pair[1])):

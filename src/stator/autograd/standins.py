@@ -299,19 +299,6 @@ class FakeStandIns:
 StandIns = MetaStandIns | FakeStandIns
 
 
-def lies_densely(tensor: Tensor) -> bool:
-    """Do its elements fill a stretch of memory, each place once?"""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (pair[0], pair[1])):
-        if is_symbolic(stride) or is_symbolic(size):
-            return False
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
-
-
 def stand_ins_for(inputs: Sequence[Any]) -> StandIns:
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     fake = next((value for value in tensors if isinstance(value, FakeTensor)), None)

@@ -72,7 +72,7 @@ def is_key(value: Any) -> bool:
 # -- how C code fetches
 
 _PARTS = {f"__{name.lower()}__": getattr(n, f"PART_{name}") for name in PARTS}
-_QUIET_CALLS = (_abc.get_cache_token, sys.exc_info, sys.getrecursionlimit)
+_QUIET_CALLS = (_abc.get_cache_token, sys.exc_info, sys.getrecursionlimit, torch.is_anomaly_enabled)
 
 
 def _item_in_c(origin: Origin, parent: type | None) -> FetchInC | None:

@@ -442,15 +442,15 @@ def _meaning_of(alias: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{alias} = {literal(float.__float__(value))}"
     path = importable(value) or _path_of_type(value)
-    if getattr(value, "__module__", None) == _NUMBERS:  # a script needs stator for nothing else
-        path = f"{_NUMBERS}.{value.__name__}"
+    if getattr(value, "__module__", None) in _OF_GRAPHS:  # a script needs stator for nothing else
+        path = f"{value.__module__}.{value.__name__}"
     if path is None:
         return f"{alias} = {absent(name_of(value))}"
     module, _, name = path.rpartition(".")
     return f"from {module} import {name}" + (f" as {alias}" if alias != name else "")
 
 
-_NUMBERS = "stator.support.graph_numbers"
+_OF_GRAPHS = ("stator.support.graph_numbers", "stator.support.graph_gradients")
 
 
 def _path_of_type(value: Any) -> str | None:

@@ -27,3 +27,17 @@ class BreakGraph(Exception):
         self.learned_by: weakref.WeakKeyDictionary[Any, tuple[str, str]] | None = None
         self.again = False  # the next recording will break elsewhere
         self.inside = False  # raised while an instruction was at work, not before it
+
+
+def learn(probe: Any, program: object, reason: str, detail: str) -> bool:
+    """The next recording of a program is to break before this instruction, which led to a break that it cannot go on
+    from. False: there is no such instruction, or it has been learned."""
+    if probe is None:
+        return False
+    if probe.mark is None:
+        probe.mark = BreakGraph(reason, detail)
+        probe.mark.learned_by = weakref.WeakKeyDictionary()
+    if program in probe.mark.learned_by:
+        return False
+    probe.mark.learned_by[program] = (reason, detail)
+    return True

@@ -258,7 +258,7 @@ def in_library(s: Segment) -> bool:
 def in_operation_wrapper(s: Segment) -> bool:
     """Does the instruction about to run stand in torch's own wrapper of an operation?"""
     place = s.ledger.place
-    return place is not None and place.code.co_filename in policy.OPERATION_FILES
+    return place is not None and policy.hands_over(place.code)
 
 
 def note_arguments(s: Segment, function: types.FunctionType, given: int, names: tuple[str, ...]) -> None:

@@ -168,8 +168,6 @@ TABLE: tuple[SideEffectRow, ...] = (
         "create_block_mask create_mask create_nested_block_mask",
         "maps the program's function over indices, under a mode of its own",
     ),
-    # the backward pass
-    SideEffectRow("backward", "torch.autograd", "backward grad", "runs the graph of autograd, and writes `.grad`"),
 )
 
 _BY_MODULE: dict[str, list[SideEffectRow]] = {}

@@ -11,8 +11,8 @@ from typing import Any
 from ..graph_break import BreakGraph
 from ..models import other_compiler, user_hints
 from ..objects.functions_entered import note_function, note_made_function
-from ..tensors import leaf_interiors
-from . import marked_functions, module_calls
+from ..tensors import gradients, leaf_interiors
+from . import marked_functions, module_calls, policy
 from .call_handlers import SPREAD
 from .module_calls import GETATTR
 from .segment_ends import failed_inside
@@ -49,6 +49,11 @@ def transparent(run: WatchedRun, function: types.FunctionType, slots: tuple[Any,
         if marked is not None:
             failed_inside(run, marked)
         return marked is not None
+    if function.__code__ in policy.PASSES:
+        entered = gradients.Gradients(run.segment).entered()
+        if entered is not None:  # else it is watched, up to the engine
+            failed_inside(run, entered)
+        return entered is not None
     if function.__code__ is GETATTR:
         run.segment.attributes.read_registered(slots[0], slots[1])
         return True
@@ -60,6 +65,8 @@ def leaf(run: WatchedRun, payload: str | None, function: types.FunctionType, slo
         return marked_functions.call(run.segment, function, slots)
     if payload in ("transform", "apply"):
         return leaf_interiors.Interiors(run.segment).call(payload, function, slots)
+    if payload == "engine":
+        return gradients.Gradients(run.segment).call(function, slots)
     return run.leaves.call(payload, function, slots)
 
 

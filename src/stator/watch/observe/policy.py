@@ -23,6 +23,7 @@ import torch.overrides
 import torch.utils.weak
 
 from ... import _native
+from ...support.graph_gradients import ENGINE
 from ..models import checkpoints, other_compiler, side_effect_calls, transforms, user_hints
 from ..models import data_parallel as data_parallel  # has its function watched by another text
 from . import module_calls
@@ -43,6 +44,11 @@ OPERATION_FILES = tuple(
 _HANDING_OVER = frozenset(
     {"handle_torch_function", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
 )
+
+
+_BACKWARD: types.CodeType = torch.Tensor.backward.__code__
+# Functions that come to a backward pass.
+PASSES = (_BACKWARD, torch.autograd.backward.__code__, torch.autograd.grad.__code__)
 
 
 def _codes(*functions: Any) -> dict[types.CodeType, None]:
@@ -97,6 +103,7 @@ LEAVES: dict[types.CodeType, str] = {
     checkpoints.leave_region.__code__: "leave_region",
     **dict.fromkeys(transforms.TRANSFORMS, "transform"),
     transforms.APPLY: "apply",
+    ENGINE.__code__: "engine",
 }
 
 
@@ -105,6 +112,11 @@ def is_trusted(filename: str) -> bool:
     if filename.startswith((_TORCH, _STATOR, "<frozen")):
         return True
     return filename.startswith(_STDLIB) and not filename.startswith(_SITE)
+
+
+def hands_over(code: types.CodeType) -> bool:
+    """Is this code of torch's that hands over to the tensor mode? `backward` is watched up to the engine."""
+    return code.co_filename in OPERATION_FILES and code is not _BACKWARD
 
 
 def _is_generated(code: types.CodeType) -> bool:
@@ -126,13 +138,13 @@ def classify(code: types.CodeType) -> tuple[int, Any, bool]:
         return _native.BLIND, None, trusted
     if other_compiler.is_bookkeeping(code):
         return _native.CONSTANT, None, trusted
-    if code in module_calls.FRAMES or code is module_calls.GETATTR or other_compiler.is_mark(code):
+    if code in module_calls.FRAMES or code in PASSES or code is module_calls.GETATTR or other_compiler.is_mark(code):
         return _native.TRANSPARENT, None, trusted
     if code in _CONSTANTS:
         return _native.CONSTANT, _CONSTANTS[code], trusted
     if filename.startswith(_STATOR):
         return _native.OURS, None, True
-    if code in _SKIPPED or (filename in OPERATION_FILES and not _HANDING_OVER.isdisjoint(code.co_names)):
+    if code in _SKIPPED or (hands_over(code) and not _HANDING_OVER.isdisjoint(code.co_names)):
         return _native.SKIP, None, trusted
     if code.co_name == "__subclasshook__" and filename == _ABSTRACT:  # called by C code, reads the class only
         return _native.OURS, None, trusted

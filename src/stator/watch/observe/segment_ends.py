@@ -7,7 +7,6 @@ the next segment or has stopped; the program has back what is its own. Nothing h
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,7 @@ from ...errors import BreakReason
 from ...recording import Recording
 from ..finish import conclude
 from ..finish.resume_points import Break, NotResumable, break_here
-from ..graph_break import BreakGraph
+from ..graph_break import BreakGraph, learn
 from ..objects.object_age import newborn
 from ..objects.own_objects import is_unguarded
 from .break_reasons import reason_of, words
@@ -100,30 +99,24 @@ def _end_here(run: WatchedRun, stop: BreakGraph) -> None:
             raise NotResumable("a tracer, or another compiler, would see frames that are not the program's")
         _suspend(run, reason, inside=stop.inside)
     except NotResumable as why:
-        stop.again = _break_earlier(run, stop, why.probe)
+        earlier = learn(why.probe, run.program, stop.reason, stop.detail)
+        stop.again = earlier or _break_before_pass(run)
         give_up(run, stop, replace(reason, rest=str(why)))
         give_back(run.segment, unguarded=True, inside=stop.inside)
-        if stop.again:
+        if earlier:
             _wait(run, None, why.calls)
         else:
             _stop_watching(run)
     except (BreakGraph, RecursionError) as why:
+        stop.again = _break_before_pass(run)
         give_up(run, stop, replace(reason, rest=words(why)))
         give_back(run.segment, unguarded=True, inside=stop.inside)
         _stop_watching(run)
 
 
-def _break_earlier(run: WatchedRun, stop: BreakGraph, probe: _native.Probe | None) -> bool:
-    """A break inside of what C code has called: the next recording is to break before that call."""
-    if probe is None:
-        return False
-    if probe.mark is None:
-        probe.mark = BreakGraph(stop.reason, stop.detail)
-        probe.mark.learned_by = weakref.WeakKeyDictionary()
-    if run.program in probe.mark.learned_by:
-        return False
-    probe.mark.learned_by[run.program] = (stop.reason, stop.detail)
-    return True
+def _break_before_pass(run: WatchedRun) -> bool:
+    """The graph comes to nothing because of what stands behind a backward pass: the next one is to end before."""
+    return learn(run.segment.graph.passed, run.program, "backward", "what stands behind it is no graph")
 
 
 def at_mark(run: WatchedRun, stop: BreakGraph) -> None:

@@ -116,6 +116,11 @@ class SymbolTable:
                 let_through(error)
                 self.abandon(f"{node.name}: {type(error).__name__}: {error}")
 
+    def run_gradients(self, node: fx.Node, like: list[fx.Node | None], strides: list[tuple[int, ...]] | None) -> None:
+        """A backward pass gives gradients of these tensors (None: none), which have their sizes."""
+        if self.abandoned is None:
+            self.shapes.gradients(node, like, strides)
+
     # -- specialising
 
     def specialise(self, symbol: Symbol) -> None:

@@ -192,6 +192,13 @@ class Symbols(ComputedNumbers):
         """What the program gets to know of a tensor's sizes: `x.shape`, `x.size(0)`. `args`: behind the tensor."""
         if self.abandoned is not None or name not in _FACTS_OF_SIZES:
             return result
+        try:
+            return self._answer(name, nodes, args, result)
+        except NotImplementedError as error:
+            self.abandon(str(error))
+            return result
+
+    def _answer(self, name: str, nodes: list[fx.Node], args: tuple[Any, ...], result: Any) -> Any:
         node, sizes = nodes[0], self.shapes.sizes(nodes[0])
         if name in ("numel", "nelement"):
             return self._wrap(math.prod(sizes), result, lambda: self._node("call_method", "numel", (node,)))

@@ -141,6 +141,21 @@ class Shapes:
         self._enter(operand, self._approximate(operand))
         self._exact.pop(operand, None)
 
+    def gradients(self, node: fx.Node, like: list[fx.Node | None], strides: list[tuple[int, ...]] | None) -> None:
+        """Results with the sizes of these tensors. `strides`: what they have, whatever the symbols stand for, unless
+        their own sizes are symbols; None: that is not known."""
+        outlines: list[Any] = [None if other is None else self.known(other) for other in like]
+        self._values[node] = tuple([None if outline is None else self._make(outline) for outline in outlines])
+        fixed = all(type(size) is int for outline in outlines if outline is not None for size in outline.sizes)
+        if strides is None or not fixed:
+            self._reshaped.add(node)
+            return
+        with ModesKept(), self.mode:
+            self._exact[node] = tuple([
+                torch.empty_strided(outline.sizes, stride, dtype=outline.dtype, device=outline.device)
+                for outline, stride in zip(outlines, strides, strict=True)
+            ])  # fmt: skip
+
     def _enter(self, node: fx.Node, value: Any, *, exact: bool = False) -> None:
         if isinstance(value, torch.Tensor):
             (self._exact if exact else self._approximations)[node] = value

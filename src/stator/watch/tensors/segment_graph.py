@@ -73,6 +73,7 @@ class SegmentGraph(_native.Tracer):
         self.state = state
         self.autocast = autocast_state()  # its settings, be it on or off
         self.in_operator = False  # a body that is not torch's is at work
+        self.passed: _native.Probe | None = None  # the instruction that has run a backward pass
         self.shows_nodes = False  # was autograd's node of a result looked at?
         self._symbols = symbols
         self.checking = Checking(self._nodes, self.writers)

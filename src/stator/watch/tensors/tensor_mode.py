@@ -410,6 +410,8 @@ class TensorTracer(SegmentGraph):
         origin = self._ledger.find(tensor)
         if name in ("grad", "_grad") and self._ledger.changed(tensor) is not None:
             return  # what the segment has set itself
+        if name == "grad" and origin is None and id(value) in self.known:
+            return  # what a backward pass has given to a leaf made inside
         if value is not None and name == "grad_fn":
             self.shows_nodes = self.shows_nodes or origin is None
             raise BreakGraph("backward", "grad_fn")
