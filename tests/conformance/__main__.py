@@ -2,6 +2,8 @@
 
     cpython   CPython's own test suite, watched and compiled, on every CPython that is found
     fuzz      random programs
+    graphs    random ATen graphs: machine code and its reference evaluator against ATen
+    operators torch's own samples of all operators, through the native backend
     models    the zoo of models
     faults    failures put in at every call site of stator's own
     disturb   other threads, signals, collections, forks and interpreters amid recordings and replays
@@ -43,6 +45,14 @@ def fuzz(asked: argparse.Namespace) -> list[str]:
     return ["-n", str(count), "--seed", str(asked.seed), "--processes", str(asked.jobs)]
 
 
+def graphs(asked: argparse.Namespace) -> list[str]:
+    return [str(asked.seed), "50" if asked.quick else "5000"]
+
+
+def operators(asked: argparse.Namespace) -> list[str]:
+    return ["--ops", "^a", "--samples", "2"] if asked.quick else []
+
+
 def models(asked: argparse.Namespace) -> list[str]:
     return ["--models", "BERT,GPT-2,ResNet"] if asked.quick else []
 
@@ -62,6 +72,8 @@ def page(asked: argparse.Namespace) -> list[str]:
 PARTS = {
     "cpython": Part("conformance/cpython.py", cpython, "tests identical / different"),
     "fuzz": Part("fuzz/run.py", fuzz, "programs fuzzed / mismatches"),
+    "graphs": Part("fuse/random_graphs.py", graphs, "graphs compared / wrong"),
+    "operators": Part("fuse/opinfo.py", operators, "operators / samples / wrong"),
     "models": Part("models/table.py", models, "models right / wrong / in one graph"),
     "faults": Part("faults/inject.py", faults, "faults injected / survived"),
     "disturb": Part("faults/disturbances.py", disturb, "processes disturbed / failed"),
