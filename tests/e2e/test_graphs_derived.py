@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from harness import World, check, rand
 
+import stator
 from stator.backends.registry import look_up
 
 BACKENDS = pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
@@ -291,6 +293,74 @@ def test_a_result_is_written_to_before_the_backward(program, write, backend):
         return one
 
     check_with(backend, program, call(1), call(2), call(3), call(4, writes=False))
+
+
+def factor(x, state):
+    state.add_(1)
+    return x * state
+
+
+def factor_seen_by_a_view(x, state):
+    state.view(2, 2)[0].add_(1)
+    return x * state.view(4)
+
+
+def summand(x, state):
+    state.mul_(0.9).add_(x.detach())
+    return (x - state).exp()
+
+
+def statistics(x, state):
+    rows = x.expand(3, 4) * torch.arange(3.0)[:, None]
+    return F.batch_norm(rows, state, torch.ones(4), training=True).square() * x
+
+
+@BACKENDS
+@pytest.mark.parametrize("program", [factor, factor_seen_by_a_view, summand, statistics])
+def test_an_input_is_written_to_inside_and_again_before_the_backward(program, backend):
+    """By the program, or by another call: autograd refuses if it has kept the input."""
+    compiled = stator.compile(program, backend=backend)
+
+    def called(fn, state, seed, how):
+        x = rand(seed, requires_grad=True)
+        results = [fn(x, state) for _ in range(2 if how == "called twice" else 1)]
+        if how == "written to":
+            state.add_(1)
+        try:
+            sum(result.sum() for result in results).backward()
+        except RuntimeError as error:
+            return str(error).partition(":")[0]
+        return [*results, x.grad, state.clone()]
+
+    states = torch.zeros(4), torch.zeros(4)
+    hows = ["", "", "called twice" if program is statistics else "written to", "called twice", ""]
+    for seed, how in enumerate(hows):
+        wanted, found = called(program, states[0], seed, how), called(compiled, states[1], seed, how)
+        assert type(wanted) is type(found), (wanted, found)
+        torch.testing.assert_close(found, wanted) if isinstance(wanted, list) else None
+        assert isinstance(wanted, list) or wanted == found
+    assert (compiled.stator.recordings, compiled.stator.hits) == (1, 4 + hows.count("called twice"))
+
+
+@BACKENDS
+def test_statistics_that_two_calls_write_to_before_a_backward(backend):
+    """As of a discriminator. Eager keeps running statistics for the backward, and counts no write to them."""
+
+    def made():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+
+    models = [made(), made()]
+    compiled = stator.compile(models[1], backend=backend)
+    for seed in range(4):
+        x, found = rand(seed, 4, 3), []
+        for model, call in zip(models, (models[0], compiled), strict=True):
+            (call(x).square().sum() + call(x * 2).exp().sum()).backward()
+            found.append([*model.state_dict().values(), *[p.grad for p in model.parameters()]])
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+    versions = [[buffer._version for buffer in model.buffers()][:2] for model in models]
+    assert versions[0] == versions[1]
+    assert (compiled.stator.recordings, compiled.stator.hits) == (1, 7)
 
 
 # ---- second derivatives

@@ -27,9 +27,10 @@ Emit = Callable[..., fx.Node]
 class TensorMemory:
     """A tensor's memory, shared with its views. Counts the writes."""
 
-    __slots__ = ("maker", "version")
+    __slots__ = ("counted", "maker", "version")
 
     def __init__(self, maker: fx.Node) -> None:
+        self.counted = False  # was it written to so that eager's version counter shows it?
         self.maker = maker  # the node that it came with
         self.version = 0
 
@@ -118,6 +119,7 @@ class TracedTensors:
             above.append((parent, self.node(parent)))
             parent = parent.parent
         value.memory.version += 1
+        value.memory.counted = True
         self._set(value, node)
         for parent, before in above:
             node = self._put(value, before, node)

@@ -56,6 +56,15 @@ UNMARKED = {
         aten._native_batch_norm_legit_functional.default, ("running_mean", "running_var"), True, 3
     )
 }
+# What operators write to without counting it, marked or not: whoever has kept that for a backward is not told.
+UNCOUNTED = dict.fromkeys(
+    (
+        aten.native_batch_norm.default,
+        aten._native_batch_norm_legit.default,
+        aten._batch_norm_with_update.default,
+    ),
+    ("running_mean", "running_var"),
+)
 
 
 @functools.cache

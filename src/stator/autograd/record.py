@@ -8,8 +8,9 @@ Enters: operators, as `TorchDispatchMode` hands them over (below autograd, so it
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import getitem
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import CannotDerive
 from ..support.graph_leaves import OutsideRead
 from .functional import BY_STRIDES, TensorView, TracedTensor, TracedTensors, refuse_other_memory, restrided
-from .operators import EFFECTS, UNMARKED, OperatorFacts, Write, arguments_by_name, facts, pure_form
+from .operators import EFFECTS, UNCOUNTED, UNMARKED, OperatorFacts, Write, arguments_by_name, facts, pure_form
 from .standins import StandIns
 from .symbols import Numbers, is_symbolic, surely_equal
 
@@ -211,7 +212,7 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
     def _decompose(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         written = self._decompositions.get(op)
         if written is not None:
-            with self:
+            with self._uncounted(op, args, kwargs), self:
                 result = written(*args, **kwargs)
             if result is not NotImplemented:  # that is: not for these arguments
                 return result
@@ -324,7 +325,8 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if facts(op).random and write.arguments == ("self",) and not named["self"].is_contiguous():
             self._draw(write, named)
             return args[0]
-        results = self._write_as(write, named)
+        with self._uncounted(op, args, kwargs):
+            results = self._write_as(write, named)
         returns = op._schema.returns
         if not returns:
             return None
@@ -338,7 +340,19 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         named = arguments_by_name(op, args, kwargs)
         if not named["training"] or any(named[name] is None for name in write.arguments):
             return self._pure(op, args, kwargs)
-        return tuple(self._write_as(write, named))
+        with self._uncounted(op, args, kwargs):
+            return tuple(self._write_as(write, named))
+
+    @contextlib.contextmanager
+    def _uncounted(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        """What eager does not count as written is not."""
+        named = arguments_by_name(op, args, kwargs) if op in UNCOUNTED else {}
+        written = [named[name] for name in UNCOUNTED[op] if named.get(name) is not None] if named else []
+        memories = [self._memory_of(tensor) for tensor in written]
+        counted = [memory.counted for memory in memories]
+        yield
+        for memory, before in zip(memories, counted, strict=True):
+            memory.counted = before
 
     def _draw(self, write: Write, named: dict[str, Any]) -> None:
         """Random numbers are drawn in the order of memory, the pure forms of operators draw in the order of indices."""

@@ -135,6 +135,7 @@ def _node(
     end_of_tensors = results + tensors
     differentiable = plan.differentiable
     constant = [position for position in range(results) if position not in differentiable]
+    written = {write.position: plan.inputs.index(write.index) for write in plan.writes}
     forward = _without_autocast(forward)
     again = _Again(plan, original, inputs)
     kept = keeping(differentiable, plan.emptied)
@@ -148,7 +149,12 @@ def _node(
                 if produced[position]._is_view():
                     produced[position] = _no_view(produced[position])
             kept.hold(ctx, produced[results:end_of_tensors], produced[:results])
-            ctx.counters = [_counter_of(produced[position]) for position in plan.read_again]
+            ctx.counters = [
+                _counter_of(primals[written[position]], 1)
+                if position in written
+                else _counter_of(produced[position], 0)
+                for position in plan.read_again
+            ]
             ctx.numbers = produced[end_of_tensors:]
             ctx.sizes = sizes(*primals) if sizes else ()
             ctx.set_materialize_grads(False)
@@ -182,7 +188,7 @@ def _backward_of(
     def backward(ctx: Any, *given: Any) -> Any:
         for (counter, version), leading in zip(ctx.counters, leading_there, strict=True):
             if counter._version != version and any(given[position] is not None for position in leading):
-                raise modified(counter, version, "is a result of a compiled graph")
+                raise modified(counter, version, "a compiled graph has made")
         if torch.is_grad_enabled():
             kept.refuse_spent(ctx, given)
             if original.backward is not None:
@@ -211,11 +217,12 @@ def _those_there_are(gradients: Sequence[Any], leads: Sequence[int], there: Sequ
     return [gradient if given & tangents else None for gradient, tangents in zip(gradients, leads, strict=True)]
 
 
-def _counter_of(result: Tensor) -> tuple[Tensor, int]:
-    """Something that counts the writes to a result, and keeps none of its memory; and the count so far."""
-    counter = result.detach()
-    counter.data = torch.empty(0, dtype=result.dtype, device=result.device)
-    return counter, counter._version
+def _counter_of(tensor: Tensor, to_come: int) -> tuple[Tensor, int]:
+    """Something that counts the writes to a tensor, and keeps none of its memory; and the count when the call is over:
+    to an input its new contents are yet to be written."""
+    counter = tensor.detach()
+    counter.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return counter, counter._version + to_come
 
 
 def _found_for(backwards: Backwards | OneBackward, there: tuple[bool, ...]) -> tuple[Boxed, tuple[bool, ...]]:
@@ -309,7 +316,8 @@ def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence
         for differentiable, group in writes:
             with contextlib.nullcontext() if differentiable else torch.no_grad():
                 for write in group:
-                    given[write.index].copy_(results[write.position])
+                    target = given[write.index]
+                    (target if write.counted else target.data).copy_(results[write.position])
         if plan.spent:
             results = [*results]
             with torch.enable_grad():

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._ops import OpOverload
 
 from ..errors import CannotDerive
 from ..support.graph_leaves import CustomFunction, OutsideRead
@@ -31,6 +32,7 @@ from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted
 from .functional import TensorView, TracedTensor
 from .kept import emptied_by, leaves_behind_spent
+from .operators import facts
 from .record import Decompositions, DispatchRecorder
 from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
 from .symbols import is_symbolic, surely_equal, symbolic_form, symbols_in
@@ -77,6 +79,7 @@ class WriteBack:
     index: int
     position: int  # of its new contents, among the results
     differentiable: bool
+    counted: bool  # does eager's version counter show the write?
 
 
 @dataclass(slots=True)
@@ -374,7 +377,8 @@ class _Trace:
             self._refuse_shared(index)
             self._placeholders[primal].meta["mutated"] = True
             differentiable = standing.requires_grad and standing.grad_fn is not self._formers[primal]
-            self._plan.writes.append(WriteBack(index, self._position(standing), differentiable))
+            written = WriteBack(index, self._position(standing), differentiable, value.memory.counted)
+            self._plan.writes.append(written)
 
     def _refuse_leaves(self) -> None:
         """What is differentiated for are inputs: a tensor made inside that requires gradients would not get any."""
@@ -525,13 +529,13 @@ class _Trace:
         reads: dict[fx.Node, int] = {}
         for node, bits in self._leads_to(recorder.graph).items():
             for given in node.all_input_nodes if node not in forward else ():
-                if given in forward:
-                    reads[given] = reads.get(given, 0) | bits
+                for read in _with_bases(given) if given in forward else ():
+                    reads[read] = reads.get(read, 0) | bits
         for position, tensor in enumerate(self._results):
             value = recorder.values.find(tensor)
             assert value is not None
             bits = reads.get(recorder.values.node(value), 0) | reads.get(recorder.values.node(_path(value)[0]), 0)
-            if bits:
+            if bits and (value.memory.counted or value.memory.version == 0):
                 plan.read_again[position] = tuple(p for count, p in enumerate(plan.led) if bits >> count & 1)
 
 
@@ -543,6 +547,15 @@ def _path(value: TracedTensor) -> tuple[TracedTensor, tuple[TensorView, ...]]:
             views.append(value.view)
         value = value.parent
     return value, tuple(reversed(views))
+
+
+def _with_bases(node: fx.Node) -> Iterator[fx.Node]:
+    """A node, and what it is a view of: who reads the one reads the other."""
+    yield node
+    made: Any = node.args[0] if node.target is operator.getitem else node
+    position = facts(made.target).view_of if isinstance(made.target, OpOverload) else None
+    if position is not None:
+        yield from _with_bases(made.args[position])
 
 
 def _needs_gradient(primal: Any) -> bool:
