@@ -8,7 +8,7 @@ LLVM 22 (the alignment is an operand): later versions take that too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,8 +19,14 @@ Size = Any
 LONGEST_STEP = 8  # between elements that are taken out of whole vectors
 
 
+class Get(Protocol):
+    def __call__(self, number: int, vector: bool) -> str: ...
+
+
 class KernelMemory:
     """A kernel that is being written: where its loops stand, and its accesses."""
+
+    get: Get  # the name of a value, for indices that are read: classes that compute values have it
 
     def __init__(self, kernel: Any, name: str, parameters: str, width: int, vector_axis: int | None) -> None:
         self.k, self.name = kernel, name
@@ -46,9 +52,6 @@ class KernelMemory:
         self.known: dict[int, bool] = {}  # conditions, in the stretch that is being written
         self.tile_offsets: dict[int, int] = {}  # loads that are turned -> where their tiles lie in scratch memory
         self.tile_row: str | None = None  # the row of the tiles that is computed; None: outside of tiles
-
-    def get(self, number: int, vector: bool) -> str:
-        raise NotImplementedError
 
     def find(self, number: int) -> str | None:
         return next((level[number] for level in reversed(self.env) if number in level), None)

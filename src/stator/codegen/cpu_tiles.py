@@ -7,7 +7,7 @@ scratch memory while its rows are computed along the other: both sides of memory
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from .cpu_memory import Size, alignment
 from .cpu_reduce import Reductions
@@ -49,7 +49,14 @@ def is_turned(value: Any, lanes: int, other: int) -> bool:
     return index.coefficient(other) == 1 and (not isinstance(c, int) or c not in (0, 1))
 
 
+class VectorLoop(Protocol):
+    def __call__(
+        self, roots: list[int], start: str, stop: str, reduces: Sequence[int] = (), accumulated: Sequence[str] = ()
+    ) -> list[str]: ...
+
+
 class Tiles(Reductions):
+    vector_loop: VectorLoop  # over the lanes' axis: the class that writes whole kernels has it
     tile_axis: int | None = None
     tile_vectors = 1  # of that axis, in one unit
 
@@ -105,11 +112,6 @@ class Tiles(Reductions):
             lines(start, whole, done)
         if not is_multiple(across, w):
             lines(whole, stop, "0")
-
-    def vector_loop(
-        self, roots: list[int], start: str, stop: str, reduces: Sequence[int] = (), accumulated: Sequence[str] = ()
-    ) -> list[str]:
-        raise NotImplementedError
 
     def _tile(self, start: str, at: str, stores: Sequence[int]) -> list[str]:
         f, axis = self.f, self.tile_axis
