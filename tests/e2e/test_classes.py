@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import pytest
 import torch
 from harness import World, check, rand
 
@@ -495,3 +496,35 @@ def test_tensors_compared_by_identity_inside_objects():
         ],
         expect="miss hit miss hit",
     )
+
+
+def _by_super(cls, name):
+    return super(type(cls), cls).__getattribute__(name)
+
+
+def _by_type(cls, name):
+    return type.__getattribute__(cls, name)
+
+
+@pytest.mark.parametrize("getter", [_by_super, _by_type])
+@pytest.mark.parametrize("read", ["attribute", "getattr", "inherited"])
+def test_attributes_of_classes_whose_metaclass_looks_them_up(getter, read):
+    meta = type("Meta", (type,), {"__getattribute__": getter})
+
+    def world():
+        base = meta("Base", (), {"scale": 3})
+        cls = meta("Cls", (base,), {}) if read == "inherited" else base
+
+        def fn(x):
+            return x * (getattr(cls, "scale") if read == "getattr" else cls.scale)  # noqa: B009
+
+        return World(fn=fn, base=base)
+
+    def scaled(number):
+        def call(w):
+            type.__setattr__(w.base, "scale", number)
+            return w.fn(rand(number))
+
+        return call
+
+    check(world, [scaled(3), scaled(3), scaled(5), scaled(5)], expect="miss hit miss hit")

@@ -30,7 +30,7 @@ from .rules import (
     convert_text,
     delete_attribute_plainly,
     format_text,
-    get_attribute,
+    get_attribute_of_class,
     get_attribute_plainly,
     get_item,
     makes_texts,
@@ -279,7 +279,10 @@ METHODS: tuple[TypeMethods, ...] = (
     TypeMethods(lambda cls: issubclass(cls, BaseException), {show_plainly: _SHOWING}, object_method),
     TypeMethods(
         (type,),
-        {get_attribute: "__getattribute__", read_type: "__instancecheck__ __subclasscheck__ mro __repr__ __or__"},
+        {
+            get_attribute_of_class: "__getattribute__",
+            read_type: "__instancecheck__ __subclasscheck__ mro __repr__ __or__",
+        },
     ),
     # what never changes, and reads nothing else; an outside bytearray ends the recording when consulted
     TypeMethods((str,), {format_text: "format format_map", convert_text: "encode"}, pure, "join"),

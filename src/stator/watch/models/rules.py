@@ -261,9 +261,16 @@ def _plain_name(name: Any) -> Any:
 
 @rule(numbers=NumberUse.KEPT)
 def get_attribute(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    """`getattr`, `hasattr`, `type.__getattribute__`."""
+    """`getattr`, `hasattr`."""
     if len(args) > 1 and issubclass(type(args[1]), str):
         s.attributes.read(args[0], _plain_name(args[1]))
+
+
+@rule(numbers=NumberUse.KEPT)
+def get_attribute_of_class(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
+    """`type.__getattribute__`."""
+    if len(args) > 1 and issubclass(type(args[0]), type) and issubclass(type(args[1]), str):
+        s.attributes.read_of_class_plainly(args[0], _plain_name(args[1]))
 
 
 @rule(numbers=NumberUse.KEPT)

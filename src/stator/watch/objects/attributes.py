@@ -362,7 +362,12 @@ class Attributes:
         meta = type(owner)
         if issubclass(type(self._classes.entry(meta, "__getattribute__")), types.FunctionType):
             self._classes.note(meta)
-            return
+        else:
+            self.read_of_class_plainly(owner, name)
+
+    def read_of_class_plainly(self, owner: type, name: str) -> None:
+        """As `type.__getattribute__` does it, whatever the metaclass says."""
+        meta = type(owner)
         found_in_meta = self._classes.entry(meta, name)
         if found_in_meta is not MISSING and self._is_data(found_in_meta):
             if issubclass(type(found_in_meta), (types.GetSetDescriptorType, types.MemberDescriptorType)):
