@@ -18,7 +18,17 @@ from stator.watch.observe import policy
 SOURCE = Path(__file__).parents[1] / "src" / "stator"
 
 # Plain data that every room may use.
-GROUND = {"options", "errors", "events", "guard_codes", "recording", "source_lines", "own_files", "support"}
+GROUND = {
+    "options",
+    "errors",
+    "events",
+    "guard_codes",
+    "recording",
+    "source_lines",
+    "own_files",
+    "interrupts",
+    "support",
+}
 STAGES = {"watch", "replay", "autograd", "fuse", "codegen", "backends"}
 BELOW_BUILD = GROUND | STAGES | {"_native", "reporting", "verify"}
 BELOW_PIPELINE = BELOW_BUILD | {"build", "calling", "async_compile"}
@@ -28,10 +38,11 @@ BELOW_API = BELOW_PIPELINE_PAGE | {"pipeline", "dispatch", "modules", "callees",
 MAY_IMPORT: dict[str, set[str]] = {
     # ground: no room at all, and each other only downward
     "options": set(),
-    "source_lines": set(),
+    "interrupts": set(),
+    "source_lines": {"interrupts"},
     "own_files": set(),
     "errors": {"source_lines"},
-    "events": {"errors", "support"},
+    "events": {"errors", "interrupts", "support"},
     "guard_codes": set(),
     "recording": {"errors", "guard_codes", "_native"},  # origins are made in C
     "support": {"errors", "recording", "support"},

@@ -15,9 +15,9 @@ from typing import Any
 
 from . import pipeline
 from .dispatch import plain_caller
+from .interrupts import is_from_handler
 from .program import Program
 from .replay.cache import Cache
-from .support.interrupts import is_from_handler
 from .watch.observe import policy
 
 _MOST = 64  # functions that may be compiled for one

@@ -19,7 +19,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from stator.errors import BreakReason
-from stator.support.interrupts import let_through
+from stator.interrupts import let_through
 
 Text = Callable[[], str]
 

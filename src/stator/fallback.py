@@ -26,11 +26,11 @@ from .errors import (
     is_half_done,
     is_unwritten,
 )
+from .interrupts import is_from_handler
 from .program import PLAIN, Plain, Program
 from .replay.cache import Entry
 from .replay.graph import may_have_run
 from .support.graph_numbers import Failed
-from .support.interrupts import is_from_handler
 from .watch.observe import policy
 
 TRANSIENT_LIMIT = 3  # failures in a row that another call might not have

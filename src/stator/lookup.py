@@ -15,13 +15,13 @@ from torch.autograd import forward_ad
 from . import _native, events, reporting
 from .errors import BreakReason, GraphBreakError, RecompileError
 from .fallback import TRANSIENT_LIMIT, break_at, plain, tell_failures
+from .interrupts import let_through
 from .program import LookupResult, Program, Slots
 from .replay.cache import Entry, Pending
 from .replay.guard_text import Miss, first_read, of_module
 from .replay.guards import EntryGuards
 from .stance import stance
 from .support.guard_readers import torch_state
-from .support.interrupts import let_through
 from .watch.observe import policy
 
 _SUSPENDED = frozenset({"generator-root", "coroutine-root"})  # kinds of functions that are never one graph

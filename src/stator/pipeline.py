@@ -25,6 +25,7 @@ from . import _native, events
 from .calling import Given, hand_over
 from .errors import StatorError
 from .fallback import internal_failure, not_found, plain, repeat, tell_failures
+from .interrupts import is_from_handler
 from .lookup import look, look_again, refuse_breaks
 from .program import LookupResult, Plain, Program, Slots
 from .record import record
@@ -32,7 +33,6 @@ from .replay.cache import Entry
 from .replay.saving import keep, put_back
 from .support import background
 from .support.graph_numbers import Failed, Unexpected
-from .support.interrupts import is_from_handler
 
 LookUp = Callable[[Program, Slots], LookupResult]
 

@@ -20,12 +20,12 @@ from .build import build
 from .calling import Given
 from .errors import BreakReason, GraphBreakError, break_reason
 from .fallback import FOR_THE_USER, TRANSIENT_LIMIT, break_at, internal_failure, not_kept, plain
+from .interrupts import is_from_handler
 from .lookup import is_full, known_guards, note_symbols
 from .program import Program, Slots
 from .recording import ResumePoint
 from .replay.cache import Entry
 from .replay.guards import EntryGuards
-from .support.interrupts import is_from_handler
 from .support.torch_modes import ModesKept
 from .watch.finish.conclude import assumptions
 from .watch.models import user_hints

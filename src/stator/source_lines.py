@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+from .interrupts import let_through
+
 
 def lines(filename: str) -> list[str]:
     """All lines, each with its end."""
@@ -52,6 +54,9 @@ def _asked_for(filename: str) -> list[str]:
     known = cache.get(filename)
     try:
         return list(linecache.getlines(filename))
+    except Exception as error:  # a loader of the program's may raise what it likes
+        let_through(error)
+        return []
     finally:
         if known is None:
             cache.pop(filename, None)

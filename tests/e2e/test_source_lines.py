@@ -74,6 +74,25 @@ def test_lines_that_are_asked_for_when_they_are_needed():
         del linecache.cache["/nowhere/made_up.py"]
 
 
+@pytest.mark.parametrize("error", [RuntimeError, TypeError, KeyError, SyntaxError, RecursionError, StopIteration])
+def test_a_loader_that_raises_has_no_lines(error, recwarn):
+    def get_source(name):
+        raise error("not here")
+
+    code = "def fn(x):\n    y = x + 1\n    print('here')\n    return y * 2\n"
+    names: dict = {"__name__": "made_up", "__loader__": types.SimpleNamespace(get_source=get_source)}
+    exec(compile(code, "/nowhere/raises.py", "exec"), names)
+    assert linecache.lazycache("/nowhere/raises.py", names)
+    lazy = linecache.cache["/nowhere/raises.py"]
+    try:
+        seen = check(lambda: World(fn=names["fn"]), FOUR, expect=None)
+        assert (seen.world.fn.stator.hits, [why.line for why in seen.world.fn.stator.break_reasons]) == (3, [""])
+        assert linecache.cache["/nowhere/raises.py"] is lazy
+    finally:
+        del linecache.cache["/nowhere/raises.py"]
+    assert not [each for each in recwarn if "stator failed" in str(each.message)]
+
+
 def test_lines_of_a_doctest():
     text = """
     >>> import stator, torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import contextlib
 import enum
 import functools
@@ -19,6 +20,7 @@ from harness import rand
 
 import stator
 from stator.support.literals import in_docstring, is_identifier, is_literal, literal, name_of, one_line
+from stator.support.python_source import SourceValues, importable
 
 HIJACKED: list[str] = []
 CODE = "__import__('test_hostile_texts').HIJACKED.append('repr') or 'abc'"
@@ -206,3 +208,61 @@ def test_rule_8_names_of_functions_in_files_of_debug_dir(number: int, backend: s
         for file in files:
             with pytest.raises(SystemExit) if file.stem.endswith("guards") else contextlib.nullcontext():
                 runpy.run_path(str(file), run_name="__main__")
+
+
+class Meta(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__module__", "__qualname__", "__name__", "__mro__", "__class__"):
+            HIJACKED.append(name)
+        return super().__getattribute__(name)
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
+class Answers:
+    """Names itself when it is asked."""
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        HIJACKED.append("__class__")
+        return type(self)
+
+    def __getattr__(self, name: str) -> Any:
+        HIJACKED.append(name)
+        raise AttributeError(name)
+
+
+ANSWERS = Answers()
+
+
+@pytest.mark.parametrize("value", [OfMeta, OfMeta(), ANSWERS], ids=["class", "instance", "object"])
+def test_where_a_value_comes_from_is_not_asked_of_the_program(value: Any) -> None:
+    HIJACKED.clear()
+    assert importable(value) is None
+    assert SourceValues().expression(value)
+    assert HIJACKED == []
+
+
+def test_what_python_and_torch_have_is_still_found() -> None:
+    for value, path in [
+        (torch.nn.functional.relu, "torch.nn.functional.relu"), (torch.ops, "torch.ops"), (len, "builtins.len"),
+        (torch.nn.Linear, "torch.nn.modules.linear.Linear"), (math, "math"), (functools.reduce, "_functools.reduce"),
+        (collections.OrderedDict, "collections.OrderedDict"), (torch._C.DispatchKey, "torch.DispatchKey"),
+        (contextlib.suppress.__exit__, "contextlib.suppress.__exit__"),
+    ]:  # fmt: skip
+        assert importable(value) == path
+
+
+def test_metaclasses_are_not_asked_for_files_of_debug_dir(tmp_path: Path) -> None:
+    def fn(x: torch.Tensor, scale: int) -> torch.Tensor:
+        return x * scale + isinstance(x, OfMeta)
+
+    fast = stator.compile(fn, backend="eager", options={"debug_dir": str(tmp_path)})
+    for scale in (3, 3, 5, 5):
+        HIJACKED.clear()
+        torch.testing.assert_close(fast(rand(scale), scale), rand(scale) * scale)
+        assert HIJACKED == []
+    assert fast.stator.hits == 2
+    assert any(file.stem.endswith("guards") for file in tmp_path.iterdir())

@@ -22,10 +22,10 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from ..errors import CannotDerive
+from ..interrupts import let_through
 from ..support.graph_leaves import CustomFunction, OutsideRead
 from ..support.graph_modules import LazyGraph
 from ..support.guard_readers import SIZES, memory_of
-from ..support.interrupts import let_through
 from ..support.torch_modes import ModesKept
 from . import backward_passes, custom_functions, meta_kernels
 from .checkpoint import PoliciesOfNodes, honoured

@@ -7,7 +7,6 @@ In words an origin is what `recording.describe` says: `watch` speaks of origins 
 from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found]
-import inspect
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -130,8 +129,8 @@ def _slot_source(origin: Origin, parent: str | None, slots: Sequence[str]) -> st
 
 
 def _module_source(origin: Origin, parent: str | None, slots: Sequence[str]) -> str | None:
-    path = importable(origin.key)
-    return f"importlib.import_module({literal(path)})" if inspect.ismodule(origin.key) and path else None
+    path = importable(origin.key) if issubclass(type(origin.key), types.ModuleType) else None
+    return None if path is None else f"importlib.import_module({literal(path)})"
 
 
 def _item_source(origin: Origin, parent: str | None, slots: Sequence[str]) -> str | None:

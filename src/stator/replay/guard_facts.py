@@ -5,6 +5,7 @@ A new fact is a member of `Fact` (in `guard_codes.py`) and a row here: docs/cont
 
 from __future__ import annotations
 
+import types
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _native as n
+from ..interrupts import let_through
 from ..recording import Check, Edge, Fact, Origin, TensorFacts, describe
 from ..support.guard_readers import (
     class_dict,
@@ -25,9 +27,8 @@ from ..support.guard_readers import (
     same_constant,
     tensor_facts,
 )
-from ..support.interrupts import let_through
-from ..support.literals import literal
-from ..support.python_source import SourceValues
+from ..support.literals import literal, name_of
+from ..support.python_source import SourceValues, home
 from . import layout
 from .guard_edges import is_key
 from .guard_text import dims, short, sizes
@@ -188,7 +189,7 @@ def _tensor_words(name: str, e: TensorFacts) -> str:
 
 def _tensor_found(name: str, expected: TensorFacts, value: Any) -> Found:
     if not isinstance(value, torch.Tensor):
-        return f"type({name})", expected.type.__qualname__, type(value).__qualname__
+        return f"type({name})", name_of(expected.type), name_of(type(value))
     for field, wanted, got in zip(TensorFacts._fields, expected, tensor_facts(value), strict=True):
         if not (fits_numbers(got, wanted) if field in ("size", "stride") else wanted == got):
             return f"{name}.{field}", dims(wanted), dims(got)
@@ -231,12 +232,17 @@ def _looks(value: str, e: TensorFacts) -> str:
     return f"looks({value}, {e.dtype}, {size}, {stride}, {literal(str(e.device))}, {e.requires_grad})"
 
 
+def _called(value: Any) -> str:
+    is_named = issubclass(type(value), (type, types.FunctionType))
+    return name_of(value) if is_named else str(home(value)[1] or short(value))
+
+
 FACTS: dict[Fact, FactRow] = {
     Fact.TYPE: FactRow(
         about="types",
         holds=lambda v, e, _: type(v) is e,
-        words=lambda name, e: f"type({name}) is {e.__qualname__}",
-        found=lambda name, e, v: (f"type({name})", e.__qualname__, type(v).__qualname__),
+        words=lambda name, e: f"type({name}) is {name_of(e)}",
+        found=lambda name, e, v: (f"type({name})", name_of(e), name_of(type(v))),
         in_c=lambda c, t: (n.CHECK_TYPE, n.FIXED if keeps_class(c.expected) else n.LIVE, c.expected),
         source=lambda v, e: _with("type({}) is {}", e, v),
     ),
@@ -252,7 +258,7 @@ FACTS: dict[Fact, FactRow] = {
     Fact.IS: FactRow(
         about="values",
         holds=lambda v, e, _: v is e,
-        words=lambda name, e: f"{name} is {getattr(e, '__qualname__', None) or short(e)}",
+        words=lambda name, e: f"{name} is {_called(e)}",
         found=_value_found,
         in_c=lambda c, t: (n.CHECK_IS, n.FIXED, c.expected),
     ),
@@ -299,10 +305,7 @@ FACTS: dict[Fact, FactRow] = {
         about="code",
         holds=lambda v, e, _: v.__code__ is e[0] and v.__globals__ is e[1],
         words=lambda name, e: f"{name}.__code__ is {e[0].co_qualname}",
-        found=lambda name, e, v: (
-            *(f"code of {name}", e[0].co_qualname),
-            getattr(v, "__qualname__", repr(type(v))),
-        ),
+        found=lambda name, e, v: (f"code of {name}", e[0].co_qualname, str(home(v)[1] or name_of(v))),
         in_c=lambda c, t: (n.CHECK_CODE, n.LIVE, tuple(c.expected)),
     ),
     Fact.SAME: FactRow(

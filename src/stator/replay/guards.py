@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _native
+from ..interrupts import let_through
 from ..options import options
 from ..recording import Edge, Fact, Origin, Recording, describe, render_places
 from ..support.guard_readers import STATE_NAMES, same_constant, shared_storages, torch_state
-from ..support.interrupts import let_through
 from ..support.symbolic_exprs import Relation, render, term_value, terms_of
 from ..support.symbolic_exprs import holds as relation_holds
 from .guard_edges import fetch

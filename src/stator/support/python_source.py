@@ -226,21 +226,50 @@ def _thing(value: Any) -> str:
 
 
 def importable(value: Any) -> str | None:
-    """`module.name` under which a fresh process would find this very object."""
-    if isinstance(value, types.ModuleType):
-        path = value.__name__
+    """`module.name` under which a fresh process would find this very object; no code of the program's is run."""
+    if issubclass(type(value), types.ModuleType):
+        path: Any = vars(value).get("__name__") if _is_known_type(type(value)) else None
         return path if is_path(path) and _is_installed(path) and sys.modules.get(path) is value else None
-    module = getattr(value, "__module__", None)
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    if not isinstance(module, str) or not isinstance(name, str) or not _is_installed(module):
+    module, name = home(value)
+    if not is_path(module) or not is_path(name) or not _is_installed(module):
         return None
     found: Any = sys.modules.get(module)
-    for part in name.split(".") if is_path(f"{module}.{name}") else ():
-        found = getattr(found, part, None)
+    for part in name.split("."):
+        found = getattr(found, part, None) if _is_known_type(type(found)) else None
     return f"{module}.{name}" if found is value else None
 
 
-def _is_installed(module: str) -> bool:
+def home(value: Any) -> tuple[Any, Any]:
+    """The module and the name that a class, a function or the like says it is from: of a class as `type` knows them,
+    whatever its metaclass answers; of an object only if its class is nobody's that could answer in Python."""
+    kind = type(value)
+    if issubclass(kind, type):
+        return _MODULE_OF_TYPE.__get__(value), _NAME_OF_TYPE.__get__(value)
+    if not _is_known_type(kind):
+        return None, None
+    name = getattr(value, "__qualname__", None)
+    return getattr(value, "__module__", None), getattr(value, "__name__", None) if name is None else name
+
+
+def _is_known_type(kind: type) -> bool:
+    """Is this a class of C code, or of Python's or torch's own modules?"""
+    if not _FLAGS_OF_TYPE.__get__(kind) & _MADE_AT_RUN_TIME:
+        return True
+    module, name = _MODULE_OF_TYPE.__get__(kind), _NAME_OF_TYPE.__get__(kind)
+    if not is_path(module) or not _is_installed(module):
+        return False
+    found = sys.modules.get(module)
+    return found is not None and type(found) is types.ModuleType and vars(found).get(name) is kind
+
+
+_MODULE_OF_TYPE: Any = type.__dict__["__module__"]
+_NAME_OF_TYPE: Any = type.__dict__["__qualname__"]
+_MRO_OF_TYPE: Any = type.__dict__["__mro__"]
+_FLAGS_OF_TYPE: Any = type.__dict__["__flags__"]
+_MADE_AT_RUN_TIME = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+def _is_installed(module: Any) -> bool:
     """Only what is part of Python or of torch: a script is read where the program is not."""
     root = module.partition(".")[0]
     return root in sys.stdlib_module_names or root in sys.builtin_module_names or root == "torch"
@@ -249,7 +278,7 @@ def _is_installed(module: str) -> bool:
 def _imported(values: SourceValues, value: Any) -> str:
     path = importable(value)
     assert path is not None
-    module = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    module = path if issubclass(type(value), types.ModuleType) else home(value)[0]
     if module == "builtins":
         return path.removeprefix("builtins.")
     if module != "torch":
@@ -258,9 +287,12 @@ def _imported(values: SourceValues, value: Any) -> str:
     return path
 
 
+_BASES = (list, dict, tuple, set, frozenset, Exception)
+
+
 def _class(values: SourceValues, value: type) -> str:
     """A class of the program: one with its name, on the builtin class that it is made from."""
-    bases = [base for base in value.__mro__ if base in (list, dict, tuple, set, frozenset, Exception)]
+    bases = [base for base in _MRO_OF_TYPE.__get__(value) if any(base is kind for kind in _BASES)]
     base = bases[0].__name__ if bases else "object"
     return values.once(value, "class", f"type({literal(name_of(value).rpartition('.')[2])}, ({base},), {{}})")
 
@@ -338,22 +370,22 @@ def _exactly(*kinds: type) -> Callable[[Any], bool]:
 _TORCH_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
 _WRITERS: list[tuple[Callable[[Any], bool], Callable[[SourceValues, Any], str]]] = [
     (lambda value: type(value) is not tuple and is_literal(value), lambda values, value: literal(value)),
-    (lambda value: issubclass(type(value), int) and type(value).__name__ == "Int",
+    (lambda value: issubclass(type(value), int) and name_of(type(value)) == "Int",
      lambda values, value: literal(int.__int__(value))),
     (lambda value: issubclass(type(value), float), lambda values, value: literal(float.__float__(value))),
     (_exactly(torch.SymInt, torch.SymFloat, torch.SymBool), lambda v, x: literal(number(x))),
-    (lambda value: isinstance(value, torch.Tensor), _tensor),
+    (lambda value: issubclass(type(value), torch.Tensor), _tensor),
     (_exactly(*_TORCH_CONSTANTS), lambda values, value: str(value)),
     (_exactly(torch.device), lambda values, value: f"torch.device({literal(str(value))})"),
-    (lambda value: isinstance(value, torch.Size), lambda values, value: f"torch.Size({list(map(number, value))})"),
+    (lambda value: issubclass(type(value), torch.Size), lambda v, x: f"torch.Size({list(map(number, x))})"),
     (_exactly(list), _container("[", "]")),
     (_exactly(tuple), _container("(", ")")),
     (_exactly(dict), _mapping),
-    (lambda value: isinstance(value, enum.Enum) and importable(type(value)) is not None,
+    (lambda value: issubclass(type(value), enum.Enum) and importable(type(value)) is not None,
      lambda values, value: f"{values.expression(type(value))}[{literal(plain_text(value._name_))}]"),
     (_exactly(slice), lambda v, x: f"slice({v.expression(x.start)}, {v.expression(x.stop)}, {v.expression(x.step)})"),
     (lambda value: importable(value) is not None, _imported),
-    (lambda value: isinstance(value, type), _class),
+    (lambda value: issubclass(type(value), type), _class),
     (lambda value: type(value) is _Leaf, lambda values, value: value.written()),
     (_exactly(types.CodeType), _code),
     (_exactly(types.FunctionType), _function),
@@ -437,13 +469,14 @@ def _meaning_of(alias: str, value: Any) -> str:
     """The line which gives a name of fx's its meaning."""
     if alias == "torch":
         return ""
-    if isinstance(value, types.ModuleType):
+    if issubclass(type(value), types.ModuleType):
         return f"import {value.__name__} as {alias}" if "." in value.__name__ else f"import {value.__name__}"
-    if isinstance(value, float):
+    if issubclass(type(value), float):
         return f"{alias} = {literal(float.__float__(value))}"
     path = importable(value) or _path_of_type(value)
-    if getattr(value, "__module__", None) in _OF_GRAPHS:  # a script needs stator for nothing else
-        path = f"{value.__module__}.{value.__name__}"
+    module, name = home(value)
+    if type(module) is str and module in _OF_GRAPHS:  # a script needs stator for nothing else
+        path = f"{module}.{name}"
     if path is None:
         return f"{alias} = {absent(name_of(value))}"
     module, _, name = path.rpartition(".")
@@ -455,7 +488,7 @@ _OF_GRAPHS = ("stator.support.graph_numbers", "stator.support.graph_gradients")
 
 def _path_of_type(value: Any) -> str | None:
     """Objects of C that do not know where they are found."""
-    name = getattr(value, "__name__", None)
+    name = home(value)[1]
     for module in ("torch", "torch._C", "torch._C._nn", "operator", "math"):
         if isinstance(name, str) and getattr(importlib.import_module(module), name, None) is value:
             return f"{module}.{name}"

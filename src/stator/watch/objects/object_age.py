@@ -19,6 +19,7 @@ from typing import Any
 
 from ...recording import Edge, Origin
 from ...support.guard_readers import is_open
+from ...support.python_source import home
 
 _old: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -49,12 +50,19 @@ def _may_be_new(value: Any) -> bool:
 
 
 def _is_found(value: Any) -> bool:
-    """Is it under its own name in its module?"""
-    found: Any = sys.modules.get(value.__module__ or "")
-    for name in value.__qualname__.split("."):
-        namespace = getattr(found, "__dict__", {})
+    """Is it under its own name in its module? No metaclass is asked."""
+    module, path = home(value)
+    if type(module) is not str or type(path) is not str:
+        return False
+    found: Any = sys.modules.get(module)
+    for name in path.split("."):
+        is_class = issubclass(type(found), type)
+        namespace = _NAMESPACE_OF_TYPE.__get__(found) if is_class else getattr(found, "__dict__", {})
         found = namespace.get(name)
     return found is value
+
+
+_NAMESPACE_OF_TYPE: Any = type.__dict__["__dict__"]
 
 
 def _younger_than(marker: Any) -> set[int]:

@@ -9,8 +9,8 @@ from typing import Any
 from torch import fx
 
 from ... import _native
+from ...interrupts import let_through
 from ...recording import Fact, Origin, Place, Specialised
-from ...support.interrupts import let_through
 from ..graph_break import BreakGraph
 from ..objects.run_context import RunContext
 from ..tensors.nodes import Nodes

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
-from ...support.interrupts import let_through
+from ...interrupts import let_through
 from ...support.torch_modes import ModesKept
 from ..graph_break import BreakGraph
 from .operator_bodies import can_run_again
