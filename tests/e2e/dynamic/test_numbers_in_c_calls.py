@@ -70,3 +70,27 @@ IDENTITIES = {
 def test_small_numbers_are_told_by_their_values(name):
     calls = [lambda w, n=n: w.fn(rand(n), n) for n in (2, 2, 3, 3, 4, 3, 4)]
     check(lambda: World(fn=IDENTITIES[name]), calls, expect="miss hit miss hit miss hit hit", breaks=[])
+
+
+IS_3 = functools.partial(operator.is_, 3)
+IDENTITIES_IN_C_CODE = {
+    "map": lambda x, n: x * (2 if next(map(operator.is_, [3], [n])) else 5),
+    "map of is_not": lambda x, n: x * (2 if next(map(operator.is_not, [3], [n])) else 5),
+    "map of a sum": lambda x, n: x * (2 if next(map(operator.is_, [4], [n + 1])) else 5),
+    "map of a key": lambda x, n: x * (2 if next(map(operator.is_, [3], {n: 1})) else 5),
+    "map of a partial": lambda x, n: x * (2 if next(map(functools.partial(operator.is_, 3), [n])) else 5),
+    "map of a bound method": lambda x, n: x * (2 if next(map(types.MethodType(operator.is_, 3), [n])) else 5),
+    "filter": lambda x, n: x * (2 if list(filter(IS_3, [n])) else 5),
+    "reduce": lambda x, n: x * (2 if functools.reduce(operator.is_, [3, n]) else 5),
+    "starmap": lambda x, n: x * (2 if next(itertools.starmap(operator.is_, [(3, n)])) else 5),
+    "takewhile": lambda x, n: x * (2 if list(itertools.takewhile(IS_3, [n])) else 5),
+    "accumulate": lambda x, n: x * (2 if list(itertools.accumulate([3, n], operator.is_))[1] else 5),
+    "groupby": lambda x, n: x * (2 if next(itertools.groupby([n], IS_3))[0] else 5),
+}
+
+
+@pytest.mark.parametrize("name", IDENTITIES_IN_C_CODE)
+def test_c_code_tells_small_numbers_by_their_values(name):
+    calls = [lambda w, n=n: w.fn(rand(n), n) for n in (2, 2, 3, 3, 4, 3, 4)]
+    breaks = ("unknown-callable", "outside-iterator")
+    check(lambda: World(fn=IDENTITIES_IN_C_CODE[name]), calls, expect=None, unreplayed=breaks)

@@ -78,10 +78,10 @@ def compare_identity(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]
         if s.symbols.find(arg) is not None:
             s.symbols.specialise_in(arg)
             s.own.stands_for(arg, arg + 0)
-    return functools.partial(_of_originals, s.own.original, func)
+    return functools.partial(of_originals, s.own.original, func)
 
 
-def _of_originals(original: Any, func: Any, *args: Any) -> Any:
+def of_originals(original: Any, func: Any, *args: Any) -> Any:
     """Numbers are compared as the objects that the program knows."""
     return func(*map(original, args))
 

@@ -18,6 +18,8 @@ from ...support.number_functions import FUNCTIONS, name_of_function
 from ..bytecode.break_step import begins_loop
 from ..graph_break import BreakGraph
 from ..models import logging_calls
+from ..models.calls import arguments_called, rule_for
+from ..models.rules import compare_identity, of_originals
 from ..objects.containers import expose
 from ..objects.fingerprints import is_tensor
 from ..objects.ledger import give_back_contents
@@ -189,6 +191,33 @@ def give_back(s: Segment, *, unguarded: bool = False, inside: bool = False) -> N
             specialized = type(value) in UNGUARDED_TYPES and s.ledger.find_unguarded(value) is None
             if id(value) in s.own.originals and (unguarded or specialized):
                 s.watcher.put(calls, place, s.own.original(value))
+        if calls == 0 and not inside and unguarded and probe is not None and probe.kind == _native.CALL:
+            _compare_originals(s, len(entry[5]), s.watcher.stack(0, probe.depth), probe.depth - probe.span)
+
+
+def _compare_originals(s: Segment, below: int, stack: list[Any], start: int) -> None:
+    """C code is about to be called, with numbers of ours in what it takes apart: what it calls to compare identities
+    knows them as the program does."""
+    first = start + (2 if stack[start] is _native.MISSING else 1)
+    for argument in arguments_called(stack[first - 1]):
+        place = first + argument
+        if place < len(stack):
+            comparing = _comparing_originals(s, stack[place])
+            if comparing is not None:
+                s.watcher.put(0, below + place, comparing)
+
+
+def _comparing_originals(s: Segment, func: Any) -> Any:
+    """The same callable, if it is `operator.is_` or calls that; None: it is another one."""
+    if rule_for(func) is compare_identity:
+        return functools.partial(of_originals, s.own.original, func)
+    if type(func) is functools.partial:
+        inner = _comparing_originals(s, func.func)
+        return None if inner is None else functools.partial(inner, *func.args, **func.keywords)
+    if type(func) is types.MethodType:
+        inner = _comparing_originals(s, func.__func__)
+        return None if inner is None else types.MethodType(inner, func.__self__)
+    return None
 
 
 def use_scalar(s: Segment, probe: Any, value: Any) -> None:
