@@ -353,3 +353,30 @@ def test_the_reproduction_of_a_repaired_backend_finds_nothing(tmp_path: Path) ->
         [sys.executable, script], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0 and "no difference" in done.stdout, done.stdout + done.stderr
+
+
+def of_a_leaf(x: torch.Tensor) -> torch.Tensor:
+    return WrongGradient.apply(x * 2) + 1
+
+
+def of_a_transform(x: torch.Tensor) -> torch.Tensor:
+    return torch.vmap(lambda a: a * 2 + a.sum())(x) + 1
+
+
+@pytest.mark.parametrize("fn", [of_a_leaf, of_a_transform])
+def test_the_reproduction_of_a_graph_with_parts_that_are_called_as_a_whole(fn: Any, tmp_path: Path) -> None:
+    fast = stator.compile(fn, backend=nan_backend, options={"verify": True, "debug_dir": os.fspath(tmp_path)})
+    fast(rand(1, 3, 4, requires_grad=True))
+    with pytest.raises(VerificationError) as caught:
+        fast(rand(2, 3, 4, requires_grad=True))
+    script = caught.value.reproduction
+    assert script is not None
+    paths = os.pathsep.join([str(SOURCE), str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, script], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    if fn is of_a_leaf:
+        assert "output 0 is wrong in" in done.stdout, done.stdout + done.stderr
+    else:
+        assert done.stderr == "put leaf_1 in here, which is Transform(vmap_impl): it cannot be written\n"

@@ -17,6 +17,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from .graph_modules import Unhooked
+from .literals import name_of
 
 TENSOR = object()  # stands for a tensor among the leaves of a structure
 
@@ -184,19 +185,19 @@ class CustomFunction(Unhooked):
         cannot have, by position."""
         super().__init__()
         self.inside = inside
-        self._cls, self._sizes, self._objects = cls, sizes, objects
+        self.cls, self.sizes, self.objects = cls, sizes, objects
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._cls.apply(*self.arguments(args), **kwargs)
+        return self.cls.apply(*self.arguments(args), **kwargs)
 
     def arguments(self, args: Sequence[Any]) -> Sequence[Any]:
         """Those of the program, for those that the node has."""
-        if self._sizes or self._objects:
+        if self.sizes or self.objects:
             return tuple(map(self._given, range(len(args)), args))
         return args
 
     def _given(self, place: int, value: Any) -> Any:
-        return torch.Size(value) if place in self._sizes else self._objects.get(place, value)
+        return torch.Size(value) if place in self.sizes else self.objects.get(place, value)
 
     def extra_repr(self) -> str:
-        return str(self._cls.__qualname__)
+        return name_of(self.cls)

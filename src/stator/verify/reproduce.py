@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from .. import own_files
+from ..support.graph_leaves import CustomFunction
 from ..support.literals import in_docstring, is_literal, is_path, literal, name_of, plain_text
 from .saved_data import READER, Data
 
@@ -47,11 +48,13 @@ inputs = [
 torch.set_rng_state({numbers})
 {imports}
 
+root = torch.nn.Module()
+{parts}
 graph = fx.Graph()
 '''
 
 _TAIL = """
-module = fx.GraphModule(torch.nn.Module(), graph)
+module = fx.GraphModule(root, graph)
 backend = {backend}
 torch.set_grad_enabled({grad})
 differences = check_graph(module, backend(module, inputs), inputs)
@@ -73,7 +76,7 @@ def save_reproduction(lines: list[str], subject: Subject, inputs: Sequence[Any],
     """Where the script was saved; None if that could not be done."""
     name, backend = subject.name, subject.backend
     try:
-        writer = _Writer(graph.graph)
+        writer = _Writer(graph)
         given = [writer.value(value) for value in inputs]
         numbers = writer.data.tensor(torch.get_rng_state())
         called = writer.backend(*backend)
@@ -86,6 +89,7 @@ def save_reproduction(lines: list[str], subject: Subject, inputs: Sequence[Any],
             inputs=_indented(given),
             numbers=numbers,
             imports=writer.imports(),
+            parts="\n".join(writer.parts),
         )
         text = head + "\n".join(writer.lines) + _TAIL.format(backend=called, grad=torch.is_grad_enabled())
         return own_files.save_together(
@@ -102,11 +106,14 @@ def _indented(lines: Sequence[str]) -> str:
 class _Writer:
     """The lines that build a graph."""
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, module: fx.GraphModule) -> None:
         self.data = Data()
         self._modules: set[str] = set()
-        self._names = {node: f"node_{number}" for number, node in enumerate(graph.nodes)}
-        self.lines = [self._node(node) for node in graph.nodes]
+        nodes = list(module.graph.nodes)
+        self._names = {node: f"node_{number}" for number, node in enumerate(nodes)}
+        self.lines = [self._node(node) for node in nodes]
+        paths = dict.fromkeys(plain_text(node.target) for node in nodes if node.op in ("call_module", "get_attr"))
+        self.parts = [f"setattr(root, {literal(path)}, {self._part(module, path)})" for path in paths]
 
     def imports(self) -> str:
         return "\n".join(f"import {name}" for name in sorted(self._modules - {"torch"}))
@@ -125,6 +132,18 @@ class _Writer:
         target = self._target(node.target) if node.op == "call_function" else literal(plain_text(str(node.target)))
         kwargs = self.value(dict(node.kwargs))
         return f"{self._names[node]} = graph.{node.op}({target}, {self.value(tuple(node.args))}, {kwargs})"
+
+    def _part(self, module: fx.GraphModule, path: str) -> str:
+        """What the graph names: a tensor, or a function with a backward of its own, whose graphs are not written."""
+        value = operator.attrgetter(path)(module)
+        if type(value) is CustomFunction and not value.objects and "." not in path:
+            self._modules.add(CustomFunction.__module__)
+            sizes = literal(tuple(value.sizes))
+            return f"{CustomFunction.__module__}.CustomFunction({self._object(value.cls)}, frozenset({sizes}), {{}})"
+        if isinstance(value, torch.Tensor) and "." not in path:
+            return self.data.tensor(value)
+        what = f"{name_of(value)}({value.extra_repr()})" if isinstance(value, torch.nn.Module) else name_of(value)
+        return f"sys.exit({literal(f'put {path} in here, which is {what}: it cannot be written')})"
 
     def _target(self, target: Any) -> str:
         """A function by a name under which it is found again."""
