@@ -1,10 +1,11 @@
-"""Looks for errors of memory in the C core: `python tests/sanitize.py [step ...]`, or `make sanitize` for all steps.
+"""Looks for errors of memory in the C core: `python tests/sanitize.py [STEP ...]`, or `make sanitize` for all steps.
 
     leaks    tests of guards and dispatch that need no torch, with AddressSanitizer (leaks too) and
              UndefinedBehaviorSanitizer
     plain    the other tests that need no torch, without looking for leaks, which takes long
     torch    tests of guards, dispatch and segments that use torch, in the same way
     kernels  tests of host functions and machine code, in the same way
+    disturb  recordings and replays amid other threads, signals, collections, forks and interpreters, in the same way
     devmode  many tests with PYTHONDEVMODE=1: CPython's own checks of memory and of objects
 
 A leak counts if the C core is among those who asked for the memory.
@@ -12,6 +13,7 @@ A leak counts if the C core is among those who asked for the memory.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -118,17 +120,20 @@ def plain() -> None:
         run("plain", [sys.executable, WATCH / "run_plain.py", *PLAIN], **environment, ASAN_OPTIONS="detect_leaks=0")
 
 
-def with_torch(title: str, tests: Sequence[str]) -> None:
+def with_torch(title: str, command: Sequence[object]) -> None:
     with tempfile.TemporaryDirectory() as name:
         environment = sanitized(Path(name))
         environment["ASAN_OPTIONS"] = "detect_leaks=0"
-        paths = [f"tests/{path}" for path in tests]
-        options = ["-q", "-p", "no:cacheprovider", "-o", "pythonpath="]
         where = run(title, [sys.executable, "-c", "import stator._native as n; print(n.__file__)"], **environment)
         assert where.startswith(name), where
-        # What is freed is kept for a while, to notice uses of it: memory grows.
-        options += ["--deselect", "tests/e2e/test_dispatch.py::test_recording_again_does_not_grow"]
-        run(title, [sys.executable, "-m", "pytest", *options, *paths], **environment)
+        run(title, [sys.executable, *command], **environment)
+
+
+def with_pytest(title: str, tests: Sequence[str]) -> None:
+    options = ["-q", "-p", "no:cacheprovider", "-o", "pythonpath="]
+    # What is freed is kept for a while, to notice uses of it: memory grows.
+    options += ["--deselect", "tests/e2e/test_dispatch.py::test_recording_again_does_not_grow"]
+    with_torch(title, ["-m", "pytest", *options, *[f"tests/{path}" for path in tests]])
 
 
 def devmode() -> None:
@@ -140,13 +145,24 @@ def devmode() -> None:
 STEPS: dict[str, Callable[[], None]] = {
     "leaks": leaks,
     "plain": plain,
-    "torch": lambda: with_torch("torch", TORCH),
-    "kernels": lambda: with_torch("kernels", KERNELS),
+    "torch": lambda: with_pytest("torch", TORCH),
+    "kernels": lambda: with_pytest("kernels", KERNELS),
+    "disturb": lambda: with_torch("disturb", ["tests/faults/disturbances.py", "--seconds", "20"]),
     "devmode": devmode,
 }
 
-if __name__ == "__main__":
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(STEPS)} (all)")
+    asked = parser.parse_args().steps
+    if unknown := [step for step in asked if step not in STEPS]:
+        parser.error(f"no such step: {', '.join(unknown)}; there are {', '.join(STEPS)}")
     if building.COMPILER is None:
         sys.exit("no C compiler")
-    for step in sys.argv[1:] or STEPS:
+    for step in asked or STEPS:
         STEPS[step]()
+
+
+if __name__ == "__main__":
+    main()
