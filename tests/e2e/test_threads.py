@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from harness import rand
-from torch import nn
+from torch import fx, nn
 
 import stator
 from stator import lookup
+from stator.watch.tensors import nodes
 
 ROUNDS = 20
 
@@ -309,6 +312,34 @@ def test_a_forked_process_calls_and_records():
         os._exit(0 if right and compiled.stator.recordings == 2 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert torch.equal(compiled(rand(5), 3), polynomial(rand(5), 3))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_process_forked_while_another_thread_records(monkeypatch):
+    """What that thread has locked is not free in the child."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def make_slowly(*args, **kwargs):
+        if threading.current_thread() is recording:
+            begun.set()
+            go_on.wait(60)
+        return fx.Graph(*args, **kwargs)
+
+    monkeypatch.setattr(nodes, "fx", types.SimpleNamespace(**vars(fx) | {"Graph": make_slowly}))
+    slow = stator.compile(lambda x: x * 2 + 1, backend="eager")
+    recording = threading.Thread(target=slow, args=(rand(0),))
+    recording.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends a child that hangs
+        fast = stator.compile(lambda x: x * 3, backend="eager")
+        right = all(torch.equal(fast(rand(seed)), rand(seed) * 3) for seed in range(3))
+        os._exit(0 if right and fast.stator.hits == 2 else 1)
+    go_on.set()
+    recording.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(slow(rand(1)), rand(1) * 2 + 1) and slow.stator.hits == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -57,7 +57,7 @@ class Gpu:
         self._specs: dict[int, Deferred] = {}
         self._numbers_there: dict[str, int] = {}  # buffers of numbers that lie on the CPU
 
-    @functools.cached_property
+    @property
     def facts(self) -> tuple[Any, ...]:
         keys = _keys(self._device.type)
         dtypes = {place.dtype for place in self._program.places.values()} | {torch.uint8}

@@ -7,7 +7,6 @@ is done for all at once, which takes a third of the time.
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 from typing import Any
@@ -74,11 +73,17 @@ class Nodes:
         self.operations: list[fx.Node] = []
         self.regions = Regions(self.operations)
         self._names: dict[int, str] = {}
+        self._graph: fx.Graph | None = None
 
-    @functools.cached_property
+    @property
     def graph(self) -> fx.Graph:
-        """Made when the first node is: a graph is a cycle, and who counts what the collector finds would notice it."""
-        return fx.Graph()
+        """Made when the first node is: a graph is a cycle, and who counts what the collector finds would notice it.
+
+        (No `cached_property`: its lock is one for all recordings, and is not free in a process forked meanwhile.)
+        """
+        if self._graph is None:
+            self._graph = fx.Graph()
+        return self._graph
 
     @property
     def inputs(self) -> list[fx.Node]:
