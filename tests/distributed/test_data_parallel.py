@@ -32,6 +32,7 @@ def run_group(store: Path, size: int = 2) -> list[tuple[int, str]]:
 
 
 def test_training_loops_of_two_processes(tmp_path):
-    for code, text in run_group(tmp_path / "store"):
-        assert code == 0, text[-4000:]
+    ended = run_group(tmp_path / "store")
+    assert [code for code, _ in ended] == [0, 0], "\n\n".join([text[-4000:] for _, text in ended])
+    for _, text in ended:
         assert text.splitlines()[-1] == f"{len(loops.LOOPS)} loops as eager's"

@@ -238,14 +238,14 @@ ANSWERS = Answers()
 
 
 @pytest.mark.parametrize("value", [OfMeta, OfMeta(), ANSWERS], ids=["class", "instance", "object"])
-def test_where_a_value_comes_from_is_not_asked_of_the_program(value: Any) -> None:
+def test_rule_8_where_a_value_comes_from_is_not_asked_of_the_program(value: Any) -> None:
     HIJACKED.clear()
     assert importable(value) is None
     assert SourceValues().expression(value)
     assert HIJACKED == []
 
 
-def test_what_python_and_torch_have_is_still_found() -> None:
+def test_rule_8_what_python_and_torch_have_is_still_found() -> None:
     for value, path in [
         (torch.nn.functional.relu, "torch.nn.functional.relu"), (torch.ops, "torch.ops"), (len, "builtins.len"),
         (torch.nn.Linear, "torch.nn.modules.linear.Linear"), (math, "math"), (functools.reduce, "_functools.reduce"),
@@ -255,7 +255,7 @@ def test_what_python_and_torch_have_is_still_found() -> None:
         assert importable(value) == path
 
 
-def test_metaclasses_are_not_asked_for_files_of_debug_dir(tmp_path: Path) -> None:
+def test_rule_8_metaclasses_are_not_asked_for_files_of_debug_dir(tmp_path: Path) -> None:
     def fn(x: torch.Tensor, scale: int) -> torch.Tensor:
         return x * scale + isinstance(x, OfMeta)
 
