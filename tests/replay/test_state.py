@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import platform
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import torch
 
 from stator import _native
 from stator.replay import state
+from stator.support import gradient_hooks
 from stator.support.guard_readers import torch_state
 
 
@@ -32,14 +34,19 @@ def test_a_library_that_is_not_there():
 
 @pytest.mark.parametrize(
     ("owner", "name", "value"),
-    [(torch, "__version__", "2.99.0"), (state.platform, "machine", lambda: "sparc"), (state.sys, "platform", "darwin")],
+    [(torch, "__version__", "2.99.0"), (platform, "machine", lambda: "sparc"), (sys, "platform", "darwin")],
 )
 def test_an_interface_that_nobody_has_read_up_is_not_used(owner, name, value, monkeypatch):
+    leaf = torch.ones(2, requires_grad=True)
+    assert not gradient_hooks.has_gradient_hooks(leaf)
+    gradient_hooks._places.cache_clear()
     monkeypatch.setattr(owner, name, value)
     assert not state.is_direct()
     assert _native.state_is(torch_state())
+    assert gradient_hooks.has_gradient_hooks(leaf), "no memory of a node is read"
     monkeypatch.undo()
-    assert state.is_direct()
+    gradient_hooks._places.cache_clear()
+    assert state.is_direct() and not gradient_hooks.has_gradient_hooks(leaf)
 
 
 def test_a_function_that_answers_otherwise_is_not_used(monkeypatch):

@@ -10,9 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import platform
-import re
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _native as n
 from ..support.guard_readers import PRECISION_ROWS, autocast_state, torch_settings, torch_state
+from ..support.torch_builds import is_read_up
 
 _READERS = (
     (_C.is_grad_enabled, None, n.STATE_NUMBER),
@@ -87,11 +85,6 @@ def _default_dtype() -> Iterator[None]:
         torch.set_default_dtype(former)
 
 
-# What the linker knows a C++ function by says nothing of what it returns. So they are asked only in releases of torch,
-# and on machines, for which that was read up.
-_RELEASES = ((2, 11), (2, 12), (2, 13))
-_MACHINES = ("x86_64", "aarch64")
-
 # Under each of these the answers must agree as well. (Tracing cannot be had for little, and a precision cannot be put
 # back to what it is by default; tests see to these.)
 _PROBES: tuple[Callable[[], contextlib.AbstractContextManager[Any]], ...] = (
@@ -118,8 +111,7 @@ def _agrees(former: tuple[Any, ...], probe: Callable[[], contextlib.AbstractCont
 
 def is_direct() -> bool:
     """Can C code ask torch's functions directly? It does so from now on."""
-    release = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-    if release not in _RELEASES or platform.machine() not in _MACHINES or sys.platform != "linux":
+    if not is_read_up():
         return n.state_direct("", "", 0)
     folder = os.path.join(os.path.dirname(torch.__file__), "lib")
     libraries = os.path.join(folder, "libtorch_cpu.so"), os.path.join(folder, "libc10.so")

@@ -15,8 +15,11 @@ from typing import Any
 
 import torch
 
+from .torch_builds import is_read_up
+
 _WORDS = 32  # of a node: it is larger, in any torch in which the lists are found
 _HEAD = 16  # of a Python object
+_KIND = "AccumulateGrad"  # the only nodes whose memory is read
 
 
 def _accumulator(tensor: Any) -> Any:
@@ -43,9 +46,11 @@ def _list_in(before: tuple[int, ...], after: tuple[int, ...]) -> int | None:
 @functools.cache
 def _places() -> tuple[int, int] | None:
     """Where a node keeps the hooks that are called before it, and those that are called after it."""
+    if not is_read_up():
+        return None
     with torch.inference_mode(False):
         node = _accumulator(torch.empty(1, requires_grad=True))
-    if type(node).__name__ != "AccumulateGrad":
+    if type(node).__name__ != _KIND:
         return None
     plain = _content(node)
     node.register_prehook(print)
@@ -65,6 +70,8 @@ def has_gradient_hooks(tensor: Any) -> bool:
     if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
         return True
     node = _accumulator(tensor)
+    if type(node).__name__ != _KIND:
+        return True
     found = _content(node)
     return any(found[place] != found[place + 1] for place in places)
 
