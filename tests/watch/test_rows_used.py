@@ -142,6 +142,18 @@ USED: dict[Any, tuple[Callable[[list[int]], tuple[Any, ...]], Callable[[Any], An
     torch.is_grad_enabled: (lambda v: (), _one_or_two),
     torch.is_autocast_enabled: (lambda v: (), _one_or_two),
     torch.autograd._profiler_enabled: (lambda v: (), _one_or_two),
+    torch._C._has_distributed: (lambda v: (), _one_or_two),
+    torch._C._get_cpu_capability: (lambda v: (), len),
+    torch.get_num_threads: (lambda v: (), int),
+    torch._C._get_cudnn_benchmark: (lambda v: (), _one_or_two),
+    torch._C._get_flash_sdp_enabled: (lambda v: (), _one_or_two),
+    torch._C._get_float32_matmul_precision: (lambda v: (), len),
+    torch._C._get_default_device: (lambda v: (), len),
+    torch.is_anomaly_enabled: (lambda v: (), _one_or_two),
+    torch._C._is_torch_function_enabled: (lambda v: (), _one_or_two),
+    torch._C._are_functorch_transforms_active: (lambda v: (), _one_or_two),
+    torch._C._get_warnAlways: (lambda v: (), _one_or_two),
+    torch._C._get_dtensor_allow_implicit_replication: (lambda v: (), _one_or_two),
 }
 
 # Rows whose callables are no such programs: they stand for what other callables are replaced by, work on tensors,
@@ -199,6 +211,6 @@ def test_a_row_in_each_use(monkeypatch: pytest.MonkeyPatch, func: Any, use: Call
         assert compiled.stator.hits or (not there and compiled.stator.graphs)
         if there and use is directly:  # C code that calls other C code is another matter
             assert not breaks or func is id
-        if not there:  # a class is made as any other is, a method goes by the row of its type, and a setting is read
+        if not there:  # a class is made as any other is, and a method goes by the row of its type
             others = (type, types.MethodDescriptorType, types.FunctionType)
-            assert breaks or isinstance(func, others) or calls.torch_state_reader(func)
+            assert breaks or isinstance(func, others)

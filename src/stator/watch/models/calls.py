@@ -31,7 +31,7 @@ from ..graph_break import BreakGraph
 from ..objects import locks
 from ..segment import Segment
 from ..tensors.operators import SCRIPTED
-from . import logging_calls, module_hooks, numbers, other_compiler, schedulers, user_hints
+from . import logging_calls, module_hooks, numbers, other_compiler, schedulers, torch_settings, user_hints
 from .cached_calls import compile_pattern
 from .call_model import Args, CallModel, NumberUse, Rule, facts_of, rule
 from .methods import change_first, method_rule, operate_in_place
@@ -276,6 +276,7 @@ CALL_MODELS: tuple[CallModel, ...] = (
         _named(torch.autograd, "_profiler_enabled") + _named(torch._C, "_accelerator_getAccelerator"),
         "settings, which the guards read again",
     ),
+    *(CallModel(read_again, torch_settings.there(names), what) for what, names in torch_settings.SETTINGS.items()),
     CallModel(schedulers.step, schedulers.STEPS, "computes a few numbers, by one way or another"),
     CallModel(module_hooks.set_on_tensors, [module_hooks.SET], "registers hooks on nodes of autograd"),
     CallModel(leave_lock, [locks.LOCK.__exit__], "the end of a `with` that has taken a lock"),
@@ -295,8 +296,6 @@ INTERCEPTED: tuple[types.CodeType, ...] = (
     _WRAPPER_OF_TORCH,
 )
 
-_STATE_PREFIXES = ("_get_", "_is_", "is_", "get_", "_are_", "_has_", "has_")
-_WATCHED_BY = ("function_mode", "function_stack")
 _SAFE_NEW = types_where(lambda model: model.constructed)
 
 
@@ -347,15 +346,6 @@ def _construct(s: Segment, cls: type, args: Args, kwnames: tuple[str, ...]) -> N
     init = s.classes.entry(cls, "__init__")
     if issubclass(type(init), types.WrapperDescriptorType) and init.__objclass__ is not object:
         pure(s, cls, args, kwnames)
-
-
-def torch_state_reader(func: Any) -> bool:
-    """A C function of torch that only reports a setting."""
-    if not issubclass(type(func), types.BuiltinFunctionType) or not func.__name__.startswith(_STATE_PREFIXES):
-        return False
-    if any(word in func.__name__ for word in _WATCHED_BY):  # it would report the mode that watches
-        return False
-    return (func.__module__ or "").split(".")[0] == "torch"
 
 
 _CALL = class_dict(type)["__call__"]
@@ -409,8 +399,6 @@ def rule_for(func: Any) -> Rule | None:
         return None
     if issubclass(type(func), types.BuiltinFunctionType) and func.__name__ == "__new__" and func.__self__ in _SAFE_NEW:
         return pure
-    if torch_state_reader(func):
-        return read_again
     if issubclass(type(func), types.BuiltinFunctionType) and (func.__module__ or "").startswith("torch._ops."):
         return nothing  # an operator by its name in `torch.ops`: the tensor mode sees it
     return _BY_TYPE.get(type(func))

@@ -324,6 +324,8 @@ def read_again(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> N
     if kwnames or not all(map(is_constant, args)):
         raise BreakGraph("unguardable", f"{name_of(func)} with arguments that are not constants")
     value = s.watcher.paused(func, *args)
+    if not is_constant(value):  # made anew in each call: the program's would be another one than the guards'
+        raise BreakGraph("unguardable", f"what {name_of(func)} gives back")
     s.ledger.read(s.ledger.find(func) or s.ledger.constant(func), Edge.CALL, args, value)
 
 
