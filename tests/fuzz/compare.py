@@ -239,18 +239,15 @@ class Whole(Description):
         super().say(path, what)
 
     def tensor(self, path: str, t: torch.Tensor) -> None:
-        before = len(self.lines)
-        super().tensor(path, t)
-        line = self.lines[before]
-        if self.tolerant:
-            # Strides of dimensions of size 1 say nothing.
-            strides = tuple([stride if size != 1 else 1 for size, stride in zip(t.shape, t.stride(), strict=True)])
-            line = line.replace(f"stride={t.stride()}", f"stride={strides}")
         if self.tolerant and t.is_floating_point():
             # Another order of additions in the backward: the last digits may differ, and what is left of a zero.
+            before = len(self.lines)
+            super().tensor(path, t)
+            line = self.lines[before]
             numbers = t.detach().reshape(-1)[:8].tolist()  # one by one, see `near`
-            line = f"{line[: line.rindex('[')]}{numbers}"
-        self.lines[before] = line
+            self.lines[before] = f"{line[: line.rindex('[')]}{numbers}"
+            return
+        super().tensor(path, t)
 
     def klass(self, path: str, cls: type) -> None:
         self.say(path, f"class {cls.__module__}.{cls.__qualname__}")

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..errors import CannotDerive
 from ..support.graph_leaves import OutsideRead
+from . import narrow_strides
 from .functional import BY_STRIDES, TensorView, TracedTensor, TracedTensors, refuse_other_memory, restrided
 from .operators import EFFECTS, UNCOUNTED, UNMARKED, OperatorFacts, Write, arguments_by_name, facts, pure_form
 from .standins import StandIns
@@ -215,11 +217,35 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             with self._uncounted(op, args, kwargs), self:
                 result = written(*args, **kwargs)
             if result is not NotImplemented:  # that is: not for these arguments
-                return result
+                return self._with_strides(op, args, kwargs, result)
         if not facts(op).composite:
             return self._choose_plain(op)(self, op, args, kwargs)
         with self:
             return op.decompose(*args, **kwargs)
+
+    def _with_strides(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> Any:
+        """What was made in another way than the operator does it, with the operator's strides in dimensions of
+        size 1."""
+        if facts(op).composite or not narrow_strides.may_differ(op, (args, kwargs)):
+            return results
+        given = {key: self._standing(arg) for key, arg in kwargs.items()}
+        told = self.stand_ins.run(op, tuple([self._standing(arg) for arg in args]), given)
+        alone = isinstance(results, Tensor)
+        pairs = zip([results] if alone else results, [told] if isinstance(told, Tensor) else told, strict=False)
+        known = {id(arg) for arg in tree_leaves((args, kwargs))}
+        made = [one if id(one) in known else self._with_strides_of(one, other) for one, other in pairs]
+        return made[0] if alone else tuple(made)
+
+    def _with_strides_of(self, made: Any, told: Any) -> Any:
+        value = self.values.find(made) if isinstance(made, Tensor) else None
+        if value is None or value.parent is not None or value.node.op != "call_function":
+            return made
+        if not isinstance(told, Tensor) or not narrow_strides.differ_there(made, told):
+            return made
+        node = self.values.node(value)
+        node.meta["val"] = shown = narrow_strides.restrided(made, told.stride())
+        self.values.new(shown, node)
+        return shown
 
     def _pure(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         node, result = self._run(op, args, kwargs)

@@ -22,6 +22,7 @@ from torch.fx.immutable_collections import immutable_list
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import CannotDerive
+from . import narrow_strides
 from .operators import facts
 from .symbols import is_symbolic, made_by_data, surely_equal
 
@@ -105,7 +106,7 @@ def _in_plain_order(args: Any) -> bool:
 
 def _goes_by_narrow_strides(op: OpOverload, args: Any) -> bool:
     """Do strides of dimensions of size 1 decide about those of the result, in another way than meta kernels say?"""
-    return op in _CONVOLUTIONS and not _in_plain_order(args)
+    return (op in _CONVOLUTIONS and not _in_plain_order(args)) or narrow_strides.may_differ(op, args)
 
 
 def _in_order(args: Any) -> bool:
@@ -280,14 +281,24 @@ class FakeStandIns:
     def run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.symbolic:
             with self.mode:
-                return op(*_not_expanded(op, args), **kwargs)
+                result = op(*_not_expanded(op, args), **kwargs)
+            return self._settled(op, args, kwargs, result)
         if not _believable(op, (args, kwargs)):
             raise CannotDerive(f"the tensors that {op} gives are not known for symbolic sizes")
         with self.mode, enable_python_dispatcher():  # which prefers torch's meta kernels in Python: they keep symbols
             result = op(*_not_expanded(op, args), **kwargs)
         if not _SIZED_BY_DATA.isdisjoint(op.tags) and made_by_data(result):
             raise CannotDerive(f"what {op} gives depends on data")
-        return result
+        return self._settled(op, args, kwargs, result)
+
+    def _settled(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """With eager's strides, on the CPU."""
+        given = (args, kwargs)
+        if any(isinstance(value, Tensor) and value.device.type != "cpu" for value in tree_leaves((given, result))):
+            return result
+        if not narrow_strides.may_differ(op, given):
+            return result
+        return narrow_strides.as_the_kernel_gives(op, args, kwargs, result)
 
     def real(self, tensor: Tensor) -> Tensor:
         return tensor
