@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from native_check import compare
 from torch import Tensor
 
-from stator.fuse.loops import Buffer, Gemm, Index, Kernel, Launch, Value
+import stator
+from stator.fuse.loops import Buffer, Call, Gemm, Index, Kernel, Launch, Value
 from stator.fuse.overwrite import reads_before_it_writes
 
 I0, I1 = Index.axis(0), Index.axis(1)
@@ -114,3 +115,67 @@ def test_a_product_lies_where_its_result_does() -> None:
     product, launch = program.steps
     assert isinstance(product, Gemm) and isinstance(launch, Launch)
     assert product.out.buffer == launch.writes[0] == program.outputs[0].name
+
+
+def rand(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def images(seed: int) -> list[Tensor]:
+    return [rand(seed, 2, 8, 9, 10), rand(1, 8, 8, 3, 3), rand(2, 8, 8, 3, 3), rand(3, 8), rand(4, 8).abs() + 0.5]
+
+
+def residual(x: Tensor, w: Tensor, v: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    """Two convolutions with batch norms in evaluation, and what they began with added."""
+    y = F.relu(F.batch_norm(F.conv2d(x, w, padding=1), mean, var, mean, var))
+    return F.relu(F.batch_norm(F.conv2d(y, v, mean, padding=1), mean, var) + x)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_epilogues_lie_where_convolutions_did(dynamic: bool) -> None:
+    seen = compare(residual, images, dynamic=dynamic)
+    for program in seen.programs:
+        made = {name for step in program.steps if isinstance(step, Call) for name in step.writes}
+        large = {n for s in program.steps for n in s.writes if n in program.places and len(program.places[n].sizes) > 1}
+        assert len(made) == 2 and large == made
+
+
+def test_convolutions_that_others_want_stay_as_they_are() -> None:
+    def returned(x: Tensor, w: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.conv2d(x, w)
+        return y, y.relu()
+
+    def seen_later(x: Tensor, w: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.conv2d(x, w)
+        flat = y.flatten(1)
+        return y.relu() + 1, flat @ flat.t()
+
+    def turned(x: Tensor, w: Tensor, *rest: Tensor) -> Tensor:
+        return F.conv2d(x, w, padding=1).transpose(2, 3).contiguous().relu()
+
+    def twice(x: Tensor, w: Tensor, v: Tensor, *rest: Tensor) -> Tensor:
+        y = F.conv2d(x, w, padding=1)
+        return y.sigmoid() * F.conv2d(y, v, padding=1).tanh() + y
+
+    def sorted_later(x: Tensor, w: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.conv2d(x, w).relu()
+        return torch.sort(y, -1)[0], y * 2
+
+    for fn in (returned, seen_later, turned, twice, sorted_later):
+        compare(fn, images)
+
+
+def test_results_of_convolutions_of_earlier_calls_stay() -> None:
+    """What a call gave is the caller's: the next call writes elsewhere."""
+    compiled = stator.compile(residual, backend="native")
+    results = [(compiled(*images(seed)), residual(*images(seed))) for seed in range(4)]
+    for found, wanted in results:
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert compiled.stator.hits == 3
+
+
+def test_convolutions_in_training() -> None:
+    def make(seed: int) -> list[Tensor]:
+        return [t.requires_grad_(number < 3) for number, t in enumerate(images(seed))]
+
+    compare(residual, make, grads=True)

@@ -1,16 +1,25 @@
 """Kernels that write over what they read last: one buffer instead of two.
 
 Enters: a `LoopProgram`. Leaves: the same, in which a buffer that a kernel is the last to read lies where that kernel's
-result does, if the kernel reads each element before it writes it.
+result does, if the kernel reads each element before it writes it. So do results of convolutions, which are tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
-from .loops import Blocked, Gemm, Kernel, Launch, LoopProgram, ProgramStep, Value, operands
+import torch
+
+from .loops import Alias, Blocked, Call, Gemm, Kernel, Launch, LoopProgram, ProgramStep, Ref, Value, operands
 from .memory import lifetimes, reach
+
+aten = torch.ops.aten
+# Operators whose result is memory of its own in every case.
+_FRESH = frozenset(
+    {aten.convolution.default, aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default}
+)
 
 
 def reads_before_it_writes(kernel: Kernel, buffer: int, store: int) -> bool:
@@ -58,6 +67,65 @@ def _needed(kernel: Kernel, root: int) -> set[int]:
 
 
 def write_over(program: LoopProgram) -> LoopProgram:
+    return _over_buffers(_over_results_of_calls(program))
+
+
+def _over_results_of_calls(program: LoopProgram) -> LoopProgram:
+    """What is computed of a convolution, element by element, lies where its result did: no second tensor is made."""
+    made, last = lifetimes(program)
+    fresh = {step.outs[0] for step in program.steps if isinstance(step, Call) and _is_fresh(step)}
+    kept = {out.name for out in program.outputs if isinstance(out, Ref)}
+    for step in program.steps:
+        if isinstance(step, Alias) or (isinstance(step, Call) and not _is_fresh(step)):
+            kept |= {*step.reads}  # what it gives may be a view of them
+    new: dict[str, str] = {}  # by result: the tensor whose memory it takes
+    for number, step in enumerate(program.steps if fresh else ()):
+        if not isinstance(step, Launch):
+            continue
+        dying = [n for n in step.reads if new.get(n, n) in fresh and last[n] == number and n not in kept]
+        for store, result in _results(step):
+            if made.get(result) != number or result in program.inputs:
+                continue
+            fitting = (name for name in dying if _fits_exactly(program, step, name, store, result))
+            if (found := next(fitting, None)) is not None:
+                dying.remove(found)
+                new[result] = new.get(found, found)
+    return _all_renamed(program, new) if new else program
+
+
+def _is_fresh(step: Call) -> bool:
+    return step.target in _FRESH and step.parts is None
+
+
+def _fits_exactly(program: LoopProgram, step: Launch, name: str, store: int, result: str) -> bool:
+    one, other = program.places.get(name), program.places[result]
+    if one is None or replace(one, buffer=result) != replace(other, buffer=result):
+        return False
+    return reads_before_it_writes(step.kernel, step.buffers.index(name), store)
+
+
+def _all_renamed(program: LoopProgram, new: dict[str, str]) -> LoopProgram:
+    def renamed(value: Any) -> Any:
+        if isinstance(value, Ref):
+            return Ref(new.get(value.name, value.name))
+        if isinstance(value, (list, tuple)):
+            return type(value)([renamed(item) for item in value])
+        return {key: renamed(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    steps: list[ProgramStep] = []
+    for step in program.steps:
+        if isinstance(step, Call):
+            reads = [new.get(name, name) for name in step.reads]
+            steps.append(replace(step, args=renamed(step.args), kwargs=renamed(step.kwargs), reads=reads))
+        elif isinstance(step, Alias):
+            steps.append(replace(step, place=replace(step.place, buffer=new.get(step.place.buffer, step.place.buffer))))
+        else:
+            steps.append(_renamed(step, new))
+    outputs = [renamed(out) for out in program.outputs]
+    return replace(program, steps=steps, outputs=outputs, tensors=program.tensors - {*new})
+
+
+def _over_buffers(program: LoopProgram) -> LoopProgram:
     made, last = lifetimes(program)
     new: dict[str, str] = {}  # by buffer: the one that lies in its place
     for number, step in enumerate(program.steps):
