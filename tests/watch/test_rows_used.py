@@ -112,8 +112,6 @@ USED: dict[Any, tuple[Callable[[list[int]], tuple[Any, ...]], Callable[[Any], An
     functools.cmp_to_key: (lambda v: (_difference,), lambda r: sorted([3, 2], key=r)[0]),
     functools.partial: (lambda v: (max, v), lambda r: r()),
     itertools.chain: (lambda v: (v, v), sum),
-    itertools.takewhile: (lambda v: (bool, v), sum),
-    itertools.accumulate: (lambda v: (v, operator.add), sum),
     bisect.bisect_left: (lambda v: (v, 3), lambda r: r + 1),
     heapq.heappop: (lambda v: ([*v],), int),
     collections._count_elements: (lambda v: ({}, v), _is_there),

@@ -306,6 +306,70 @@ swap_item(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     Py_RETURN_NONE;
 }
 
+/* The places in an object at which it holds others: items, members of sets; else the words behind
+ * the header that all objects of the type have. (Not more for Py_SIZE: generators have none.) */
+static PyObject **
+places_of(PyObject *holder, Py_ssize_t *count, Py_ssize_t *step)
+{
+    *step = 1;
+    if (PyList_Check(holder) || PyTuple_Check(holder)) {
+        *count = PySequence_Fast_GET_SIZE(holder);
+        return PySequence_Fast_ITEMS(holder);
+    }
+    if (PyAnySet_Check(holder)) {
+        *count = ((PySetObject *)holder)->mask + 1;
+        *step = sizeof(setentry) / sizeof(PyObject *);
+        return &((PySetObject *)holder)->table->key;
+    }
+    *count = Py_TYPE(holder)->tp_basicsize / (Py_ssize_t)sizeof(PyObject *) -
+             (Py_ssize_t)(sizeof(PyObject) / sizeof(PyObject *));
+    return (PyObject **)((char *)holder + sizeof(PyObject));
+}
+
+typedef struct {
+    PyObject *sought;
+    Py_ssize_t count;
+} Visits;
+
+static int
+count_visit(PyObject *visited, void *arg)
+{
+    Visits *visits = arg;
+    visits->count += visited == visits->sought;
+    return 0;
+}
+
+/* swap(holder, old, new): what an object of a C type holds, held no more, but another in its place.
+ * False, and nothing done: the collector visits it more often, or less, than it is found. */
+static PyObject *
+swap(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3) {
+        return PyErr_Format(PyExc_TypeError, "swap(holder, old, new)");
+    }
+    PyObject *holder = args[0], *old = args[1];
+    if (!PyObject_IS_GC(holder) || Py_TYPE(holder)->tp_traverse == NULL) {
+        Py_RETURN_FALSE;
+    }
+    Visits visits = {old, 0};
+    Py_TYPE(holder)->tp_traverse(holder, count_visit, &visits);
+    Py_ssize_t count, step, found = 0;
+    PyObject **places = places_of(holder, &count, &step);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        found += places[i * step] == old;
+    }
+    if (found == 0 || found != visits.count) {
+        Py_RETURN_FALSE;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (places[i * step] == old) {
+            places[i * step] = Py_NewRef(args[2]);
+            Py_DECREF(old); /* not the last one: the caller has it, too */
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
 /* `sum` and `math.prod` look into the ints that they add to a float or a bool; here every number is
  * asked, by `ask`. */
 static PyObject *
@@ -454,6 +518,7 @@ static PyMethodDef functions[] = {
     {"swap_item", FAST(swap_item),
      "Put a symbolic number in the place of an equal plain one in a tuple, or the other way "
      "round."},
+    {"swap", FAST(swap), "Put an object in the place of another one that a holder holds."},
     {NULL},
 };
 

@@ -3,14 +3,18 @@ gets a guard on the value, or breaks the graph."""
 
 from __future__ import annotations
 
+import bisect
 import functools
+import heapq
 import itertools
 import operator
 import types
-from collections import deque
+from collections import defaultdict, deque
 
 import pytest
 from harness import World, check, rand
+
+from stator.backends.registry import look_up
 
 LETTERS = "abcdefgh"
 PROGRAMS = {
@@ -86,11 +90,72 @@ IDENTITIES_IN_C_CODE = {
     "takewhile": lambda x, n: x * (2 if list(itertools.takewhile(IS_3, [n])) else 5),
     "accumulate": lambda x, n: x * (2 if list(itertools.accumulate([3, n], operator.is_))[1] else 5),
     "groupby": lambda x, n: x * (2 if next(itertools.groupby([n], IS_3))[0] else 5),
+    "reduce by call": lambda x, n: x * (2 if functools.reduce(operator.call, [IS_3, n]) else 5),
+    "a key": lambda x, n: x * max([9, n], key=IS_3),
+    "a key, spread out": lambda x, n: x * max(*[9, n], **{"key": IS_3}),
+    "a key, kept": lambda x, n: x * functools.partial(max, key=IS_3)([9, n]),
+    "a key of a search": lambda x, n: x * (bisect.bisect_left([n], True, key=IS_3) + 2),
+    "a key of heapq's": lambda x, n: x * heapq.nlargest(1, [9, n], key=IS_3)[0],
+    "map, spread out": lambda x, n: x * (2 if next(map(*(operator.is_, [3], [n]))) else 5),
+    "map of call": lambda x, n: x * (2 if next(map(operator.call, [operator.is_], [3], [n])) else 5),
+    "map of call of a partial": lambda x, n: (
+        x * (2 if next(map(operator.call, [functools.partial(operator.is_, n)], [3])) else 5)
+    ),
+    "map of map": lambda x, n: x * (2 if next(next(map(map, [operator.is_], [[3]], [[n]]))) else 5),
+    "map of a method-wrapper": lambda x, n: x * (2 if next(map(operator.is_.__call__, [3], [n])) else 5),
+    "map of id": lambda x, n: x * (2 if next(map(id, [n])) == id(3) else 5),
+    "map of a set": lambda x, n: x * (2 if next(map(operator.is_, [3], {n})) else 5),
+    "map of repeat": lambda x, n: x * (2 if next(map(operator.is_, [3], itertools.repeat(n))) else 5),
+    "map of a generator": lambda x, n: x * (2 if next(map(operator.is_, [3], (m for m in [n]))) else 5),
+    "map of deque": lambda x, n: x * (2 if next(map(operator.is_, [3], deque([n]))) else 5),
+    "map of a bound number": lambda x, n: x * (2 if next(map(types.MethodType(operator.is_, n), [3])) else 5),
+    "methodcaller": lambda x, n: x * (2 if operator.methodcaller("is_", 3, n)(operator) else 5),
+    "map of methodcaller": lambda x, n: x * (2 if next(map(operator.methodcaller("is_", 3, n), [operator])) else 5),
+    "iter": lambda x, n: x * (2 if next(iter(functools.partial(operator.is_, 3, n), None)) else 5),
+    "a factory": lambda x, n: x * (2 if defaultdict(functools.partial(operator.is_, 3, n))[1] else 5),
 }
 
 
 @pytest.mark.parametrize("name", IDENTITIES_IN_C_CODE)
-def test_c_code_tells_small_numbers_by_their_values(name):
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_c_code_tells_small_numbers_by_their_values(name, backend):
     calls = [lambda w, n=n: w.fn(rand(n), n) for n in (2, 2, 3, 3, 4, 3, 4)]
-    breaks = ("unknown-callable", "outside-iterator")
-    check(lambda: World(fn=IDENTITIES_IN_C_CODE[name]), calls, expect=None, unreplayed=breaks)
+    check(
+        lambda: World(fn=IDENTITIES_IN_C_CODE[name]),
+        calls,
+        expect=None,
+        unreplayed="unknown-callable",
+        backend=look_up(backend)[1],
+    )
+
+
+def compared(x, n):
+    length, three = len(range(n)), 3
+    return x * (length + (2 if n is three else 5))
+
+
+LOOKED_AT_BEFORE = {
+    "is": compared,
+    "is_": lambda x, n: x * (len(range(n)) + operator.is_(3, n)),
+    "is_ of an item": lambda x, n: x * (len(range([n][0])) + operator.is_(3, [n][0])),
+    "is_ of an item made before": lambda x, n: (made := [n], x * (len(range(n)) + operator.is_(3, made[0])))[1],
+}
+
+
+@pytest.mark.parametrize("name", LOOKED_AT_BEFORE)
+def test_numbers_that_are_guarded_already_are_the_programs_own(name):
+    calls = [lambda w, n=n: w.fn(rand(n), n) for n in (2, 2, 3, 3, 4, 3, 4)]
+    check(lambda: World(fn=LOOKED_AT_BEFORE[name]), calls, expect="miss hit miss hit miss hit hit", breaks=[])
+
+
+def test_what_c_code_gets_hold_of_is_not_copied():
+    """Containers are the program's own before and behind such a call, with all that lies in them."""
+
+    def fn(x, n):
+        held = {"a": [n, (n, 7)], n: {n, 8}}
+        inner = held["a"]
+        found = max([9, n], key=functools.partial(operator.call, IS_3))
+        return x * found, held["a"] is inner, held, list(held)
+
+    calls = [lambda w, n=n: w.fn(rand(n), n) for n in (2, 2, 3, 3, 4, 3, 4)]
+    check(lambda: World(fn=fn), calls, expect=None, unreplayed=("unknown-callable",))

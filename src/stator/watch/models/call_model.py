@@ -70,7 +70,6 @@ class CallModel(NamedTuple):
     numbers: NumberUse | None = None  # None: what the rule says
     heard: bool = False  # it asks a number by a method of the number's: C code may call it with one
     later: bool = False  # what it is given is called when its result is used
-    calls: tuple[int, ...] = ()  # the arguments that it does nothing with but call them
     instead: Callable[[Args], Any] | None = None  # what to call in its place for symbolic numbers; None: itself
 
 

@@ -127,9 +127,7 @@ _CLASSES_OF_ITERTOOLS = [cls for cls in vars(itertools).values() if isinstance(c
 # What comes first counts.
 CALL_MODELS: tuple[CallModel, ...] = (
     CallModel(calls_back, _named(builtins, "all any iter"), "compare or call what they find in their arguments"),
-    CallModel(
-        calls_back, [filter, map], "call their first argument, item by item", NumberUse.KEPT, later=True, calls=(0,)
-    ),
+    CallModel(calls_back, [filter, map], "call their first argument, item by item", NumberUse.KEPT, later=True),
     CallModel(calls_back, [set, frozenset], "compare and hash what they find in their arguments", NumberUse.KEPT),
     CallModel(calls_back, [sorted], "compares the items of its argument", NumberUse.ASKED),
     CallModel(calls_back, [min], "compares its arguments", NumberUse.ASKED, instead=numbers.smaller),
@@ -192,19 +190,9 @@ CALL_MODELS: tuple[CallModel, ...] = (
     ),
     CallModel(operate_in_place, _IN_PLACE_OPERATORS, "change their first argument as the operator does"),
     CallModel(pure, [operator.index, operator.inv, operator.invert], "left out above for how their names begin"),
-    CallModel(calls_back, [functools.reduce], "calls its first argument", NumberUse.ASKED, calls=(0,)),
-    CallModel(calls_back, [functools.cmp_to_key], "calls its first argument", calls=(0,)),
+    CallModel(calls_back, [functools.reduce], "calls its first argument", NumberUse.ASKED),
+    CallModel(calls_back, [functools.cmp_to_key], "calls its first argument"),
     CallModel(pure, [functools.partial], "made here; calls of it have a rule of their own", NumberUse.KEPT),
-    CallModel(
-        calls_back,
-        [itertools.starmap, itertools.takewhile, itertools.dropwhile, itertools.filterfalse],
-        "call their first argument, item by item",
-        later=True,
-        calls=(0,),
-    ),
-    CallModel(
-        calls_back, [itertools.accumulate, itertools.groupby], "call their second argument", later=True, calls=(1,)
-    ),
     CallModel(calls_back, _CLASSES_OF_ITERTOOLS, "call or compare what they find in their arguments", later=True),
     CallModel(calls_back, _named(_bisect, "bisect_left bisect_right"), "compare the items of a list with another one"),
     CallModel(change_first, _all_of(_heapq), "compare the items of a list and move them"),
@@ -378,12 +366,6 @@ def reads_arguments_only(func: Any) -> bool:
     row = RULES.get(id(func))
     rule = row.rule if row is not None else method_rule(func) if issubclass(type(func), C_DESCRIPTORS) else None
     return rule is not None and facts_of(rule).arguments_only
-
-
-def arguments_called(func: Any) -> tuple[int, ...]:
-    """Which of its arguments C code calls, and does nothing else with."""
-    row = RULES.get(id(func))
-    return () if row is None else row.calls
 
 
 def rule_for(func: Any) -> Rule | None:

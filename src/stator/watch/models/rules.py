@@ -72,16 +72,15 @@ def compare_identity(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]
     for arg in args:
         touch_type(s, arg)
         s.ledger.use_identity(arg)
-    if s.symbols is None or all(s.symbols.find(arg) is None for arg in args):
-        return None
-    for arg in args:  # `is` tells one small int from another by its value
-        if s.symbols.find(arg) is not None:
+    for arg in args:
+        if s.symbols is not None:
             s.symbols.specialise_in(arg)
-            s.own.stands_for(arg, arg + 0)
-    return functools.partial(of_originals, s.own.original, func)
+        if s.ledger.find_unguarded(arg) is not None:
+            s.ledger.specialize(arg)
+    return functools.partial(_of_originals, s.own.original, func) if s.own.originals else None
 
 
-def of_originals(original: Any, func: Any, *args: Any) -> Any:
+def _of_originals(original: Any, func: Any, *args: Any) -> Any:
     """Numbers are compared as the objects that the program knows."""
     return func(*map(original, args))
 

@@ -20,7 +20,7 @@ from ..models.calls import constructor_rule, may_be_approved, reads_arguments_on
 from ..models.reads import bound_parts, consult, note_arguments, touch
 from ..models.side_effect_calls import break_for, name_of
 from ..segment import CallTable, Segment
-from .unguarded_values import replacement_for_numbers
+from .unguarded_values import give_to_callbacks, replacement_for_numbers
 
 
 def spread(func: Any) -> types.FunctionType:
@@ -40,6 +40,7 @@ SPREAD: types.CodeType = next(c for c in spread.__code__.co_consts if isinstance
 
 def on_call(s: Segment, probe: Any, func: Any, args: tuple[Any, ...], kwnames: tuple[str, ...]) -> Any:
     s.ledger.place = probe
+    give_to_callbacks(s, func, args)
     return s.table.call(s, probe, func, args, kwnames)
 
 
@@ -55,6 +56,7 @@ def on_call_ex(s: Segment, probe: Any, func: Any, args: Any, kwargs: Any) -> Any
             return spread(func)
         raise BreakGraph("unguardable", f"call with *{type(args).__name__}")
     names = tuple(kwargs) if kwargs else ()
+    give_to_callbacks(s, func, (args, kwargs))
     return s.table.call(s, probe, func, (*args, *(kwargs.values() if kwargs else ())), names)
 
 

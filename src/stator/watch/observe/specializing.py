@@ -11,7 +11,15 @@ from typing import Any
 from ... import _native
 from ..objects.own_objects import UNGUARDED_TYPES
 from .segment_ends import step_over
-from .unguarded_values import give_back, is_ignored, is_left_to_python, use_scalar, use_symbol, works_on_tensors
+from .unguarded_values import (
+    give_back,
+    is_ignored,
+    is_left_to_python,
+    is_specialised,
+    use_scalar,
+    use_symbol,
+    works_on_tensors,
+)
 from .watched_run import WatchedRun
 
 
@@ -20,6 +28,10 @@ def specialize_operand(run: WatchedRun, probe: Any, value: Any) -> None:
     just come from Python, or was seen to change), Python makes one more step.
     """
     run.segment.ledger.place = probe
+    if is_specialised(run.segment, value):
+        give_back(run.segment)
+        run.watcher.leave_unguarded(value)  # it may lie in a container, too
+        return
     if run.segment.symbols is not None and (
         type(value) not in UNGUARDED_TYPES or run.segment.symbols.was_symbol(value)
     ):

@@ -13,17 +13,18 @@ import torch
 
 from ... import _native
 from ...support.builtin_types import BASES
-from ...support.guard_readers import container_kind
+from ...support.guard_readers import container_kind, is_open
 from ...support.number_functions import FUNCTIONS, name_of_function
 from ..bytecode.break_step import begins_loop
 from ..graph_break import BreakGraph
 from ..models import logging_calls
-from ..models.calls import arguments_called, rule_for
-from ..models.rules import compare_identity, of_originals
+from ..models.calls import reads_arguments_only
+from ..models.reads import bound_parts
 from ..objects.containers import expose
 from ..objects.fingerprints import is_tensor
 from ..objects.ledger import give_back_contents
 from ..objects.own_objects import UNGUARDED_TYPES
+from ..objects.reach import in_reach, put_originals
 from ..segment import Segment
 from ..symbols import symbolic_uses
 from ..symbols.symbol_table import plain_number
@@ -191,33 +192,52 @@ def give_back(s: Segment, *, unguarded: bool = False, inside: bool = False) -> N
             specialized = type(value) in UNGUARDED_TYPES and s.ledger.find_unguarded(value) is None
             if id(value) in s.own.originals and (unguarded or specialized):
                 s.watcher.put(calls, place, s.own.original(value))
-        if calls == 0 and not inside and unguarded and probe is not None and probe.kind == _native.CALL:
-            _compare_originals(s, len(entry[5]), s.watcher.stack(0, probe.depth), probe.depth - probe.span)
+        if calls == 0 and not inside and unguarded and probe is not None:
+            put_originals(in_reach(s.watcher.stack(0, probe.depth)[probe.depth - probe.span :]), s.own.originals)
 
 
-def _compare_originals(s: Segment, below: int, stack: list[Any], start: int) -> None:
-    """C code is about to be called, with numbers of ours in what it takes apart: what it calls to compare identities
-    knows them as the program does."""
-    first = start + (2 if stack[start] is _native.MISSING else 1)
-    for argument in arguments_called(stack[first - 1]):
-        place = first + argument
-        if place < len(stack):
-            comparing = _comparing_originals(s, stack[place])
-            if comparing is not None:
-                s.watcher.put(0, below + place, comparing)
+def is_specialised(s: Segment, value: Any) -> bool:
+    """A number that was symbolic, and lies where the program would have its own."""
+    if s.symbols is None or type(value) not in UNGUARDED_TYPES or id(value) in s.symbols.chosen:
+        return False
+    return s.symbols.was_symbol(value)
 
 
-def _comparing_originals(s: Segment, func: Any) -> Any:
-    """The same callable, if it is `operator.is_` or calls that; None: it is another one."""
-    if rule_for(func) is compare_identity:
-        return functools.partial(of_originals, s.own.original, func)
-    if type(func) is functools.partial:
-        inner = _comparing_originals(s, func.func)
-        return None if inner is None else functools.partial(inner, *func.args, **func.keywords)
-    if type(func) is types.MethodType:
-        inner = _comparing_originals(s, func.__func__)
-        return None if inner is None else types.MethodType(inner, func.__self__)
-    return None
+def give_to_callbacks(s: Segment, func: Any, operands: tuple[Any, ...]) -> None:
+    """C code is about to be called. Where it may call back what tells a number from an equal one, it gets the
+    program's own numbers."""
+    originals, called = s.own.originals, _called_at_last(func)
+    if not originals or issubclass(type(called), types.FunctionType) or reads_arguments_only(called):
+        return
+    reached = list(in_reach((func, *operands)))
+    numbers = [value for value in reached if id(value) in originals]
+    if not numbers or not any(
+        _may_tell_identities(value) for value in reached if value is not func and value is not called
+    ):
+        return
+    for number in numbers:
+        if s.symbols is not None:
+            s.symbols.specialise_in(number)
+        if s.ledger.find_unguarded(number) is not None:
+            s.ledger.specialize(number)
+    if not put_originals(reached, originals):
+        raise BreakGraph("unguardable", "identity of a number that C code has got hold of")
+
+
+def _may_tell_identities(value: Any) -> bool:
+    """As a callback. (Frames of Python functions are watched.)"""
+    if not callable(value) or issubclass(type(value), types.FunctionType) or is_tensor(value):
+        return False
+    python = is_open(value) if issubclass(type(value), type) else is_open(type(value))
+    return not (python or reads_arguments_only(_called_at_last(value)))
+
+
+def _called_at_last(func: Any) -> Any:
+    """By a bound method: the method."""
+    if issubclass(type(func), types.MethodType):
+        return func.__func__
+    parts = bound_parts(func)
+    return func if parts is None else parts[0]
 
 
 def use_scalar(s: Segment, probe: Any, value: Any) -> None:

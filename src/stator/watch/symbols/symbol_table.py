@@ -140,7 +140,12 @@ class SymbolTable:
             for source in symbol.sources:
                 self.specialise(source)
         self.specialised.append(Specialised(self._words(symbol), value, self._place))
+        self._turn_plain(number)
+
+    def _turn_plain(self, number: Any) -> None:
+        """Where it is used next, the program's own number takes its place."""
         _native.turn_plain(number)
+        self._context.watcher.leave_unguarded(number)
 
     def _words(self, symbol: Symbol) -> Any:
         """What was specialised, to be put into words later."""
@@ -167,6 +172,6 @@ class SymbolTable:
             raise BreakGraph("tensor-item", "tensor.item()")
         self.abandoned = why
         for symbol in list(self._table.values()):
-            _native.turn_plain(symbol.number)
+            self._turn_plain(symbol.number)
         self.shapes.pin()
         self.specialised.append(Specialised((), why, self._place))
