@@ -11,7 +11,7 @@ import sympy
 import torch
 
 from stator.fuse.loops import BufferView, Call, Gemm, Kernel, Launch, LoopProgram, Ref
-from stator.fuse.memory import ALIGNMENT, MemoryPlan, _tensors, lifetimes, plan_memory, reach
+from stator.fuse.memory import ALIGNMENT, MemoryPlan, _tensors, lifetimes, plan_memory
 
 S, T = sympy.Symbol("s0", positive=True, integer=True), sympy.Symbol("s1", positive=True, integer=True)
 
@@ -66,7 +66,7 @@ def check_plan(program: LoopProgram, plan: MemoryPlan, numbers: dict[Any, int]) 
     spans = []
     for name, offset in plan.offsets.items():
         begin = real(offset)
-        end = begin + max(0, real(reach(program.places[name]))) * program.places[name].dtype.itemsize
+        end = begin + max(0, real(program.places[name].reach)) * program.places[name].dtype.itemsize
         assert (
             name not in program.tensors and begin % ALIGNMENT == 0 and 0 <= begin <= end <= max(real(plan.size), begin)
         )
@@ -125,7 +125,7 @@ def peak(program: LoopProgram, plan: MemoryPlan) -> int:
     most = 0
     for number in range(len(program.steps)):
         alive |= {name: program.places[name] for name in plan.allocated.get(number, ())}
-        most = max(most, sum(reach(place) * place.dtype.itemsize for place in alive.values()))
+        most = max(most, sum(place.reach * place.dtype.itemsize for place in alive.values()))
         for name in plan.dropped.get(number, ()):
             alive.pop(name, None)
     return most + int(plan.size)

@@ -40,17 +40,9 @@ def aot_function(
         key = (spec, _looks(leaves))
         entry = compiled.get(key)
         if entry is None:
-            flat = _Flat(fn, spec)
-            graphs = compile_function(
-                flat,
-                leaves,
-                fw_compiler=fw_compiler,
-                bw_compiler=bw_compiler,
-                partition_fn=partition_fn,
-                decompositions=decompositions,
+            entry = compiled[key] = _compile(
+                _Flat(fn, spec), leaves, fw_compiler, bw_compiler, partition_fn, decompositions
             )
-            assert flat.result is not None
-            entry = compiled[key] = _Compiled(graphs, flat.result)
         return pytree.tree_unflatten(list(entry.run(*leaves)), entry.result)
 
     return call
@@ -82,22 +74,14 @@ def aot_module_simplified(
     if args is not None:
         leaves, spec = pytree.tree_flatten(((_state(mod), *args), {}))
         flat = _Flat(_calls(mod), spec)
-        graphs = compile_function(
-            flat,
-            leaves,
-            fw_compiler=fw_compiler,
-            bw_compiler=bw_compiler,
-            partition_fn=partition_fn,
-            decompositions=decompositions,
-        )
+        entry = _compile(flat, leaves, fw_compiler, bw_compiler, partition_fn, decompositions)
         first = (spec, _looks(leaves))
 
         def call(*given: Any) -> Any:
             leaves, spec = pytree.tree_flatten(((_state(mod), *given), {}))
             if (spec, _looks(leaves)) != first:
                 return run(_state(mod), *given)
-            assert flat.result is not None
-            return pytree.tree_unflatten(list(graphs(*leaves)), flat.result)
+            return pytree.tree_unflatten(list(entry.run(*leaves)), entry.result)
 
         return call
     return lambda *given: run(_state(mod), *given)
@@ -185,6 +169,26 @@ class _Flat:
         args, kwargs = pytree.tree_unflatten(list(leaves), self._spec)
         flat, self.result = pytree.tree_flatten(self._fn(*args, **kwargs))
         return flat
+
+
+def _compile(
+    flat: _Flat,
+    leaves: list[Any],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None,
+    partition_fn: PartitionFn,
+    decompositions: Decompositions | None,
+) -> _Compiled:
+    graphs = compile_function(
+        flat,
+        leaves,
+        fw_compiler=fw_compiler,
+        bw_compiler=bw_compiler,
+        partition_fn=partition_fn,
+        decompositions=decompositions,
+    )
+    assert flat.result is not None  # it has run
+    return _Compiled(graphs, flat.result)
 
 
 class _AotModule(nn.Module):

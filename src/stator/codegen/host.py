@@ -259,7 +259,7 @@ def _check(t: Tables, name: str, touched: set[str], wanted: set[str], target: An
     """What is compared with an input in each call, before anything is touched. Kernels touch those of `touched`; the
     memory of those of `wanted` must be there."""
     place = t.program.places[name]
-    reach = t.slot(_reach(place)) if name in wanted else -1
+    reach = t.slot(place.reach) if name in wanted else -1
     slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides))
     written = int(name in t.program.written)
     return (
@@ -279,7 +279,7 @@ def _expect(t: Tables, name: str, target: Any) -> Any:
     place = t.program.places[name]
     slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides))
     numbers = (
-        t.register(name), dtype_code(place.dtype), t.slot(_reach(place)), place.dtype.itemsize, target.kind(name),
+        t.register(name), dtype_code(place.dtype), t.slot(place.reach), place.dtype.itemsize, target.kind(name),
     )  # fmt: skip
     return (n.HOST_EXPECT, slots, (), numbers, 0, _restrided)
 
@@ -296,15 +296,6 @@ def _alias(t: Tables, step: Any) -> Any:
     place = step.place
     slots = tuple(t.slot(size) for size in (*place.sizes, *place.strides, place.offset))
     return (n.HOST_ALIAS, slots, (t.register(place.buffer),), (t.register(step.out), 0, len(place.sizes)), 0, None)
-
-
-def _reach(place: Any) -> Size:
-    if any(size == 0 for size in place.sizes):
-        return 0
-    last: Size = 1
-    for size, stride in zip(place.sizes, place.strides, strict=True):
-        last = last + (size - 1) * stride
-    return last
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from .loops import Blocked, BufferView, Call, Gemm, Kernel, Launch, LoopProgram, ProgramStep, Ref, Value
-from .memory import ALIGNMENT, reach
+from .memory import ALIGNMENT
 
 # The cost model, measured on one core with 1 MiB of cache (docs/design/native.md).
 LEAST_BYTES = 1 << 19  # of results between the steps: less stays in the cache anyway
@@ -124,12 +124,12 @@ class _Group:
             aligned.append(found[1])
         units = math.gcd(*fine)
         # A unit is so many elements of everything that they share.
-        if units < 2 or any(reach(place) % units for place in shared.values()):
+        if units < 2 or any(place.reach % units for place in shared.values()):
             return None
         return cls(program, steps, target, shared, fine, aligned, units)
 
     def block(self, number: int) -> Blocked | None:
-        unit_bytes = {n: reach(p) // self.units * p.dtype.itemsize for n, p in self.shared.items()}
+        unit_bytes = {n: p.reach // self.units * p.dtype.itemsize for n, p in self.shared.items()}
         each = self._each(sum(unit_bytes.values()))
         if each is None:
             return None
@@ -221,8 +221,8 @@ def _gemm_units(step: Gemm, shared: dict[str, BufferView]) -> tuple[int, int] | 
 
 def _lies_in_units(place: BufferView, base: BufferView, units: int) -> bool:
     """Whether unit u of a place is a part of the u-th of as many equal parts of its buffer."""
-    whole = reach(base)
-    inner = reach(replace(place, sizes=place.sizes[1:], strides=place.strides[1:]))
+    whole = base.reach
+    inner = replace(place, sizes=place.sizes[1:], strides=place.strides[1:]).reach
     part = whole // units
     return whole % units == 0 and place.strides[0] == part and place.offset >= 0 and place.offset + inner <= part
 
@@ -237,7 +237,7 @@ def _kernel_units(step: Launch, shared: dict[str, BufferView], target: BlockTarg
     for count in range(len(axes), 0, -1):
         units = math.prod(kernel.extents[a] for a in axes[:count])
         if units and all(
-            _in_units(kernel, axes[:count], v, reach(shared[step.buffers[v.attr[0]]]), units) for v in accesses
+            _in_units(kernel, axes[:count], v, shared[step.buffers[v.attr[0]]].reach, units) for v in accesses
         ):
             return units, aligned if count == len(axes) else 1
     return None

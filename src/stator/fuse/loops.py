@@ -265,6 +265,16 @@ class BufferView:
     strides: tuple[Size, ...]
     offset: Size = 0
 
+    @property
+    def reach(self) -> Size:
+        """Elements from the first to behind the last one."""
+        if any(size == 0 for size in self.sizes):
+            return 0
+        last: Size = 1
+        for size, stride in zip(self.sizes, self.strides, strict=True):
+            last = last + (size - 1) * stride
+        return last
+
 
 @dataclass
 class Launch:

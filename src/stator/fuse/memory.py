@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import sympy  # type: ignore[import-untyped]  # torch's own for symbolic sizes
 
-from .loops import Alias, Blocked, BufferView, Call, LoopProgram, Ref, Size, product
+from .loops import Alias, Blocked, Call, LoopProgram, Ref, Size, product
 
 ALIGNMENT = 64  # a cache line
 # What a call may take beyond what is alive at once: so many bytes, or one of so many of those.
@@ -31,20 +31,10 @@ class MemoryPlan:
     dropped: dict[int, list[str]] = field(default_factory=dict)  # by step: tensors that nobody wants behind it
 
 
-def reach(place: BufferView) -> Size:
-    """Elements from the first to behind the last one."""
-    if any(size == 0 for size in place.sizes):
-        return 0
-    last: Size = 1
-    for size, stride in zip(place.sizes, place.strides, strict=True):
-        last = last + (size - 1) * stride
-    return last
-
-
 def plan_memory(program: LoopProgram) -> MemoryPlan:
     made, last = lifetimes(program)
     in_arena = [name for name in made if name in program.places and name not in program.tensors]
-    sizes = {name: reach(program.places[name]) * program.places[name].dtype.itemsize for name in in_arena}
+    sizes = {name: program.places[name].reach * program.places[name].dtype.itemsize for name in in_arena}
     if not all(isinstance(size, int) for size in sizes.values()):
         plan = _tensors(program, made, last, set())
         _share_places(plan, in_arena, sizes, made, last)
@@ -113,7 +103,7 @@ def _most_alive(program: LoopProgram, made: dict[str, int], last: dict[str, int]
     changes = [0] * (end + 2)
     for name, first in [*made.items(), *[(name, 0) for name in program.dying]]:
         place = program.places.get(name)
-        size = None if place is None else reach(place) * place.dtype.itemsize
+        size = None if place is None else place.reach * place.dtype.itemsize
         seen = name in made and isinstance(program.steps[first], Alias)  # has no memory of its own
         if isinstance(size, int) and name not in plan.offsets and not seen:
             changes[first] += size

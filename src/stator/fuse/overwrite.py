@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .loops import Alias, Blocked, Call, Gemm, Kernel, Launch, LoopProgram, ProgramStep, Ref, Value, operands
-from .memory import lifetimes, reach
+from .memory import lifetimes
 
 aten = torch.ops.aten
 # Operators whose result is memory of its own in every case.
@@ -155,7 +155,7 @@ def _results(step: Launch) -> Iterator[tuple[int, str]]:
 
 def _fits(program: LoopProgram, step: Launch, name: str, store: int, result: str) -> bool:
     one, other = program.places[name], program.places[result]
-    if one.dtype.itemsize != other.dtype.itemsize or reach(one) != reach(other):
+    if one.dtype.itemsize != other.dtype.itemsize or one.reach != other.reach:
         return False
     return reads_before_it_writes(step.kernel, step.buffers.index(name), store)
 
