@@ -253,6 +253,11 @@ ANSWERS_ABOUT_NUMBERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("use", NumberUse)
+def test_every_use_of_numbers_is_judged(use):
+    assert symbolic_uses._PASSES[use](()) is (use is not NumberUse.READ)
+
+
 @pytest.mark.parametrize("deleted_answers", ANSWERS_ABOUT_NUMBERS)
 @pytest.mark.parametrize("func", NUMBERS)
 def test_a_callable_without_an_answer_about_numbers_is_no_wrong_result(monkeypatch, func, deleted_answers):

@@ -22,8 +22,11 @@ class NumberUse(enum.Enum):
     """What becomes of symbolic numbers among the arguments."""
 
     READ = "their values may be read: they are constants from then on"
-    KEPT = "they are kept or passed on as they are"
+    HELD = "they are kept as they are, and nothing is called"
+    BEHIND_FIRST = "the same, but for a number that is the first argument itself: that is read"
+    KEPT = "they are kept or passed on as they are: what is callable may be called with them"
     ASKED = "operators ask them, unless they look at a float or a bool first"
+    HANDED_ON = "the first argument is called with them, and otherwise operators ask them"
     FIRST = "those in the first argument are kept, and others read"
 
 

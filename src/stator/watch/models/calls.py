@@ -190,7 +190,7 @@ CALL_MODELS: tuple[CallModel, ...] = (
     ),
     CallModel(operate_in_place, _IN_PLACE_OPERATORS, "change their first argument as the operator does"),
     CallModel(pure, [operator.index, operator.inv, operator.invert], "left out above for how their names begin"),
-    CallModel(calls_back, [functools.reduce], "calls its first argument", NumberUse.ASKED),
+    CallModel(calls_back, [functools.reduce], "calls its first argument", NumberUse.HANDED_ON),
     CallModel(calls_back, [functools.cmp_to_key], "calls its first argument"),
     CallModel(pure, [functools.partial], "made here; calls of it have a rule of their own", NumberUse.KEPT),
     CallModel(calls_back, _CLASSES_OF_ITERTOOLS, "call or compare what they find in their arguments", later=True),

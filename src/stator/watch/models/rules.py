@@ -52,7 +52,7 @@ from .side_effect_calls import name_of
 _C: Any = torch._C
 
 
-@rule(skipped=True, arguments_only=True, numbers=NumberUse.KEPT)
+@rule(skipped=True, arguments_only=True, numbers=NumberUse.HELD)
 def shallow(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Takes its arguments apart, one level, and looks no further."""
     for arg in args:
@@ -213,12 +213,12 @@ def _walk_field(s: Segment, value: Any, path: Iterable[tuple[bool, Any]]) -> Any
     return value
 
 
-@rule(skipped=True, arguments_only=True, numbers=NumberUse.KEPT)
+@rule(skipped=True, arguments_only=True, numbers=NumberUse.HELD)
 def nothing(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Keeps its arguments without looking into them, or looks at nothing that matters."""
 
 
-@rule(skipped=True, arguments_only=True, numbers=NumberUse.KEPT)
+@rule(skipped=True, arguments_only=True, numbers=NumberUse.HELD)
 def read_type(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Looks at the types of its arguments only."""
     for arg in args:
@@ -227,7 +227,7 @@ def read_type(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> No
             consult_deep(s, arg)
 
 
-@rule(skipped=True, arguments_only=True, numbers=NumberUse.KEPT)
+@rule(skipped=True, arguments_only=True, numbers=NumberUse.HELD)
 def read_length(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     origin = s.ledger.find(args[0]) if args else None
     if origin is not None and container_kind(type(args[0])) is not None:
@@ -258,44 +258,44 @@ def _plain_name(name: Any) -> Any:
     return name
 
 
-@rule(numbers=NumberUse.KEPT)
+@rule(numbers=NumberUse.BEHIND_FIRST)
 def get_attribute(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`getattr`, `hasattr`."""
     if len(args) > 1 and issubclass(type(args[1]), str):
         s.attributes.read(args[0], _plain_name(args[1]))
 
 
-@rule(numbers=NumberUse.KEPT)
+@rule(numbers=NumberUse.HELD)
 def get_attribute_of_class(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`type.__getattribute__`."""
     if len(args) > 1 and issubclass(type(args[0]), type) and issubclass(type(args[1]), str):
         s.attributes.read_of_class_plainly(args[0], _plain_name(args[1]))
 
 
-@rule(numbers=NumberUse.KEPT)
+@rule(numbers=NumberUse.BEHIND_FIRST)
 def get_attribute_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__getattribute__`."""
     if len(args) > 1 and issubclass(type(args[1]), str):
         s.attributes.read_plain(args[0], _plain_name(args[1]))
 
 
-@rule(takes=3, numbers=NumberUse.KEPT)
+@rule(takes=3, numbers=NumberUse.HELD)
 def set_attribute(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     s.attributes.write(args[0], _plain_name(args[1]))
 
 
-@rule(takes=2, numbers=NumberUse.KEPT)
+@rule(takes=2, numbers=NumberUse.HELD)
 def delete_attribute(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     s.attributes.write(args[0], _plain_name(args[1]), delete=True)
 
 
-@rule(takes=3, numbers=NumberUse.KEPT)
+@rule(takes=3, numbers=NumberUse.HELD)
 def set_attribute_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__setattr__`."""
     s.attributes.write_plain(args[0], _plain_name(args[1]))
 
 
-@rule(takes=2, numbers=NumberUse.KEPT)
+@rule(takes=2, numbers=NumberUse.HELD)
 def delete_attribute_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__delattr__`."""
     s.attributes.write_plain(args[0], _plain_name(args[1]), delete=True)
@@ -307,13 +307,13 @@ def namespace_of(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) ->
         s.attributes.read(args[0], "__dict__")
 
 
-@rule(takes=1, skipped=True, numbers=NumberUse.KEPT)
+@rule(takes=1, skipped=True, numbers=NumberUse.HELD)
 def advance(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`next`: the iterator moves on."""
     move_on(s, args[0])
 
 
-@rule(skipped=True, arguments_only=True, numbers=NumberUse.KEPT)
+@rule(skipped=True, arguments_only=True, numbers=NumberUse.HELD)
 def state(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """Reads a part of torch's global state that every recording guards as a whole."""
 
@@ -412,7 +412,7 @@ def call_attrgetter(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...])
         s.attributes.read(args[0], path)
 
 
-@rule(numbers=NumberUse.KEPT)
+@rule(numbers=NumberUse.HELD)
 def answer_overrides(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """`has_torch_function*` say True under any mode; only the wrappers of torch's own operations should hear that."""
     if in_operation_wrapper(s) or _C._len_torch_function_stack() > 1:  # the program has modes of its own
@@ -432,7 +432,7 @@ def _overrides(cls: type) -> bool:
     return not any(found is known for known in plain)
 
 
-@rule(numbers=NumberUse.KEPT)
+@rule(numbers=NumberUse.HELD)
 def no_mode(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> Any:
     """The program must not see the mode that watches it. (How many others there are is part of torch's state.)"""
     return None if in_operation_wrapper(s) or _C._len_torch_function_stack() > 1 else _no_mode

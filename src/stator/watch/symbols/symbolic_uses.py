@@ -8,24 +8,22 @@ them.
 
 from __future__ import annotations
 
-import functools
 import gc
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ... import _native
 from ...support.builtin_types import types_where
-from ...support.guard_readers import VALUE_TYPES, container_kind, is_open
+from ...support.guard_readers import container_kind, is_open
 from ..graph_break import BreakGraph
-from ..models.call_model import NumberUse, facts_of
+from ..models.call_model import NumberUse
 from ..models.calls import RULES, rule_for
-from ..models.methods import keeps_numbers
+from ..models.number_uses import called_at_last, number_use
 from ..models.numbers import SYMBOLS, TEXTS
-from ..models.reads import C_DESCRIPTORS, bound_parts
-from ..models.rules import calls_back, get_attribute, get_attribute_plainly
+from ..models.rules import calls_back
 from ..models.side_effect_calls import name_of
 from ..objects.fingerprints import is_tensor
 
@@ -88,7 +86,7 @@ def _is_read_outside(watcher: _native.Watcher, code: types.CodeType) -> bool:
         operands[held_at] = held
     if probe.kind in (_native.CALL, _native.CALL_EX):
         func, args = _call_of(probe, operands)
-        if func is functools.reduce:
+        if number_use(func) is NumberUse.HANDED_ON:
             return not isinstance(args[0], types.FunctionType)
         return _compares(func) or not passes(func, args)
     return not (probe.kind in _PASSING_KINDS or probe.kind in _ASKING_KINDS or probe.kind in _OPERATORS | _ITEM_KINDS)
@@ -140,41 +138,8 @@ def _keeps_objects(container: Any) -> bool:
 
 def passes(func: Any, args: tuple[Any, ...] = ()) -> bool:
     """Does a callable do nothing with a number among its arguments that the number would not hear of?"""
-    if func is functools.reduce and args and isinstance(args[0], types.FunctionType):
-        return True
-    row = RULES.get(id(func))
-    match row.numbers if row is not None else None:
-        case NumberUse.READ:
-            return False
-        case NumberUse.FIRST:
-            return _callables_pass(args) and len(args) <= 1 and not any(type(arg) in SYMBOLS for arg in args)
-        case NumberUse.KEPT:
-            return _callables_pass(args)
-        case NumberUse.ASKED:
-            return _callables_pass(args) and _ask_each_other([arg for arg in args if not _is_called(arg)])
-    cls = type(func)
-    if issubclass(cls, types.MethodType):
-        return passes(func.__func__, (func.__self__, *args))
-    if issubclass(cls, types.FunctionType):
-        return True  # its frame is watched, or it is an operation
-    if issubclass(cls, type):
-        return is_open(func) and not issubclass(func, VALUE_TYPES) and _is_constructed_in_python(func)
-    if issubclass(cls, types.BuiltinFunctionType) and func.__name__ == "__new__":
-        return _keeps_arguments(func)
-    if issubclass(cls, functools.partial):
-        return passes(func.func, (*func.args, *args, *func.keywords.values()))
-    parts = bound_parts(func)
-    method = func if parts is None else parts[0]
-    if issubclass(type(method), C_DESCRIPTORS):
-        keeps = keeps_numbers(method)
-        if keeps is not None:
-            return keeps
-    rule = rule_for(method)
-    if rule is None:
-        return isinstance(_native.mro_lookup(cls, "__call__"), types.FunctionType)
-    if rule in (get_attribute, get_attribute_plainly) and args and type(args[0]) in SYMBOLS:
-        return False
-    return facts_of(rule).numbers is NumberUse.KEPT and (rule is not calls_back or _callables_pass(args))
+    func, args = called_at_last(func, args)
+    return _PASSES[number_use(func)](args)
 
 
 def _callables_pass(args: tuple[Any, ...]) -> bool:
@@ -190,7 +155,7 @@ def _may_be_called(func: Any, given: tuple[Any, ...]) -> bool:
     row = RULES.get(id(func))
     if row is None or row.heard:
         return row is not None or passes(func)
-    if row.numbers is NumberUse.ASKED:
+    if row.numbers in _COMPARING:
         return not _compares(func) and _ask_each_other(given)
     return row.numbers is not NumberUse.FIRST and passes(func)
 
@@ -198,26 +163,39 @@ def _may_be_called(func: Any, given: tuple[Any, ...]) -> bool:
 def _compares(func: Any) -> bool:
     """Does it compare what it is given, as `max` does?"""
     row = RULES.get(id(func))
-    return row is not None and row.rule is calls_back and row.numbers is NumberUse.ASKED
+    return row is not None and row.rule is calls_back and row.numbers in _COMPARING
 
 
 def _is_called(arg: Any) -> bool:
     return callable(arg) and not is_tensor(arg)
 
 
-def _is_constructed_in_python(cls: type) -> bool:
-    """Is everything that C code does with the arguments to keep them?"""
-    return all(_keeps_arguments(_native.mro_lookup(cls, name)) for name in ("__new__", "__init__"))
+def _first_is_no_number(args: tuple[Any, ...]) -> bool:
+    return not (args and type(args[0]) in SYMBOLS)
 
 
-def _keeps_arguments(method: Any) -> bool:
-    if isinstance(method, (types.FunctionType, staticmethod)):
-        return True
-    owner = getattr(method, "__objclass__", None) or getattr(method, "__self__", None)
-    if not isinstance(owner, type):
-        return False
-    plain_exception = issubclass(owner, BaseException) and owner.__basicsize__ == BaseException.__basicsize__
-    return owner is object or owner in _SEARCHED or plain_exception
+def _only_first_holds_some(args: tuple[Any, ...]) -> bool:
+    return _callables_pass(args) and len(args) <= 1 and not any(type(arg) in SYMBOLS for arg in args)
+
+
+def _are_asked(args: tuple[Any, ...]) -> bool:
+    return _callables_pass(args) and _ask_each_other([arg for arg in args if not _is_called(arg)])
+
+
+def _are_handed_on(args: tuple[Any, ...]) -> bool:
+    return _are_asked(args) or bool(args and isinstance(args[0], types.FunctionType))
+
+
+_PASSES: dict[NumberUse, Callable[[tuple[Any, ...]], bool]] = {
+    NumberUse.READ: lambda args: False,
+    NumberUse.HELD: lambda args: True,
+    NumberUse.BEHIND_FIRST: _first_is_no_number,
+    NumberUse.KEPT: _callables_pass,
+    NumberUse.FIRST: _only_first_holds_some,
+    NumberUse.ASKED: _are_asked,
+    NumberUse.HANDED_ON: _are_handed_on,
+}
+_COMPARING = (NumberUse.ASKED, NumberUse.HANDED_ON)
 
 
 def hidden_numbers(value: Any, depth: int = _DEEPEST) -> Iterator[Any]:
