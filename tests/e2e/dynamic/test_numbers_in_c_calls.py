@@ -159,3 +159,25 @@ def test_what_c_code_gets_hold_of_is_not_copied():
 
     calls = [lambda w, n=n: w.fn(rand(n), n) for n in (2, 2, 3, 3, 4, 3, 4)]
     check(lambda: World(fn=fn), calls, expect=None, unreplayed=("unknown-callable",))
+
+
+@pytest.mark.parametrize("text", [True, False])
+@pytest.mark.parametrize("name", ["is_", "add", "key"])
+def test_values_behind_a_break_are_given_to_c_code_that_calls_back(name, text):
+    """They are guarded once, and are the program's own from there on."""
+
+    def fn(x, held):
+        value = held.pop()
+        found = {
+            "is_": lambda: operator.is_(value, 3),
+            "add": lambda: held.add(value),
+            "key": lambda: max([value, value], key=functools.partial(operator.is_, value)),
+        }[name]()
+        held.add(value)
+        return x * (1 if text else value), found, value is 3  # noqa: F632
+
+    def world():
+        return World(fn=fn, held={"a", "b"} if text else {3, 4})
+
+    calls = [lambda w, seed=seed: w.fn(rand(seed), w.held) for seed in range(5)]
+    check(world, calls, expect=None, unreplayed=("unguardable",))

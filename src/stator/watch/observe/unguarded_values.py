@@ -197,10 +197,12 @@ def give_back(s: Segment, *, unguarded: bool = False, inside: bool = False) -> N
 
 
 def is_specialised(s: Segment, value: Any) -> bool:
-    """A number that was symbolic, and lies where the program would have its own."""
-    if s.symbols is None or type(value) not in UNGUARDED_TYPES or id(value) in s.symbols.chosen:
+    """A number or text that is guarded by its value already, and lies where the program would have its own."""
+    if type(value) not in UNGUARDED_TYPES:
         return False
-    return s.symbols.was_symbol(value)
+    if s.symbols is not None and s.symbols.was_symbol(value):
+        return id(value) not in s.symbols.chosen
+    return not s.tracer.is_scalar(value) and s.ledger.find_unguarded(value) is None
 
 
 def give_to_callbacks(s: Segment, func: Any, operands: tuple[Any, ...]) -> None:
