@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from .. import _native
 from ..recording import ResumePoint
 from .graph_break import BreakGraph
+from .objects.attribute_writes import AttributeWrites
 from .objects.attributes import Attributes
 from .objects.classes import Classes
 from .objects.ledger import Ledger
@@ -80,6 +81,7 @@ class Segment:
         symbols = Symbols(self.context, settings.changing, nodes) if settings.changing is not None else None
         self.classes = Classes(self.ledger)
         self.attributes = Attributes(self.ledger, self.classes)
+        self.attribute_writes = AttributeWrites(self.ledger, self.classes, self.attributes)
         self.tracer = self.graph = TensorTracer(self.context, state, nodes, symbols)
         self.locks = Locks()
         self.noted_modules: set[int] = set()  # whose calls were noted as one fact each

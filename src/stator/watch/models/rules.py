@@ -281,24 +281,24 @@ def get_attribute_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str,
 
 @rule(takes=3, numbers=NumberUse.HELD)
 def set_attribute(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    s.attributes.write(args[0], _plain_name(args[1]))
+    s.attribute_writes.write(args[0], _plain_name(args[1]))
 
 
 @rule(takes=2, numbers=NumberUse.HELD)
 def delete_attribute(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
-    s.attributes.write(args[0], _plain_name(args[1]), delete=True)
+    s.attribute_writes.write(args[0], _plain_name(args[1]), delete=True)
 
 
 @rule(takes=3, numbers=NumberUse.HELD)
 def set_attribute_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__setattr__`."""
-    s.attributes.write_plain(args[0], _plain_name(args[1]))
+    s.attribute_writes.write_plain(args[0], _plain_name(args[1]))
 
 
 @rule(takes=2, numbers=NumberUse.HELD)
 def delete_attribute_plainly(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:
     """`object.__delattr__`."""
-    s.attributes.write_plain(args[0], _plain_name(args[1]), delete=True)
+    s.attribute_writes.write_plain(args[0], _plain_name(args[1]), delete=True)
 
 
 def namespace_of(s: Segment, func: Any, args: Args, kwnames: tuple[str, ...]) -> None:

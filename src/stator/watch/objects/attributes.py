@@ -1,4 +1,4 @@
-"""Reading and writing attributes: what CPython's generic lookup is going to find, noted before it looks.
+"""Reading attributes: what CPython's generic lookup is going to find, noted before it looks.
 
 The lookup is repeated by hand on the class dicts and the instance dict, running no code. Where it ends in Python code
 (property, `__getattr__`, descriptor) nothing more is noted: that code's own frame is watched.
@@ -20,22 +20,21 @@ from ...support.builtin_types import TYPE_MODELS
 from ..graph_break import BreakGraph
 from .classes import Classes
 from .constants import is_constant
-from .containers import change_key, let_go, read_index, read_key
+from .containers import read_index, read_key
 from .ledger import Ledger
 
 MISSING = _native.MISSING
-_TensorBase = torch._C.TensorBase
+TensorBase = torch._C.TensorBase
 _MODULE_GETATTR = torch.nn.Module.__dict__["__getattr__"]
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _FRAMES_AND_OWNERS = (types.FrameType, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-_GENERIC_MODULES = frozenset("builtins collections functools operator itertools types re _contextvars".split())
+GENERIC_MODULES = frozenset("builtins collections functools operator itertools types re _contextvars".split())
 _start_of_super: Callable[[Any], type] = super.__dict__["__thisclass__"].__get__  # past `super`'s own lookup
 _class_of_super: Callable[[Any], type | None] = super.__dict__["__self_class__"].__get__
 _instance_of_super: Callable[[Any], Any] = super.__dict__["__self__"].__get__
 _getter_of: Callable[[property], Any] = property.__dict__["fget"].__get__
 # What a class method binds without asking Python code.
 _BOUND_PLAINLY = frozenset({types.FunctionType, types.MethodType, types.BuiltinFunctionType, _native.Compiled})
-_SET_UNSEEN = frozenset({"real", "imag", "__class__", "__dict__"})  # of tensors, past the tensor mode
 _OWN_LOOKUP = (type, super)  # builtin types whose attribute lookup is not the generic one
 
 # C attributes that are parts of the object, fixed or guarded as children: reading them runs nothing.
@@ -47,13 +46,7 @@ def _is_generic(getter: Any) -> bool:
     if not issubclass(type(getter), types.WrapperDescriptorType):
         return False
     owner = getter.__objclass__
-    return owner.__module__ in _GENERIC_MODULES and owner not in _OWN_LOOKUP
-
-
-def _writes_plainly(setter: Any) -> bool:
-    """Is this C code `object.__setattr__`, or one that does the same?"""
-    owner = getattr(setter, "__objclass__", None)
-    return owner is not None and owner.__module__ in _GENERIC_MODULES
+    return owner.__module__ in GENERIC_MODULES and owner not in _OWN_LOOKUP
 
 
 def namespace_of(owner: Any) -> dict[str, Any] | None:
@@ -109,6 +102,13 @@ class Attributes:
         for found in (self._plans, self._plain, self._supers, self._tables, self._spaces):
             found.clear()
         self._classes.let_go()
+
+    def look_again(self, cls: type, name: str) -> None:
+        """A class has another entry than before."""
+        self._classes.forget(cls, name)
+        self._plans.clear()
+        self._plain.clear()
+        self._supers.clear()
 
     # -- reading
 
@@ -189,7 +189,7 @@ class Attributes:
                 self._read_part(origin, owner, name)
                 return
         found = self._classes.entry(cls, name)
-        if found is not MISSING and self._has(found, "__get__") and self._is_data(found):
+        if found is not MISSING and self._classes.has(found, "__get__") and self._classes.is_data(found):
             self._read_through(found, cls, name, owner, origin)
             return
         if origin is not None:
@@ -212,13 +212,6 @@ class Attributes:
             self._ledger.require(origin, Fact.UNSET, None)
         else:
             self._ledger.read(origin, Edge.ATTR, name, value)
-
-    def _is_data(self, found: Any) -> bool:
-        return self._has(found, "__set__") or self._has(found, "__delete__")
-
-    def _has(self, found: Any, name: str) -> bool:
-        """Is a class entry a descriptor with this method? That of an open class may get one, or lose it."""
-        return self._classes.entry(type(found), name) is not MISSING
 
     def _read_through(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None) -> None:
         """The class entry decides: a descriptor, or a plain value of the class."""
@@ -296,7 +289,7 @@ class Attributes:
             return
         if name == "__dict__":
             self.instance_dict(origin, owner)
-        elif issubclass(cls, _TensorBase):
+        elif issubclass(cls, TensorBase):
             return  # the tensor mode sees it
         elif cls in _NEVER_CHANGE:
             return  # a constant, and so is all that it keeps
@@ -369,7 +362,7 @@ class Attributes:
         """As `type.__getattribute__` does it, whatever the metaclass says."""
         meta = type(owner)
         found_in_meta = self._classes.entry(meta, name)
-        if found_in_meta is not MISSING and self._is_data(found_in_meta):
+        if found_in_meta is not MISSING and self._classes.is_data(found_in_meta):
             if issubclass(type(found_in_meta), (types.GetSetDescriptorType, types.MemberDescriptorType)):
                 self._read_part_of_class(owner, name)
                 return
@@ -426,87 +419,6 @@ class Attributes:
             self._pass_wrapper(found, place, label)
         if self._classes.is_open(type(found)):
             self._classes.note(type(found))
-
-    # -- writing
-
-    def write(self, owner: Any, name: str, *, delete: bool = False) -> None:
-        """`owner.name = …` or `del owner.name` is about to be executed."""
-        cls = type(owner)
-        slot = "__delattr__" if delete else "__setattr__"
-        setter = self._classes.entry(cls, slot)
-        if issubclass(type(setter), types.FunctionType):
-            self._classes.note(cls)
-            return
-        if not _writes_plainly(setter) and self._ledger.find(owner) is not None:
-            raise BreakGraph("unguardable", f"attributes of {cls.__name__} are set by C code")
-        if issubclass(type(owner), type):
-            self._write_class(owner, name)
-            return
-        self._write_instance(owner, name, delete)
-
-    def write_plain(self, owner: Any, name: str, *, delete: bool = False) -> None:
-        """As `object.__setattr__` does it."""
-        if issubclass(type(owner), type):
-            return  # raises TypeError by itself
-        self._write_instance(owner, name, delete)
-
-    def _write_instance(self, owner: Any, name: str, delete: bool) -> None:
-        origin = self._ledger.find(owner)
-        cls = type(owner)
-        if origin is not None:
-            self._ledger.touch(origin, owner)
-        found = self._classes.entry(cls, name)
-        if found is not MISSING and self._is_data(found):
-            self._write_through(found, cls, name, owner, origin, delete)
-        elif origin is not None:
-            space = self.instance_dict(origin, owner)
-            if space is None:
-                return  # raises AttributeError by itself
-            if delete:
-                read_key(self._ledger, *space, name)
-            change_key(self._ledger, *space, name, remove=delete)
-
-    def _write_through(self, found: Any, cls: type, name: str, owner: Any, origin: Origin | None, delete: bool) -> None:
-        if issubclass(type(found), property):
-            place = self._classes.value(cls, name, found)
-            part = "fdel" if delete else "fset"
-            function = getattr(found, part)
-            if place is not None and function is not None:
-                self._ledger.read(place, Edge.ATTR, part, function)
-            if function is not None and not issubclass(type(function), types.FunctionType):
-                raise BreakGraph("unknown-callable", f"the setter of {cls.__qualname__}.{name}")
-        elif type(found) is types.MemberDescriptorType and self._classes.is_open(found.__objclass__):
-            if origin is not None:
-                if delete:
-                    raise BreakGraph("unguardable", f"slot {name} is deleted")
-                let_go(getattr(owner, name, None))
-                change = self._ledger.change("slot", origin, owner)
-                change.written[found] = None
-        elif self._classes.is_open(type(found)):
-            self._classes.note(type(found))
-            self._classes.value(cls, name, found)
-        elif issubclass(cls, _TensorBase):
-            if name in _SET_UNSEEN:
-                raise BreakGraph("attribute-set-on-tensor", name)
-            return  # the tensor mode sees it
-        elif origin is not None or name in ("__class__", "__dict__"):
-            raise BreakGraph("unguardable", f"{cls.__name__}.{name} is set through C code")
-
-    def _write_class(self, owner: type, name: str) -> None:
-        if not self._classes.is_open(owner):
-            return  # raises TypeError by itself
-        if name.startswith("__") and name.endswith("__"):
-            raise BreakGraph("unguardable", f"special method {owner.__name__}.{name} is changed")
-        origin = self._ledger.constant(owner)
-        found = _native.mro_lookup(owner, name)
-        if callable(found) or has_method(type(found), "__get__"):
-            raise BreakGraph("unguardable", f"{owner.__name__}.{name} is changed")
-        change = self._ledger.change("class", origin, owner)
-        change.written[name] = None
-        self._classes.forget(owner, name)
-        self._plans.clear()
-        self._plain.clear()
-        self._supers.clear()
 
 
 _DESCRIPTORS: dict[type, Callable[[Attributes, Any, type, str, Any, Origin | None], None]] = {

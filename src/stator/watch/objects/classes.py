@@ -54,6 +54,14 @@ class Classes:
         for found in (self._entries, self._specials, self._symbols):
             found.clear()
 
+    def has(self, found: Any, name: str) -> bool:
+        """Is a class entry a descriptor with this method? That of an open class may get one, or lose it."""
+        return self.entry(type(found), name) is not MISSING
+
+    def is_data(self, found: Any) -> bool:
+        """Is it a data descriptor, which comes before the instance dict?"""
+        return self.has(found, "__set__") or self.has(found, "__delete__")
+
     def entry(self, cls: type, name: str) -> Any:
         """The MRO entry `name` of a class (or MISSING), guarded to stay the one it is."""
         memo = (id(cls), name)

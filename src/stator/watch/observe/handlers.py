@@ -270,12 +270,12 @@ def on_import(s: Segment, probe: Any, namespace: dict[str, Any], level: Any, fro
 
 def on_store_attribute(s: Segment, probe: Any, value: Any, owner: Any) -> None:
     s.ledger.place = probe
-    s.attributes.write(owner, probe.arg)
+    s.attribute_writes.write(owner, probe.arg)
 
 
 def on_delete_attribute(s: Segment, probe: Any, owner: Any) -> None:
     s.ledger.place = probe
-    s.attributes.write(owner, probe.arg, delete=True)
+    s.attribute_writes.write(owner, probe.arg, delete=True)
 
 
 def on_store_item(s: Segment, probe: Any, value: Any, container: Any, key: Any) -> None:
