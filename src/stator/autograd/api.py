@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from .compile import Compiler, compile_function, derive
 from .partition import PartitionFn, SavedValue, explain_saved, min_cut_partition
-from .record import Decompositions
+from .traced_graph import Decompositions
 
 
 def aot_function(

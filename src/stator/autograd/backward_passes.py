@@ -17,12 +17,12 @@ from torch import Tensor
 from ..errors import CannotDerive
 from ..support.graph_gradients import Tensors, accumulate, gradients
 from .functional import lies_densely
-from .record import DispatchRecorder
 from .symbols import is_symbolic
+from .traced_graph import TracedGraph
 
 
 def _accumulate(
-    recorder: DispatchRecorder,
+    traced: TracedGraph,
     outputs: Tensors,
     tangents: Tensors,
     leaves: Tensors,
@@ -39,7 +39,7 @@ def _accumulate(
         raise CannotDerive("a backward pass to a leaf of symbolic size")
     found = gradients(outputs, tangents, leaves, retain_graph, create_graph, True)
     new = []
-    _refuse_shared(recorder, found)
+    _refuse_shared(traced, found)
     for place, (leaf, grad, gradient) in enumerate(zip(leaves, grads, found, strict=True)):
         if (gradient is not None and (grad is None or create_graph)) is not (place in made):
             raise CannotDerive("a backward pass that reaches other leaves than it did")
@@ -57,10 +57,10 @@ def _accumulate(
     return tuple(new)
 
 
-def _refuse_shared(recorder: DispatchRecorder, found: Tensors) -> None:
+def _refuse_shared(traced: TracedGraph, found: Tensors) -> None:
     """Two gradients may be parts of one piece of memory; whether eager keeps them so depends on who holds them."""
     distinct = {id(gradient): gradient for gradient in found if gradient is not None}
-    values = [recorder.values.find(gradient) for gradient in distinct.values()]
+    values = [traced.values.find(gradient) for gradient in distinct.values()]
     memories = [id(value.memory) for value in values if value is not None]
     if len({*memories}) != len(distinct):
         raise CannotDerive("gradients that share memory")
@@ -91,7 +91,7 @@ def _has_strides_of(leaf: Tensor, gradient: Tensor) -> bool:
     return all(size == 1 or one == other for size, one, other in pairs)
 
 
-def _gradients(recorder: DispatchRecorder, *args: Any) -> tuple[Any, ...]:
+def _gradients(traced: TracedGraph, *args: Any) -> tuple[Any, ...]:
     return gradients(*args)
 
 
@@ -102,7 +102,7 @@ def is_pass(target: Any) -> bool:
     return callable(target) and target in _TRACED
 
 
-def trace(target: Any, args: tuple[Any, ...], recorder: DispatchRecorder) -> tuple[Any, ...]:
+def trace(target: Any, args: tuple[Any, ...], traced: TracedGraph) -> tuple[Any, ...]:
     """Run the pass on stand-ins."""
-    recorder.passes += 1
-    return _TRACED[target](recorder, *args)
+    traced.passes += 1
+    return _TRACED[target](traced, *args)

@@ -17,7 +17,7 @@ import torch.utils.checkpoint as torchs
 from torch import fx
 from torch._ops import OpOverload
 
-from .record import DispatchRecorder, Policy
+from .traced_graph import Policy, TracedGraph
 
 MUST_RECOMPUTE = torchs.CheckpointPolicy.MUST_RECOMPUTE
 _tracing = threading.local()
@@ -30,18 +30,18 @@ _Reentrant: Any = _module.CheckpointFunction
 
 
 @contextlib.contextmanager
-def honoured(recorder: DispatchRecorder) -> Iterator[None]:
-    """Checkpointed calls in this thread become marks on the recorder's nodes."""
+def honoured(traced: TracedGraph) -> Iterator[None]:
+    """Checkpointed calls in this thread become marks on the traced graph's nodes."""
     global _users
-    former = getattr(_tracing, "recorder", None)
+    former = getattr(_tracing, "traced", None)
     with _lock:
         _users += 1
         _module._checkpoint_without_reentrant_generator, _module.CheckpointFunction = _generator, _Function
-    _tracing.recorder = recorder
+    _tracing.traced = traced
     try:
         yield
     finally:
-        _tracing.recorder = former
+        _tracing.traced = former
         with _lock:
             _users -= 1
             if not _users:
@@ -50,24 +50,24 @@ def honoured(recorder: DispatchRecorder) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _region(recorder: DispatchRecorder, policy: Policy) -> Iterator[None]:
-    former = recorder.policy, recorder.region
-    if recorder.policy is None:  # the outermost call decides what is kept
-        recorder.policy, recorder.region = policy, next(_numbers)
+def _region(traced: TracedGraph, policy: Policy) -> Iterator[None]:
+    former = traced.policy, traced.region
+    if traced.policy is None:  # the outermost call decides what is kept
+        traced.policy, traced.region = policy, next(_numbers)
     try:
         yield
     finally:
-        recorder.policy, recorder.region = former
+        traced.policy, traced.region = former
 
 
 def _generator(fn: Any, preserve: bool, context_fn: Any, check: str, debug: bool, early_stop: bool, *args: Any,
                **kwargs: Any) -> Iterator[None]:  # fmt: skip
     """In place of torch's generator, which checkpoint() runs around the call."""
-    recorder = getattr(_tracing, "recorder", None)
-    if recorder is None:
+    traced = getattr(_tracing, "traced", None)
+    if traced is None:
         yield from _without_reentry(fn, preserve, context_fn, check, debug, early_stop, *args, **kwargs)
         return
-    with _region(recorder, _policy_of(context_fn)):
+    with _region(traced, _policy_of(context_fn)):
         yield
 
 
@@ -76,10 +76,10 @@ class _Function:
 
     @staticmethod
     def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-        recorder = getattr(_tracing, "recorder", None)
-        if recorder is None:
+        traced = getattr(_tracing, "traced", None)
+        if traced is None:
             return _Reentrant.apply(function, preserve, *args)
-        with _region(recorder, MUST_RECOMPUTE):
+        with _region(traced, MUST_RECOMPUTE):
             return function(*args)
 
 

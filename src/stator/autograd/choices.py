@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .record import DispatchRecorder
 from .standins import CPU, MetaStandIns
 from .symbols import is_symbolic
+from .traced_graph import TracedGraph
 
 aten = torch.ops.aten
 _choose: Any = torch._fused_sdp_choice
@@ -36,10 +36,10 @@ class DeviceWanted(Exception):
 class Choices(TorchFunctionMode):
     """Stands on torch's stack of function modes while a function is traced."""
 
-    def __init__(self, recorder: DispatchRecorder, *, lines: bool) -> None:
+    def __init__(self, traced: TracedGraph, *, lines: bool) -> None:
         super().__init__()
-        self._recorder = recorder
-        self._deviceless = isinstance(recorder.stand_ins, MetaStandIns)
+        self._traced = traced
+        self._deviceless = isinstance(traced.stand_ins, MetaStandIns)
         self._lines = lines  # find the user's line here; a graph knows it already
 
     def __torch_function__(
@@ -48,7 +48,7 @@ class Choices(TorchFunctionMode):
         if self._deviceless and torch._C._is_any_autocast_enabled() and func is not _leave_autocast:
             raise DeviceWanted
         if self._lines:
-            self._recorder.at_line(_user_line())
+            self._traced.at_line(_user_line())
         answer = self._ANSWERS.get(func)
         if answer is None and self._deviceless:
             answer = self._FOR_THE_DEVICE.get(func)
@@ -124,7 +124,7 @@ class Choices(TorchFunctionMode):
     }
 
     def _real(self, tensor: Tensor) -> Tensor:
-        return self._recorder.stand_ins.real(tensor).requires_grad_(tensor.requires_grad)
+        return self._traced.stand_ins.real(tensor).requires_grad_(tensor.requires_grad)
 
 
 def _dtype_of(number: Any) -> torch.dtype:

@@ -25,12 +25,12 @@ from .custom_functions import with_graphs
 from .describe import derived
 from .joint import PassRun, optimise
 from .partition import PartitionFn, min_cut_partition
-from .record import Decompositions
 from .runtime import Original, wrap
 from .standins import FakeStandIns, MetaStandIns, StandIns
 from .symbols import is_symbolic
 from .tangents import Backwards, Boxed, OneBackward
 from .trace import Joint, TracedFunction, trace
+from .traced_graph import Decompositions
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 

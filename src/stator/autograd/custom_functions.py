@@ -19,39 +19,39 @@ from ..errors import CannotDerive
 from ..support.graph_leaves import TENSOR, CustomFunction, Inside, OutsideRead, still_hold
 from ..support.graph_modules import LazyGraph
 from .choices import Choices, DeviceWanted
-from .record import DispatchRecorder
+from .traced_graph import TracedGraph
 
 
-def trace(leaf: CustomFunction, args: tuple[Any, ...], kwargs: dict[str, Any], recorder: DispatchRecorder) -> Any:
+def trace(leaf: CustomFunction, args: tuple[Any, ...], kwargs: dict[str, Any], traced: TracedGraph) -> Any:
     """Call it on stand-ins."""
     inside = leaf.inside
     if inside is None or kwargs:
         raise CannotDerive("an autograd function, whose backward is Python")
-    recorder.reads = [*(recorder.reads or ()), *inside.reads]
+    traced.reads = [*(traced.reads or ()), *inside.reads]
     if inside.context is None:
         return inside.apply(leaf.arguments(args))
-    return inside.apply(leaf.arguments(args), _Backward(inside, recorder))
+    return inside.apply(leaf.arguments(args), _Backward(inside, traced))
 
 
 class _Backward:
     """The program's backward, on stand-ins."""
 
-    def __init__(self, inside: Inside, recorder: DispatchRecorder) -> None:
-        self._inside, self._recorder = inside, recorder
+    def __init__(self, inside: Inside, traced: TracedGraph) -> None:
+        self._inside, self._traced = inside, traced
 
     def __call__(self, ctx: Any, *gradients: Any) -> Any:
-        inside, recorder = self._inside, self._recorder
+        inside, traced = self._inside, self._traced
         assert inside.context is not None
         if inside.context.materializes is None and any(
             gradient is None and leaf is TENSOR for gradient, leaf in zip(gradients, inside.result.leaves, strict=True)
         ):
             raise CannotDerive("an autograd function that may look which gradients there are")
         given = [*gradients, *ctx.saved_tensors, *vars(ctx).values()]
-        values = [recorder.values.find(value) for value in given if isinstance(value, Tensor)]
+        values = [traced.values.find(value) for value in given if isinstance(value, Tensor)]
         memories = [value.memory for value in values if value is not None]
         versions = [memory.version for memory in memories]
         try:
-            with Choices(recorder, lines=True), _Allowed(inside.allows):
+            with Choices(traced, lines=True), _Allowed(inside.allows):
                 result = inside.cls.backward(ctx, *gradients)
         except (CannotDerive, DeviceWanted):
             raise

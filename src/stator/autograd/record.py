@@ -1,16 +1,15 @@
 """The dispatch mode of a trace: every ATen operator that runs under it becomes a node of a pure graph.
 
-Enters: operators, as `TorchDispatchMode` hands them over (below autograd, so its formulas are seen too). Leaves: an
-`fx.Graph` without writes. Every node has its example value in `meta["val"]` and, if it is known, the user's line in
-`meta["stack_trace"]`. Which rule an operator goes by is found once per operator, from its schema.
+Enters: operators, as `TorchDispatchMode` hands them over (below autograd, so its formulas are seen too). Leaves: nodes
+of a graph without writes (`traced_graph.py`). Which rule an operator goes by is found once per operator, from its
+schema.
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from operator import getitem
 from typing import Any
 
@@ -21,18 +20,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..errors import CannotDerive
-from ..support.graph_leaves import OutsideRead
 from . import narrow_strides
-from .functional import BY_STRIDES, TensorView, TracedTensor, TracedTensors, refuse_other_memory, restrided
+from .functional import BY_STRIDES, TensorView, refuse_other_memory, restrided
 from .operators import EFFECTS, UNCOUNTED, UNMARKED, OperatorFacts, Write, arguments_by_name, facts, pure_form
 from .standins import StandIns
-from .symbols import Numbers, is_symbolic, surely_equal
+from .symbols import surely_equal
+from .traced_graph import Decompositions, TracedGraph
 
 aten = torch.ops.aten
-Decompositions = Mapping[OpOverload, Callable[..., Any]]
-Policy = Any  # a mark for nodes, or a function (operator, args, kwargs, result) -> mark
 RecordRule = Callable[["DispatchRecorder", Any, tuple[Any, ...], dict[str, Any]], Any]
-_META = torch.device("meta")
 
 
 class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type its modes
@@ -40,20 +36,7 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def __init__(self, stand_ins: StandIns, decompositions: Decompositions | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.stand_ins = stand_ins
-        self.graph = fx.Graph()
-        self.numbers = Numbers(self.graph)
-        self.values = TracedTensors(self.emit)
-        self.constants: dict[str, Tensor] = {}
-        self.random = False
-        self.passes = 0  # backward passes that are part of the graph
-        self.reads: list[OutsideRead] | None = None  # by backwards of the program's that were traced
-        self.line = ""  # of the user, for the operators that run now
-        self.policy: Policy = None  # of recomputation (`remat.policy_of`), for the operators that run now
-        self.region: Any = None  # which checkpointed call they belong to
-        self._lines: list[str] = []  # by autograd's sequence numbers: ascending, see `at_line`
-        self._numbers: list[int] = []
-        self._last_placeholder: fx.Node | None = None
+        self.traced = TracedGraph(stand_ins, decompositions or {}, self._decompose)
         self._decompositions = decompositions or {}
         self._rules: dict[Any, RecordRule] = {}
 
@@ -88,127 +71,6 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
             return DispatchRecorder._write
         return DispatchRecorder._pure if known.view_of is None else DispatchRecorder._view
 
-    # -- nodes
-
-    def placeholder(self, name: str, value: Any) -> fx.Node:
-        """A new input, after the inputs there are."""
-        before = self._last_placeholder.next if self._last_placeholder else self.graph._root
-        with self.graph.inserting_before(before):
-            node = self.graph.placeholder(name)
-        node.meta["val"] = value
-        self._last_placeholder = node
-        self.numbers.stand_behind(node)
-        return node
-
-    def emit(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, part: int | None = None) -> fx.Node:
-        """A node whose arguments are nodes (or symbolic numbers); it runs on their example values. `part`: of an
-        operator with several results, this one."""
-        if op in self._decompositions:
-            return self._emit_decomposed(op, args, kwargs, part)
-        values = tuple([fx.node.map_arg(arg, _example) for arg in args])
-        with torch.no_grad():
-            result = self.stand_ins.run(op, values, kwargs) if isinstance(op, OpOverload) else op(*values)
-        if self.stand_ins.symbolic:
-            args = tuple(map(self.numbers.in_place_of, args))
-            kwargs = {key: self.numbers.in_place_of(arg) for key, arg in kwargs.items()}
-        node = self._node(op, args, kwargs, result)
-        return node if part is None else self._node(getitem, (node, part), {}, result[part])
-
-    def _emit_decomposed(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], part: int | None) -> fx.Node:
-        with torch.no_grad():
-            result = self._decompose(op, tuple([fx.node.map_arg(arg, self._tensor_of) for arg in args]), kwargs)
-        return self.node_of(result if part is None else result[part])
-
-    def _tensor_of(self, node: fx.Node) -> Tensor:
-        """A tensor that has the node's contents."""
-        made: Tensor = node.meta["val"].detach()
-        self.values.new(made, node)
-        return made
-
-    def _node(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> fx.Node:
-        name = facts(op).name if isinstance(op, OpOverload) else op.__name__
-        node = self.graph.create_node("call_function", op, args, kwargs, name)
-        meta = node.meta
-        meta["val"] = result
-        line = self._line_now()
-        if line:
-            meta["stack_trace"] = line
-        if self.policy is not None:
-            meta["recompute"] = self._recompute(node, result)
-            meta["checkpoint_region"] = self.region
-        return node
-
-    def _recompute(self, node: fx.Node, result: Any) -> Any:
-        """What the checkpoint that this node belongs to wants of it."""
-        if not callable(self.policy):
-            return self.policy
-        if node.target is getitem:
-            return node.all_input_nodes[0].meta.get("recompute")
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), _example)
-        return self.policy(node.target, args, kwargs, result)
-
-    def _line_now(self) -> str:
-        """The user's line: in the backward, the line of the operator whose formula runs."""
-        running = torch._C._current_autograd_node()
-        if running is None:
-            return self.line
-        at = bisect.bisect_right(self._numbers, running._sequence_nr()) - 1
-        return self._lines[at] if at >= 0 else ""
-
-    def at_line(self, line: str) -> None:
-        """What runs from now on stands in this line."""
-        self.line = line
-        self._numbers.append(torch._C._autograd._get_sequence_nr())
-        self._lines.append(line)
-
-    # -- arguments: tensors become nodes
-
-    def node_of(self, tensor: Tensor) -> fx.Node:
-        value = self.values.find(tensor)
-        if value is None:
-            value = self._constant(tensor)
-        return self.values.node(value)
-
-    def _constant(self, tensor: Tensor) -> TracedTensor:
-        """A real tensor that the function reached by itself."""
-        if self.stand_ins.owns(tensor):
-            raise CannotDerive("a tensor that no operator made")
-        if tensor.requires_grad:
-            raise CannotDerive("a tensor that requires gradients is reached by the function, not given to it")
-        name = f"_tensor_constant{len(self.constants)}"
-        self.constants[name] = tensor
-        node = self.graph.create_node("get_attr", name, (), {}, name)
-        node.meta["val"] = self.stand_ins.of(tensor)
-        return self.values.new(tensor, node)
-
-    def _nodes(self, arg: Any) -> Any:
-        if isinstance(arg, Tensor):
-            return self.node_of(arg)
-        if isinstance(arg, (list, tuple)):
-            return [self._nodes(item) for item in arg]
-        if isinstance(arg, torch.Generator):
-            raise CannotDerive("an operator with a generator of its own")
-        if is_symbolic(arg):
-            return self.numbers.node(arg)
-        return self.stand_ins.device if arg == _META and self.stand_ins.device else arg
-
-    def _standing(self, arg: Any) -> Any:
-        """The argument as an operator takes it: real tensors are replaced by stand-ins."""
-        if isinstance(arg, Tensor):
-            return arg if self.stand_ins.owns(arg) else self.node_of(arg).meta["val"]
-        if isinstance(arg, (list, tuple)):
-            return [self._standing(item) for item in arg]
-        return arg
-
-    def _run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[fx.Node, Any]:
-        node_args = tuple([self._nodes(arg) for arg in args])
-        node_kwargs = {key: self._nodes(arg) for key, arg in kwargs.items()} if kwargs else kwargs
-        if facts(op).random:
-            self.random = True
-        given = {key: self._standing(arg) for key, arg in kwargs.items()} if kwargs else kwargs
-        result = self.stand_ins.run(op, tuple([self._standing(arg) for arg in args]), given)
-        return self._node(op, node_args, node_kwargs, result), result
-
     # -- rules
 
     def _decompose(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -228,8 +90,8 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         size 1."""
         if facts(op).composite or not narrow_strides.may_differ(op, (args, kwargs)):
             return results
-        given = {key: self._standing(arg) for key, arg in kwargs.items()}
-        told = self.stand_ins.run(op, tuple([self._standing(arg) for arg in args]), given)
+        given = {key: self.traced.standing(arg) for key, arg in kwargs.items()}
+        told = self.traced.stand_ins.run(op, tuple([self.traced.standing(arg) for arg in args]), given)
         alone = isinstance(results, Tensor)
         pairs = zip([results] if alone else results, [told] if isinstance(told, Tensor) else told, strict=False)
         known = {id(arg) for arg in tree_leaves((args, kwargs))}
@@ -237,25 +99,25 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         return made[0] if alone else tuple(made)
 
     def _with_strides_of(self, made: Any, told: Any) -> Any:
-        value = self.values.find(made) if isinstance(made, Tensor) else None
+        value = self.traced.values.find(made) if isinstance(made, Tensor) else None
         if value is None or value.parent is not None or value.node.op != "call_function":
             return made
         if not isinstance(told, Tensor) or not narrow_strides.differ_there(made, told):
             return made
-        node = self.values.node(value)
+        node = self.traced.values.node(value)
         node.meta["val"] = shown = narrow_strides.restrided(made, told.stride())
-        self.values.new(shown, node)
+        self.traced.values.new(shown, node)
         return shown
 
     def _pure(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        node, result = self._run(op, args, kwargs)
+        node, result = self.traced.run(op, args, kwargs)
         if isinstance(result, Tensor):
-            self.values.new(result, node)
+            self.traced.values.new(result, node)
         elif isinstance(result, (list, tuple)):
             result = node.meta["val"] = _apart(result)
             for index, item in enumerate(result):
                 if isinstance(item, Tensor):
-                    self.values.new(item, self._node(getitem, (node, index), {}, item))
+                    self.traced.values.new(item, self.traced.node(getitem, (node, index), {}, item))
         elif op not in EFFECTS:
             raise CannotDerive(f"{op} gives {type(result).__name__}, which depends on data")
         return result
@@ -264,29 +126,29 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         position = facts(op).view_of
         assert position is not None
         base = args[position]
-        self.node_of(base)
-        of = self.values.find(base)
+        self.traced.node_of(base)
+        of = self.traced.values.find(base)
         assert of is not None
         self._refuse_other_memory(op, args, kwargs)
-        node, result = self._run(op, args, kwargs)
+        node, result = self.traced.run(op, args, kwargs)
         view = TensorView(op, position, args, kwargs, None)
         self._look_where_node_lies(node, view, base)
         if isinstance(result, Tensor):
-            self.values.view(result, node, of, view)
+            self.traced.values.view(result, node, of, view)
         else:
             for index, item in enumerate(result):
-                part = self._node(getitem, (node, index), {}, node.meta["val"][index])
-                self.values.view(item, part, of, TensorView(op, position, args, kwargs, index))
+                part = self.traced.node(getitem, (node, index), {}, node.meta["val"][index])
+                self.traced.values.view(item, part, of, TensorView(op, position, args, kwargs, index))
         return result
 
     def _look_where_node_lies(self, node: fx.Node, view: TensorView, base: Tensor) -> None:
         """Once it was written to, a tensor of the program that began somewhere in its memory has a node in a memory of
         its own. So has then what is seen of it: offsets are counted from there."""
-        given = self.node_of(base).meta["val"]
+        given = self.traced.node_of(base).meta["val"]
         if surely_equal((given.storage_offset(),), (base.storage_offset(),)):
             return
         with torch.no_grad():
-            node.meta["val"] = self.stand_ins.run(view.op, view.on(given), view.kwargs)
+            node.meta["val"] = self.traced.stand_ins.run(view.op, view.on(given), view.kwargs)
 
     def _by_strides(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._refuse_other_memory(op, args, kwargs)
@@ -296,51 +158,51 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         """(Memory that nobody has written to is in the graph what it is in eager.)"""
         if op not in BY_STRIDES:
             return
-        self.node_of(args[0])
-        of = self.values.find(args[0])
+        self.traced.node_of(args[0])
+        of = self.traced.values.find(args[0])
         if of is not None and of.memory.version:
             refuse_other_memory(of, TensorView(op, 0, args, kwargs, None))
 
     def _same(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`detach` and its like: another tensor, the same contents and memory, no node."""
-        self.node_of(args[0])
-        value = self.values.find(args[0])
+        self.traced.node_of(args[0])
+        value = self.traced.values.find(args[0])
         assert value is not None
-        result = self.stand_ins.run(op, (self._standing(args[0]), *args[1:]), kwargs)
-        self.values.same(result, value)
+        result = self.traced.stand_ins.run(op, (self.traced.standing(args[0]), *args[1:]), kwargs)
+        self.traced.values.same(result, value)
         return result
 
     def _lift(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`torch.tensor(...)`: new in every run."""
         tensor = args[0]
-        if self.stand_ins.owns(tensor):
+        if self.traced.stand_ins.owns(tensor):
             return self._same(op, args, kwargs)
         if tensor.dim() == 0 and not tensor.is_complex():
             made = {"dtype": tensor.dtype, "device": tensor.device}
-            node = self.emit(aten.scalar_tensor.default, (tensor.item(),), made)
+            node = self.traced.emit(aten.scalar_tensor.default, (tensor.item(),), made)
         else:
-            node = self.emit(aten.lift_fresh_copy.default, (self.node_of(tensor),), {})
+            node = self.traced.emit(aten.lift_fresh_copy.default, (self.traced.node_of(tensor),), {})
         result = node.meta["val"]
-        self.values.new(result, node)
+        self.traced.values.new(result, node)
         return result
 
     def _change_shape(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`t_`, `squeeze_`, …: the tensor becomes a view of what it was."""
         write = pure_form(op)
-        value = self.values.find(args[0])
+        value = self.traced.values.find(args[0])
         if write is None or value is None or value.node.op == "placeholder":
             raise CannotDerive(f"{op} changes the shape of an input")
         before = args[0].detach()
-        node = self.values.node(value)
-        for made in self.graph.nodes:  # also the one that made it, before it was written to
+        node = self.traced.values.node(value)
+        for made in self.traced.graph.nodes:  # also the one that made it, before it was written to
             if made.meta.get("val") is args[0]:
                 made.meta["val"] = before
-        self.values.same(before, value)
-        was = self.values.find(before)
+        self.traced.values.same(before, value)
+        was = self.traced.values.find(before)
         assert was is not None
         op(*args, **kwargs)
         view = TensorView(write.functional, 0, args, kwargs, None)
-        self.values.view(args[0], self.emit(write.functional, (node, *args[1:]), kwargs), was, view)
+        self.traced.values.view(args[0], self.traced.emit(write.functional, (node, *args[1:]), kwargs), was, view)
         return args[0]
 
     def _write(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -384,10 +246,10 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         """Random numbers are drawn in the order of memory, the pure forms of operators draw in the order of indices."""
         target = named["self"]
         order = sorted(range(target.dim()), key=target.stride, reverse=True)
-        inside = self._tensor_of(self.emit(aten.permute.default, (self.node_of(target), order), {}))
+        inside = self.traced.tensor_of(self.traced.emit(aten.permute.default, (self.traced.node_of(target), order), {}))
         self._write_as(write, {**named, "self": inside})
         back = [order.index(dim) for dim in range(len(order))]
-        self.assign(target, self.emit(aten.permute.default, (self.node_of(inside), back), {}))
+        self.assign(target, self.traced.emit(aten.permute.default, (self.traced.node_of(inside), back), {}))
 
     def _write_as(self, write: Write, named: dict[str, Any]) -> list[Any]:
         """Say a write by its pure form; the results before the written values are given back."""
@@ -400,7 +262,7 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         else:
             result = self.__torch_dispatch__(write.functional, (), args, takes)
             made = [result] if isinstance(result, Tensor) else list(result)
-            nodes = [self.node_of(item) for item in made]
+            nodes = [self.traced.node_of(item) for item in made]
         targets = [named[name] for name in write.arguments]
         flat = targets[0] if len(targets) == 1 and isinstance(targets[0], (list, tuple)) else targets
         for target, node in zip(flat, nodes[write.returns :], strict=True):
@@ -420,22 +282,22 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
 
     def _memory_of(self, tensor: Tensor) -> Any:
         """(Two tensors that are not known share none.)"""
-        self.node_of(tensor)
-        value = self.values.find(tensor)
+        self.traced.node_of(tensor)
+        value = self.traced.values.find(tensor)
         return tensor if value is None else value.memory
 
     def _copied(self, named: dict[str, Any]) -> fx.Node:
         """`copy_`: a copy of the source if it looks like the target, else the target overwritten."""
         target, source = named["self"], named["src"]
-        to, origin = self.node_of(target), self.node_of(source)
+        to, origin = self.traced.node_of(target), self.traced.node_of(source)
         if _looks_like(origin.meta["val"], target):
-            return self.emit(aten.clone.default, (origin,), {})
-        return self.emit(aten.copy.default, (to, origin), {})
+            return self.traced.emit(aten.clone.default, (origin,), {})
+        return self.traced.emit(aten.copy.default, (to, origin), {})
 
     def assign(self, target: Tensor, node: fx.Node) -> None:
         """The tensor's contents are from now on the node's."""
-        before = self.node_of(target)
-        value = self.values.find(target)
+        before = self.traced.node_of(target)
+        value = self.traced.values.find(target)
         assert value is not None
         if value.root().node.op == "get_attr":
             raise CannotDerive("a write to a tensor which the function reached by itself")
@@ -443,10 +305,10 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # t
         if made.shape != target.shape:
             raise CannotDerive("an operator changes the size of what it writes to")
         if made.dtype != target.dtype:
-            node = self.emit(aten._to_copy.default, (node,), {"dtype": target.dtype})
+            node = self.traced.emit(aten._to_copy.default, (node,), {"dtype": target.dtype})
         if value.parent is None:
-            node = restrided(self.emit, node, before)
-        self.values.write(value, node)
+            node = restrided(self.traced.emit, node, before)
+        self.traced.values.write(value, node)
 
 
 def _apart(results: Any) -> Any:
@@ -463,10 +325,6 @@ def _leading(op: OpOverload, given: dict[str, Any]) -> list[str]:
     """The arguments that can be given by position."""
     names = itertools.takewhile(lambda a: a.name in given and not a.kwarg_only, op._schema.arguments)
     return [a.name for a in names]
-
-
-def _example(node: fx.Node) -> Any:
-    return node.meta["val"]
 
 
 def _looks_like(one: Tensor, other: Tensor) -> bool:

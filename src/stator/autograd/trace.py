@@ -33,9 +33,10 @@ from .choices import Choices, DeviceWanted
 from .functional import TensorView, TracedTensor
 from .kept import emptied_by, leaves_behind_spent
 from .operators import facts
-from .record import Decompositions, DispatchRecorder
+from .record import DispatchRecorder
 from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
 from .symbols import is_symbolic, surely_equal, symbolic_form, symbols_in
+from .traced_graph import Decompositions, TracedGraph
 
 aten = torch.ops.aten
 TracedFunction = Callable[..., Sequence[Any]]
@@ -135,19 +136,19 @@ _not_a_leaf: Callable[[Tensor, list[Tensor]], Tensor] = _NotALeaf.apply
 
 
 class _LineByLine(fx.Interpreter):
-    """Runs a graph and tells the recorder which line of the user's each node stands in."""
+    """Runs a graph and tells the traced graph which line of the user's each node stands in."""
 
-    def __init__(self, module: fx.GraphModule, recorder: DispatchRecorder) -> None:
+    def __init__(self, module: fx.GraphModule, traced: TracedGraph) -> None:
         super().__init__(module)
         self.extra_traceback = False
-        self._recorder = recorder
+        self._traced = traced
         self._policies = PoliciesOfNodes()
         self._computed: list[torch.SymFloat] = []
         self._entered: list[tuple[Any, Any]] = []  # modes that the graph entered and has not left: how to, and what
 
     def run_node(self, n: fx.Node) -> Any:
-        self._recorder.at_line(n.meta.get("stack_trace") or "")
-        self._recorder.policy, self._recorder.region = self._policies.of(n)
+        self._traced.at_line(n.meta.get("stack_trace") or "")
+        self._traced.policy, self._traced.region = self._policies.of(n)
         result = super().run_node(n)
         if SIZES in n.meta and not surely_equal(result.shape, n.meta[SIZES]):
             raise CannotDerive(f"{n.name} has the sizes {n.meta[SIZES]}, and not {tuple(result.shape)} as torch says")
@@ -162,7 +163,7 @@ class _LineByLine(fx.Interpreter):
         if getattr(target, "__name__", "") in RECURRENT and args[0].device.type != "cuda":  # there it is one operator
             raise CannotDerive("a recurrent layer, of which the library's loop over the steps is left")
         if backward_passes.is_pass(target):
-            return backward_passes.trace(target, args, self._recorder)
+            return backward_passes.trace(target, args, self._traced)
         result = super().call_function(symbolic_form(target, args), args, kwargs)
         if isinstance(result, torch.SymFloat):
             self._check_exact(target, args, result)
@@ -183,7 +184,7 @@ class _LineByLine(fx.Interpreter):
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaf = self.fetch_attr(target)
         if isinstance(leaf, CustomFunction):
-            return custom_functions.trace(leaf, args, kwargs, self._recorder)
+            return custom_functions.trace(leaf, args, kwargs, self._traced)
         return super().call_module(target, args, kwargs)
 
     def run_and_leave(self, *inputs: Any) -> list[Any]:
@@ -257,6 +258,7 @@ class _Trace:
         self._inputs = inputs
         self._stand_ins = stand_ins
         self._recorder = DispatchRecorder(stand_ins, decompositions)
+        self._traced = self._recorder.traced
         self._plan = Plan()
         self._given: list[Any] = list(inputs)  # what the function gets
         self._leaves: list[Any] = []  # what is differentiated for, per primal; numbers too
@@ -266,33 +268,33 @@ class _Trace:
         self._by_tensor: dict[int, int] = {}
 
     def run(self) -> Joint:
-        recorder = self._recorder
+        traced = self._traced
         self._make_primals()
         outputs = self._call()
         self._find_writes()
         self._plan_outputs(outputs)
         self._refuse_leaves()
         self._plan.in_inference_mode = self._is_of_inference()
-        if self._plan.differentiable and recorder.passes:
+        if self._plan.differentiable and traced.passes:
             self._find_spent()
         if self._plan.differentiable and not torch.is_grad_enabled():
             raise CannotDerive("gradients of a part of a graph that runs without them")
         tangents, gradients = self._differentiate()
         with torch.no_grad():
-            nodes = [recorder.node_of(tensor) for tensor in self._results]
+            nodes = [traced.node_of(tensor) for tensor in self._results]
             self._plan.overwritten = self._find_overwritten(nodes)
             nodes = self._apart(nodes)
-            gradient_nodes = [None if g is None else recorder.node_of(g) for g in gradients]
-        leads = self._leads_to(recorder.graph)
+            gradient_nodes = [None if g is None else traced.node_of(g) for g in gradients]
+        leads = self._leads_to(traced.graph)
         self._plan.leads = tuple([leads.get(node, 0) if node is not None else 0 for node in gradient_nodes])
-        recorder.numbers.name_all()
-        recorder.graph.output((*nodes, *gradient_nodes))
-        for node in recorder.graph.nodes:
+        traced.numbers.name_all()
+        traced.graph.output((*nodes, *gradient_nodes))
+        for node in traced.graph.nodes:
             if "val" in node.meta:
                 node.meta["val"] = _detached(node.meta["val"])
-        module = LazyGraph(recorder.constants, recorder.graph, "joint")
+        module = LazyGraph(traced.constants, traced.graph, "joint")
         self._plan.results = len(nodes)
-        self._plan.random = recorder.random
+        self._plan.random = traced.random
         primals = [_detached(leaf) for leaf in self._leaves]
         return Joint(module, primals, tangents, self._plan, self._stand_ins)
 
@@ -306,13 +308,13 @@ class _Trace:
         return True
 
     def _call(self) -> list[Any]:
-        recorder = self._recorder
+        traced = self._traced
         if not isinstance(self._function, fx.GraphModule):
-            with ModesKept(), recorder, Choices(recorder, lines=True), honoured(recorder):
+            with ModesKept(), self._recorder, Choices(traced, lines=True), honoured(traced):
                 return list(self._function(*self._given))
         try:
-            with ModesKept(), recorder, Choices(recorder, lines=False):
-                return _LineByLine(self._function, recorder).run_and_leave(*self._given)
+            with ModesKept(), self._recorder, Choices(traced, lines=False):
+                return _LineByLine(self._function, traced).run_and_leave(*self._given)
         except (CannotDerive, DeviceWanted):
             raise
         except Exception as error:  # the graph ran on real tensors; here it needs something that stand-ins do not have
@@ -341,15 +343,15 @@ class _Trace:
                         standing = _not_a_leaf(leaf, [self._stand_ins.of(tensor)])
             node = self._add_primal(index, leaf, standing)
             node.meta["parameter"] = isinstance(tensor, torch.nn.Parameter)
-            self._recorder.values.new(standing, node)
+            self._traced.values.new(standing, node)
             known[id(tensor)] = standing
 
     def _add_primal(self, index: int, leaf: Any, standing: Any) -> fx.Node:
         self._plan.inputs.append(index)
         self._leaves.append(leaf)
         self._formers.append(getattr(standing, "grad_fn", None))
-        node = self._recorder.placeholder(f"primals_{len(self._leaves)}", _detached(leaf))
-        self._recorder.numbers.learn_from(node)
+        node = self._traced.placeholder(f"primals_{len(self._leaves)}", _detached(leaf))
+        self._traced.numbers.learn_from(node)
         self._placeholders.append(node)
         self._given[index] = standing
         return node
@@ -368,7 +370,7 @@ class _Trace:
         return position
 
     def _find_writes(self) -> None:
-        values = self._recorder.values
+        values = self._traced.values
         for primal, index in enumerate(self._plan.inputs):
             standing = self._standing(primal)
             value = values.find(standing)
@@ -410,8 +412,8 @@ class _Trace:
         roots: dict[int, set[int]] = {}  # memory -> tensors of it that are outputs
         for output in outputs:
             if isinstance(output, Tensor):
-                self._recorder.node_of(output)
-                value = self._recorder.values.find(output)
+                self._traced.node_of(output)
+                value = self._traced.values.find(output)
                 assert value is not None
                 roots.setdefault(id(value.memory), set()).add(id(output))
         given = {id(self._standing(primal)): index for primal, index in enumerate(self._plan.inputs)}
@@ -439,7 +441,7 @@ class _Trace:
             return InputAsOutput(given[id(output)])
         if not isinstance(output, Tensor):
             return ConstantOutput(output)
-        value = self._recorder.values.find(output)
+        value = self._traced.values.find(output)
         assert value is not None
         root, views = _path(value)
         if id(root.tensor) in given:
@@ -455,10 +457,10 @@ class _Trace:
 
     def _apart(self, nodes: list[fx.Node]) -> list[fx.Node]:
         """Results are tensors of their own: no input itself, no node twice."""
-        recorder, seen, apart = self._recorder, set(), []
+        traced, seen, apart = self._traced, set(), []
         for node in nodes:
             if node in seen or node.op in ("placeholder", "get_attr"):
-                node = recorder.emit(aten.clone.default, (node,), {})
+                node = traced.emit(aten.clone.default, (node,), {})
             seen.add(node)
             apart.append(node)
         return apart
@@ -467,25 +469,25 @@ class _Trace:
 
     def _differentiate(self) -> tuple[list[Tensor], list[Tensor | None]]:
         """Example tangents, and the gradients of the primals."""
-        plan, recorder = self._plan, self._recorder
+        plan, traced = self._plan, self._traced
         wanted = [leaf for leaf in self._leaves if _needs_gradient(leaf)]
         if not wanted or not plan.differentiable:
             plan.differentiable = []
             return [], []
         every = [self._results[position] for position in plan.differentiable]
         plan.emptied = emptied_by(every)
-        losses = [tensor for tensor in every if tensor.dim() == 0] if recorder.reads is not None else []
+        losses = [tensor for tensor in every if tensor.dim() == 0] if traced.reads is not None else []
         outputs = losses or every
         plan.led = [position for position in plan.differentiable if any(self._results[position] is o for o in outputs)]
-        plan.reads = None if recorder.reads is None else tuple(recorder.reads)
+        plan.reads = None if traced.reads is None else tuple(traced.reads)
         tangents = [_tangent(output) for output in outputs]
         for count, tangent in enumerate(tangents, 1):
-            node = recorder.placeholder(f"tangents_{count}", tangent)
-            recorder.values.new(tangent, node)
-        recorder.line, recorder.policy = "", None
-        forward = set(recorder.graph.nodes)
+            node = traced.placeholder(f"tangents_{count}", tangent)
+            traced.values.new(tangent, node)
+        traced.line, traced.policy = "", None
+        forward = set(traced.graph.nodes)
         try:
-            with recorder, _no_autocast():
+            with self._recorder, _no_autocast():
                 found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
         except (RuntimeError, NotImplementedError) as error:  # so would eager, but only when its backward is called
             raise CannotDerive(f"the backward fails: {error}") from error
@@ -525,16 +527,16 @@ class _Trace:
 
     def _note_reads(self, forward: set[fx.Node]) -> None:
         """Which results does autograd itself keep for its formulas? Nobody may write to them before the backward."""
-        plan, recorder = self._plan, self._recorder
+        plan, traced = self._plan, self._traced
         reads: dict[fx.Node, int] = {}
-        for node, bits in self._leads_to(recorder.graph).items():
+        for node, bits in self._leads_to(traced.graph).items():
             for given in node.all_input_nodes if node not in forward else ():
                 for read in _with_bases(given) if given in forward else ():
                     reads[read] = reads.get(read, 0) | bits
         for position, tensor in enumerate(self._results):
-            value = recorder.values.find(tensor)
+            value = traced.values.find(tensor)
             assert value is not None
-            bits = reads.get(recorder.values.node(value), 0) | reads.get(recorder.values.node(_path(value)[0]), 0)
+            bits = reads.get(traced.values.node(value), 0) | reads.get(traced.values.node(_path(value)[0]), 0)
             if bits and (value.memory.counted or value.memory.version == 0):
                 plan.read_again[position] = tuple(p for count, p in enumerate(plan.led) if bits >> count & 1)
 
