@@ -181,6 +181,13 @@ class BackwardDerived(Event):
 
 
 @dataclass(frozen=True)
+class EqualGraph(Event):
+    """A graph equals one that was compiled: nothing is derived, and no code generated."""
+
+    label: str
+
+
+@dataclass(frozen=True)
 class NotDerived(Event):
     """A graph could not be differentiated ahead of time; it runs as it was captured."""
 
@@ -223,12 +230,20 @@ class InternalFailure(Event):
 Reader = Callable[[Event], None]
 
 _lock = threading.RLock()
+_AWAKE: dict[Reader, Callable[[type[Event]], bool]] = {}  # of readers that always are there
 READERS: dict[type[Event], tuple[Reader, ...]] = {}  # replaced, never changed: emitting takes no lock
 
 
-def subscribe(reader: Reader, *kinds: type[Event]) -> Callable[[], None]:
-    """Call `reader` with every event of these kinds (none given: of all). Returns a function that ends it."""
+def subscribe(
+    reader: Reader, *kinds: type[Event], awake: Callable[[type[Event]], bool] | None = None
+) -> Callable[[], None]:
+    """Call `reader` with every event of these kinds (none given: of all). Returns a function that ends it.
+
+    `awake`: does the reader do anything with an event of this kind now? Not given: it does.
+    """
     wanted = kinds or KINDS
+    if awake is not None:
+        _AWAKE[reader] = awake
     with _lock:
         for kind in wanted:
             READERS[kind] = (*READERS.get(kind, ()), reader)
@@ -248,6 +263,11 @@ def subscribe(reader: Reader, *kinds: type[Event]) -> Callable[[], None]:
 def listening(kind: type[Event] | None = None) -> bool:
     """Does anybody read events of this kind (none given: of any kind)?"""
     return kind in READERS if kind is not None else bool(READERS)
+
+
+def wanted(kind: type[Event]) -> bool:
+    """Would anybody tell, or note, an event of this kind?"""
+    return any(reader not in _AWAKE or _AWAKE[reader](kind) for reader in READERS.get(kind, ()))
 
 
 def emit(event: Event) -> None:

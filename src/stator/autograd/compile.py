@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from .. import events
 from ..support.graph_modules import LazyGraph
 from ..support.graph_numbers import expect_sizes
 from ..support.op_namespaces import has_promised_sizes
+from . import equal_graphs
 from .custom_functions import with_graphs
 from .describe import derived
 from .joint import PassRun, optimise
@@ -99,22 +100,38 @@ def compile_function(
     decompositions: Decompositions | None = None,
     with_devices: bool = True,
     by_tangents: bool = False,
+    about: Hashable | None = None,
 ) -> Callable[..., Sequence[Any]]:
     """The function by way of compiled graphs; it takes the inputs one by one and gives a sequence.
 
     `with_devices`: the compilers read example values, so give them fake tensors, which know their device.
     `by_tangents`: where tangents are missing, a backward graph without them is compiled when it is first needed.
+    `about`: says all that the compilers' results depend on besides the graph; None: equal graphs are compiled anew.
     """
     inputs = _with_symbols(function, inputs)
-    graphs = derive(function, inputs, partition_fn=partition_fn, decompositions=decompositions)
+    watched = events.wanted(events.BackwardDerived) or events.wanted(events.CodeGenerated)
+    lookup = equal_graphs.Lookup(function, inputs, None if watched else about)
+    made = lookup.find()
+    if made is None:
+        graphs = derive(function, inputs, partition_fn=partition_fn, decompositions=decompositions)
+        made = _compile(graphs, fw_compiler, bw_compiler or fw_compiler, with_devices, by_tangents)
+        lookup.keep(made)
+    elif events.listening(events.EqualGraph):
+        events.emit(events.EqualGraph(_label(function)))
+    run = with_graphs(function) if isinstance(function, fx.GraphModule) else function
+    return wrap(made, _label(function), Original(run, made.plain_backward), inputs)
+
+
+def _compile(
+    graphs: Graphs, fw_compiler: Compiler, bw_compiler: Compiler, with_devices: bool, by_tangents: bool
+) -> equal_graphs.CompiledGraphs:
     joint, forward, backward = graphs.joint, graphs.forward, graphs.backward
     saved = graphs.saved if backward is not None else ()
     if with_devices:
         mode = joint.stand_ins.mode if isinstance(joint.stand_ins, FakeStandIns) else FakeTensorMode()
         dress([forward, backward], joint.stand_ins, mode)
-    run = with_graphs(function) if isinstance(function, fx.GraphModule) else function
     tensors = sum(isinstance(value, torch.Tensor) for value in saved)
-    original = Original(run, _as_copy(backward).forward if backward is not None and not tensors else None)
+    plain_backward = _as_copy(backward).forward if backward is not None and not tensors else None
     forward.meta["results"] = joint.plan.results  # what comes behind them is kept for the backward
     if backward is None:
         forward.meta["writes"] = _writes(joint)
@@ -124,13 +141,13 @@ def compile_function(
         assert len(_examples(backward)) == len(saved) + len(joint.tangents)
 
         def compile_backward(module: fx.GraphModule) -> Boxed:
-            return boxed((bw_compiler or fw_compiler)(module, _examples(module)))
+            return boxed(bw_compiler(module, _examples(module)))
 
         if by_tangents:
             backwards = Backwards(backward, joint.tangents, compile_backward)
         else:
             backwards = OneBackward(compile_backward(backward), len(joint.tangents))
-    return wrap(joint, graphs.label, compiled, backwards, original, inputs, tensors)
+    return equal_graphs.CompiledGraphs(joint, compiled, backwards, plain_backward, tensors)
 
 
 def _writes(joint: Joint) -> dict[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ class _Steps(PythonReferenceAnalysis):
     ceil_to_int = _call(math.ceil)
     trunc_to_int = _call(math.trunc)
     round_to_int = _call(round)
+    int_truediv = staticmethod(operator.truediv)
 
 
 class _Writer(fx.proxy.GraphAppendingTracer):

@@ -26,6 +26,7 @@ from .. import events
 from ..errors import mark_unwritten
 from ..support.tensor_memory import refuse_short
 from .custom_functions import Watched
+from .equal_graphs import CompiledGraphs
 from .functional import TensorView
 from .kept import AtOnce, OneByOne, keeping, modified, spend
 from .symbols import Later, filled, is_symbolic
@@ -71,22 +72,16 @@ class TangentFacts:
         return copy.copy_(tangent)
 
 
-def wrap(
-    joint: Joint,
-    label: str,
-    forward: Boxed,
-    backward: Backwards | OneBackward | None,
-    original: Original,
-    inputs: Sequence[Any],
-    tensors: int,
-) -> Callable[..., Sequence[Any]]:
-    """The function that takes what `original` takes, and gives what it gives, by way of the graphs.
+def wrap(made: CompiledGraphs, label: str, original: Original, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+    """The function that takes what `original` takes, and gives what it gives, by way of its compiled graphs.
 
-    The first `tensors` of what the forward keeps are tensors, the rest are numbers.
+    They are those of all functions that are equal to it; what is said and held of this one is its own.
     """
+    joint, forward, backward = made.joint, _without_autocast(made.forward), made.backwards
+    forward.made = made  # type: ignore[attr-defined]  # others find it while this is there
     plan = joint.plan
     if backward is None:
-        plain = _without_autocast(forward)
+        plain = forward
         if any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
             plain = torch.no_grad()(plain)  # nothing that comes out has a gradient
         if plan.in_inference_mode:
@@ -95,7 +90,7 @@ def wrap(
         def run(*primals: Any) -> Sequence[Any]:
             return plain(list(primals))
     else:
-        run = _node(joint, label, forward, backward, original, inputs, tensors)
+        run = _node(joint, label, forward, backward, original, inputs, made.tensors)
     if plan.writes:
         run = _before_writes(run)
     finish = _finisher(joint)
@@ -136,7 +131,6 @@ def _node(
     differentiable = plan.differentiable
     constant = [position for position in range(results) if position not in differentiable]
     written = {write.position: plan.inputs.index(write.index) for write in plan.writes}
-    forward = _without_autocast(forward)
     again = _Again(plan, original, inputs)
     kept = keeping(differentiable, plan.emptied)
 

@@ -15,7 +15,7 @@ from . import eager
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     try:
-        return compile_function(gm, example_inputs, fw_compiler=_run_as_it_is, with_devices=False)
+        return compile_function(gm, example_inputs, fw_compiler=_run_as_it_is, with_devices=False, about="aot_eager")
     except CannotDerive as why:
         events.emit(events.NotDerived(why))
         return eager.compile_graph(gm, example_inputs)

@@ -153,7 +153,8 @@ def _parts(
     graphs[1].output(tuple(results[1]))
     made = [fx.GraphModule(gm, graph) for graph in graphs]
     made[1].meta.update(gm.meta)
-    return Split(made[0], made[1], _examples(made[1], inputs, len(crossing)), len(inputs), outputs)
+    made_up = [0.5 + i / (len(crossing) + 1) for i in range(len(crossing))]
+    return Split(made[0], made[1], as_symbols(made[1], inputs, made_up), len(inputs), outputs)
 
 
 def _without_data(value: Any, mode: FakeTensorMode) -> Any:
@@ -172,19 +173,18 @@ class _Named(Source):
         return self._text  # type: ignore[attr-defined, no-any-return]
 
 
-def _examples(rest: fx.GraphModule, inputs: Sequence[Any], numbers: int) -> list[Any]:
-    """Inputs of the rest: tensors without data, numbers without values."""
+def as_symbols(gm: fx.GraphModule, inputs: Sequence[Any], numbers: Sequence[float]) -> list[Any]:
+    """Inputs for a graph that takes numbers behind these: tensors without data, numbers that may be others."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv  # a quarter of a second, for few graphs
 
     known = next((value.fake_mode for value in inputs if isinstance(value, FakeTensor)), None)
     mode = known or FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     env: Any = mode.shape_env
     examples: list[Any] = [_without_data(value, mode) for value in inputs]
-    for i in range(numbers):
+    for i, hint in enumerate(numbers):
         source = _Named(i)
-        hint = 0.5 + i / (numbers + 1)
         symbol = env.create_unspecified_symbol(hint, source, DimDynamic.DYNAMIC)
         examples.append(env.create_symfloatnode(symbol, hint=hint, source=source))
-    for node, value in zip(rest.graph.find_nodes(op="placeholder"), examples, strict=True):
+    for node, value in zip(gm.graph.find_nodes(op="placeholder"), examples, strict=True):
         node.meta["example_value"] = value
     return examples

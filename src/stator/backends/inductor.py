@@ -24,6 +24,7 @@ from . import eager
 from .cuda_graphs import Replayed, why_not_capturable
 from .data_scalars import split
 from .floats import lerp, take_in_tensors
+from .near_graphs import compile_nearly
 
 _LERP = torch.ops.aten.lerp.Scalar
 
@@ -98,6 +99,9 @@ def _compile(
         _leave_numbers_alone()
         settings |= _SILENT
 
+    def about(table: Mapping[Any, Any]) -> Any:
+        return None if captures else ("inductor", config.get_hash(), frozenset(table.items()))
+
     def derive(module: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         table = select_decomp_table()  # another one for other settings
         return compile_function(
@@ -106,12 +110,19 @@ def _compile(
             fw_compiler=functools.partial(_generate, is_backward=False, captures=captures),
             bw_compiler=functools.partial(_generate, is_backward=True, captures=captures),
             decompositions={**table, _LERP: lerp(table[_LERP])},
+            about=about(table),
         )
 
     try:
         with _one_at_a_time, config.patch(settings):
             parts = split(gm, example_inputs)
-            return derive(gm, example_inputs) if parts is None else parts.compiled(derive)
+            if parts is not None:
+                return parts.compiled(derive)
+            with contextlib.suppress(CannotDerive):
+                nearly = compile_nearly(gm, example_inputs, about(select_decomp_table()), derive)
+                if nearly is not None:
+                    return nearly
+            return derive(gm, example_inputs)
     except CannotDerive as why:
         events.emit(events.NotDerived(why))
         return eager.compile_graph(gm, example_inputs)

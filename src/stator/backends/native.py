@@ -87,6 +87,7 @@ def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any], asked: Asked) -> 
         decompositions=decompositions(asked.random),
         with_devices=False,  # a meta tensor stands for one on the CPU
         by_tangents=True,
+        about=None if asked.captures or asked.frozen else ("native", asked),  # those keep addresses and contents
     )
 
 

@@ -123,4 +123,4 @@ def _read(event: Event) -> None:
     FILES[type(event)](event)
 
 
-events.subscribe(_read, *FILES)
+events.subscribe(_read, *FILES, awake=lambda kind: _open.folder is not None)

@@ -99,6 +99,10 @@ def _derived(event: events.BackwardDerived) -> None:
     _block("aot_graphs", "Saved for Backward:", about, lambda: style.folded(event.saved()))
 
 
+def _equal(event: events.EqualGraph) -> None:
+    _log("compile").debug("%s: equals a graph that was compiled before, and uses its code", event.label)
+
+
 def _not_derived(event: events.NotDerived) -> None:
     _log("aot_graphs").info("No backward ahead of time, the graph runs as it was captured:\n    %s", event.why)
 
@@ -170,6 +174,7 @@ RARE: dict[type[Event], Callable[..., None]] = {
     events.BackendCompiled: _compiled,
     events.CodeGenerated: _generated,
     events.BackwardDerived: _derived,
+    events.EqualGraph: _equal,
     events.NotDerived: _not_derived,
     events.NotGenerated: _not_generated,
     events.NotCaptured: _not_captured,
@@ -183,6 +188,13 @@ HOT: dict[type[Event], Callable[..., None]] = {  # once per call or per frame: r
     events.FrameWatched: _watched,
     events.RanPlain: _plain,
 }
+
+
+_TEXTS = {events.BackwardDerived: ("aot_graphs",), events.CodeGenerated: ("output_code", "llvm_ir")}
+
+
+def _tells(kind: type[Event]) -> bool:
+    return any(_log(name).isEnabledFor(logging.DEBUG) for name in _TEXTS.get(kind, ())) or kind not in _TEXTS
 
 
 def _read(event: Event) -> None:
@@ -216,7 +228,7 @@ class _Switchboard:
         self._level: int | None = None
         self._end_hot: Callable[[], None] | None = None
         ROOT.addHandler(_StandardError())
-        events.subscribe(_read, *RARE)
+        events.subscribe(_read, *RARE, awake=_tells)
         options.on_change(self.update)
         self.update()
 
