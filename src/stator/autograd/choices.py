@@ -72,13 +72,18 @@ class Choices(TorchFunctionMode):
 
     def _tensor(self, func: Any, data: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> Any:
         """Symbolic numbers would become known ones, and the graph good for these alone."""
-        numbers = data if isinstance(data, (list, tuple)) else [data]
+        numbers = _numbers_in(data)
         if options or not any(map(is_symbolic, numbers)):
             return func(data, dtype=dtype, device=device, **options)
         if dtype is None:
             dtype = functools.reduce(torch.promote_types, map(_dtype_of, numbers))
-        made = [torch.scalar_tensor(number, dtype=dtype, device=device) for number in numbers]
-        return torch.stack(made) if numbers is data else made[0]
+
+        def made(part: Any) -> Tensor:
+            if isinstance(part, (list, tuple)):
+                return torch.stack([made(item) for item in part])
+            return torch.scalar_tensor(part, dtype=dtype, device=device)
+
+        return made(data)
 
     def _attention(
         self,
@@ -125,6 +130,10 @@ class Choices(TorchFunctionMode):
 
     def _real(self, tensor: Tensor) -> Tensor:
         return self._traced.stand_ins.real(tensor).requires_grad_(tensor.requires_grad)
+
+
+def _numbers_in(data: Any) -> list[Any]:
+    return [n for item in data for n in _numbers_in(item)] if isinstance(data, (list, tuple)) else [data]
 
 
 def _dtype_of(number: Any) -> torch.dtype:

@@ -7,6 +7,7 @@ that raises, or would be a number too long to wait for, there is none.
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +29,22 @@ def shift_left(number: int, bits: int) -> int:
     return number << bits
 
 
+def combinations(number: int, chosen: int) -> int:
+    if min(chosen, number - chosen) > _MOST:
+        raise OverflowError(f"comb({number}, {chosen})")
+    return math.comb(number, chosen)
+
+
+def permutations(number: int, chosen: int) -> int:
+    if chosen > _MOST:
+        raise OverflowError(f"perm({number}, {chosen})")
+    return math.perm(number, chosen)
+
+
+def exact_sum(*numbers: float) -> float:
+    return math.fsum(numbers)
+
+
 _OF_REALS = (
     "acos acosh asin asinh atan atanh cbrt ceil cos cosh degrees erf erfc exp exp2 expm1 fabs floor gamma isqrt lgamma "
     "log log10 log1p log2 radians sin sinh sqrt tan tanh trunc ulp atan2 copysign fmod gcd hypot lcm ldexp nextafter "
@@ -37,6 +54,10 @@ _OF_REALS = (
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{f"math.{name}": getattr(math, name) for name in _OF_REALS if hasattr(math, name)},
     **{function.__name__: function for function in (abs, bool, float, int, max, min, round)},
+    "float.is_integer": float.is_integer,
+    "math.comb": combinations,
+    "math.fsum": exact_sum,
+    "math.perm": permutations,
     "power": power,
     "shift_left": shift_left,
     ">>": lambda a, b: a >> b,
@@ -46,7 +67,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "~": lambda a: ~a,
 }
 _NAMES = {id(function): name for name, function in FUNCTIONS.items() if "." in name or name.isalpha()}
-_TRUTHS = frozenset({"bool", "math.isfinite", "math.isinf", "math.isnan"})
+_NAMES |= {id(function): f"math.{function.__name__}" for function in (math.comb, math.fsum, math.perm)}
+_OF_ITEMS = frozenset({"math.fsum", "max", "min"})  # they take a row of numbers in place of its items, or for them
+_TRUTHS = frozenset({"bool", "float.is_integer", "math.isfinite", "math.isinf", "math.isnan"})
 _WRITTEN = frozenset({"+", "-", "*", "/", "//", "%", "==", "!=", "<", "<=", ">", ">=", ">>", "&", "|", "^"})
 _SUBJECT = "values"
 
@@ -55,6 +78,13 @@ def name_of_function(function: Any) -> str | None:
     """The name of a function in expressions; None if it has none."""
     name = _NAMES.get(id(function))
     return None if name in (None, "power") else name
+
+
+def operands_of(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The numbers that a function is called with, in a row of their own or not."""
+    if name in _OF_ITEMS and len(args) == 1 and type(args[0]) in (list, tuple, collections.deque):
+        return tuple(args[0])
+    return args if name != "math.fsum" else (None,)
 
 
 def gives_truth(name: str) -> bool:

@@ -348,3 +348,110 @@ def test_tensors_made_of_them_ahead_of_time(name, backend):
         for number in numbers:
             torch.testing.assert_close(compiled(rand(1), number), fn(rand(1), number), rtol=0, atol=0)
         assert (compiled.stator.recordings, compiled.stator.hits, compiled.stator.plain) == (2, 3, 0)
+
+
+OF_MANY: dict[str, Any] = {
+    "fsum": lambda n, f: math.fsum([n, f, 0.1]) + math.fsum((f, n)),
+    "comb and perm": lambda n, f: math.comb(n, 2) + math.perm(n, 2) * f,
+    "max of a list": lambda n, f: max([n, 4, f]) + min([f, n]) + max((n, 2)),
+    "max of a deque": lambda n, f: max(collections.deque([n, 2, 1])) + min(collections.deque([f, 9.5])),
+    "default of an inner function": lambda n, f: _with_default(n) + _with_default(f),
+    "named default": lambda n, f: _with_named_default(n, f),
+}
+
+
+def _with_default(number: Any) -> Any:
+    def inner(a, b=number):
+        return a * b + 1
+
+    return inner(2) + inner(3, 4)
+
+
+def _with_named_default(n: Any, f: Any) -> Any:
+    def inner(a, *, b=n, c=f):
+        return a * b + c
+
+    return inner(2) + inner(3, b=1) + (lambda d=f: d * 2)()
+
+
+@pytest.mark.parametrize("backend", [None, "native"])
+@pytest.mark.parametrize("function", OF_MANY.values(), ids=list(OF_MANY))
+def test_functions_of_rows_of_numbers(function, backend):
+    def fn(x, n, f):
+        number = function(n, f)
+        return x * number, number
+
+    pairs = [(5, 1.5), (6, 1.75), (9, 2.25), (7, 0.125), (11, 3.5)]
+    if backend is None:
+        calls = [lambda w, s=s, n=n, f=f: w.fn(rand(s), n, f) for s, (n, f) in enumerate(pairs)]
+        check(lambda: World(fn=fn), calls, expect="miss miss hit hit hit")
+        return
+    compiled = stator.compile(fn, backend=backend)
+    for n, f in pairs:
+        x = rand(n)
+        torch.testing.assert_close(compiled(x, n, f), fn(x, n, f))
+    assert compiled.stator.recordings == 2
+
+
+def test_a_default_that_is_kept():
+    """The function outlives the call that made it, with the number that it was made with."""
+
+    def fn(x, n):
+        def inner(y, k=n):
+            return y * k
+
+        return inner(x), inner
+
+    compiled = stator.compile(fn, backend="eager")
+    kept = []
+    for n in (3, 4, 7, 9):
+        result, inner = compiled(rand(n), n)
+        assert torch.equal(result, rand(n) * n)
+        kept.append((n, inner))
+    for n, inner in kept:
+        assert inner.__defaults__ == (n,)
+        assert type(inner.__defaults__[0]) is int
+        assert inner(2) == 2 * n
+    assert compiled.stator.recordings == 2
+
+
+def test_whether_a_number_is_whole():
+    def fn(x, f):
+        is_whole = f.is_integer
+        if (f / 2).is_integer():
+            return x * 2
+        return x * f if is_whole() else x
+
+    def outside(x, numbers):
+        return x * max(numbers) + math.fsum(numbers)
+
+    calls = calls_of([4.0, 6.0, 5.0, 4.5, 8.0, 7.0, 12.0])
+    compiled = stator.compile(fn, backend="eager")
+    for f in (4.0, 6.0, 5.0, 4.5, 8.0, 12.0, 16.0):
+        x = rand(int(f))
+        assert torch.equal(compiled(x, f), fn(x, f))
+    assert compiled.stator.hits >= 2
+    check(
+        lambda: World(fn=lambda x, n: x * 2 if (n / 2).is_integer() else x),
+        calls,
+        expect="miss miss miss hit hit hit hit",
+        graphs=2,
+    )
+    compiled = stator.compile(outside, backend="eager")
+    for numbers in ([1, 2.5], [1, 3.5], [4, 3.5], [4, 9.5], [4, 0.5], [4, 9.5, 3]):
+        x = rand(3)
+        assert torch.equal(compiled(x, numbers), outside(x, numbers))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native", "aot_eager"])
+def test_nested_lists_of_numbers_become_tensors(backend):
+    def fn(x, n, f):
+        return x + torch.tensor([[n, 1], [2, n + 1]]).sum() + torch.tensor([[f], [n]]).sum() + torch.tensor(((1, n),))
+
+    compiled = stator.compile(fn, backend=backend)
+    for n, f in ((3, 0.5), (4, 1.5), (6, 2.5), (9, -1.0)):
+        x = rand(n, 1, 2)
+        result = compiled(x, n, f)
+        assert result.dtype is fn(x, n, f).dtype
+        torch.testing.assert_close(result, fn(x, n, f))
+    assert compiled.stator.recordings == 2

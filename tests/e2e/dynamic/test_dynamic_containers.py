@@ -96,6 +96,7 @@ def attribute(box, n):
 
 
 HOLDERS = {
+    "fsum": (lambda: [5, 2], item(0), lambda x, b: x * math.fsum(b)),
     "list": (lambda: [5, 2], item(0), lambda x, b: (x * b[0], b[0] + 1, b)),
     "dict": (lambda: {"n": 5}, item("n"), lambda x, b: (x * b["n"], b)),
     "dict of ints": (lambda: {3: 5}, item(3), lambda x, b: (x * b[3], b)),
@@ -140,7 +141,6 @@ def test_where_numbers_are_found(make, put, fn):
 
 
 READERS = {
-    "fsum": (lambda: [5, 2], item(0), lambda x, b: x * math.fsum(b)),
     "fsum of values": (lambda: {"n": 5, "m": 2.5}, item("n"), lambda x, b: x * math.fsum(b.values())),
     "fsum of an iterator": (lambda: [5, 2], item(0), lambda x, b: x * math.fsum(iter(b))),
     "bytes": (lambda: [5, 2], item(0), lambda x, b: (x * 2, bytes(b), bytes(reversed(b)))),

@@ -89,6 +89,7 @@ def check_numbers(fn, expect, **options):
 
 
 STAYS_SYMBOLIC = {
+    "math": lambda x, n: x * (math.floor(n / 2) + math.sqrt(n) + math.log(n) + math.comb(n, 2) + math.gcd(n, 35)),
     "tensors of it": lambda x, n: x * torch.tensor(n) + torch.tensor([n, 1]).sum(),
     "arithmetic": lambda x, n: (x * (n + 1), n - 2, 2 - n, n * n, n // 2, n % 3, n / 4, -n, +n, n**2, n**0.5),
     "comparisons": lambda x, n: (x * 2, n > 3, n != 4, n <= 100, n == 3.5, n < 2.5),
@@ -158,7 +159,6 @@ NEEDS_THE_NUMBER = {
     "repeating": lambda x, n: (x * 2, "ab" * n, n * "ab", [0] * n, n * (1,)),
     "hashing": lambda x, n: (x * 2, {n: 1}, {5: "a", 7: "b"}.get(n), {(n, 1): 2}, {n}, hash(n), n in {1, 7}),
     "powers of two": lambda x, n: x * 2**n + pow(3, n, 7),
-    "math": lambda x, n: x * (math.floor(n / 2) + math.sqrt(n) + math.log(n) + math.comb(n, 2) + math.gcd(n, 35)),
     "chr and the like": lambda x, n: (x * 2, chr(n + 60), hex(n), bin(n), oct(n)),
     "methods": lambda x, n: x * n.bit_length() + n.real + n.numerator + n.conjugate(),
     "methods by name": lambda x, n: x * getattr(n, "bit_length")(),  # noqa: B009

@@ -14,7 +14,7 @@ import torch
 from ... import _native
 from ...support.builtin_types import BASES
 from ...support.guard_readers import container_kind, is_open
-from ...support.number_functions import FUNCTIONS, name_of_function
+from ...support.number_functions import FUNCTIONS, name_of_function, operands_of
 from ..bytecode.break_step import begins_loop
 from ..graph_break import BreakGraph
 from ..models import logging_calls
@@ -132,7 +132,7 @@ def replacement_for_numbers(s: Segment, probe: Any, func: Any, args: tuple[Any, 
         found = None
     if found is None and probe is not None and not kwnames:
         name = name_of_function(func)
-        if name is not None and s.symbols.is_computable(name, args):
+        if name is not None and s.symbols.is_computable(name, operands_of(name, args)):
             return functools.partial(_compute, s, name)
     if found is None and not symbolic_uses.passes(func, args):
         later = probe is not None and (func is range or _makes_text(func))  # the operands themselves are looked at next
@@ -164,8 +164,9 @@ def _length(s: Segment, tensor: torch.Tensor) -> Any:
         return len(tensor)
 
 
-def _compute(s: Segment, name: str, *numbers: Any) -> Any:
+def _compute(s: Segment, name: str, *args: Any) -> Any:
     """`math.cos(n)`. (The recording may have ended since it was to be called, by what else was found of the call.)"""
+    numbers = operands_of(name, args)
     if s.tracer.active:
         assert s.symbols is not None
         try:

@@ -46,6 +46,7 @@ _SEARCHED = types_where(lambda model: model.kind is not None and not model.hides
 _CONVERSIONS = frozenset(
     "__len__ __index__ __int__ __float__ __complex__ __bool__ __hash__ __length_hint__ __trunc__ __sizeof__".split()
 )
+_METHODS = frozenset({"is_integer"})  # of numbers: the call is computed, or reads the number
 _DEEPEST = 20
 
 
@@ -69,7 +70,7 @@ def reads(watcher: _native.Watcher, probe: Any, operands: list[Any], value: Any)
         held = (container, operands[0]) if stores and _keeps_objects(container) else (container,)
         return not any(value is part for part in held)
     if kind == _native.ATTR:
-        return type(value) in SYMBOLS
+        return type(value) in SYMBOLS and not (type(value) is _native.Float and probe.arg in _METHODS)
     if kind in (_native.CALL, _native.CALL_EX):
         return not passes(*_call_of(probe, operands))
     return True
