@@ -33,8 +33,9 @@ def in_reach(values: Iterable[Any]) -> Iterator[Any]:
             continue
         seen.add(id(value))
         yield value
-        entered = isinstance(value, _CONTAINERS) or not is_open(type(value))
-        if entered and not isinstance(value, _LEFT_TO_PYTHON) and not is_tensor(value):
+        cls = type(value)
+        entered = issubclass(cls, _CONTAINERS) or not is_open(cls)
+        if entered and not issubclass(cls, _LEFT_TO_PYTHON) and not is_tensor(value):
             waiting += gc.get_referents(value)
 
 
@@ -49,7 +50,7 @@ def put_originals(holders: Iterable[Any], originals: Originals) -> bool:
 
 def _put(holder: Any, own: Any, original: Any) -> bool:
     for cls, put in _PUT.items():
-        if isinstance(holder, cls):
+        if issubclass(type(holder), cls):
             return put(holder, own, original)
     return _native.swap(holder, own, original)
 
@@ -57,7 +58,7 @@ def _put(holder: Any, own: Any, original: Any) -> bool:
 def _put_into_dict(holder: Any, own: Any, original: Any) -> bool:
     if not all(type(key) in _PLAIN_KEYS for key in dict.keys(holder)):  # code of its own would be asked for a hash
         return False
-    base = collections.OrderedDict if isinstance(holder, collections.OrderedDict) else dict
+    base = collections.OrderedDict if issubclass(type(holder), collections.OrderedDict) else dict
     items = [tuple(original if part is own else part for part in item) for item in base.items(holder)]
     if any(key is own for key in dict.keys(holder)):
         base.clear(holder)
