@@ -304,6 +304,29 @@ def test_short_rows(dtype: torch.dtype, length: int) -> None:
                 assert torch.equal(given[1].content(), want) and given[1].bands_are_whole()
 
 
+@pytest.mark.parametrize("length", [2, 5, 8, 15])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+def test_results_along_short_rows(dtype: torch.dtype, length: int) -> None:
+    """out[i, j] = (x[i, j] - max of x[i]) * w[j] + m[i], the sum of those in a second level; no element too much."""
+    b = KernelBuilder()
+    at = AXIS(0) * length + AXIS(1)
+    x = b.load(0, at, dtype)
+    largest = b.add("reduce", (x.id,), x.dtype, "max")
+    scaled = (x - largest) * b.load(1, AXIS(1), dtype) + b.load(2, AXIS(0), dtype)
+    b.add("store", (scaled.id,), x.dtype, (3, at))
+    b.add("store", (b.add("reduce", (scaled.id,), x.dtype, "min").id,), x.dtype, (4, AXIS(0)))
+    for width, target in machines():
+        for rows in (16, 67):
+            code = Compiled(kernel(b, [rows, length], [0], [1], [dtype] * 5), width, target)
+            given = [torch.randint(-9, 9, size).to(dtype) for size in ((rows, length), (length,), (rows,))]
+            x_, w, m = given
+            want = (x_ - x_.amax(-1, keepdim=True)) * w + m[:, None]
+            memory = [Guarded(t.flatten(), at_end=True) for t in (*given, want.clone(), want[:, 0].clone())]
+            assert code([g.address for g in memory], {}, cut(rows))
+            assert torch.equal(memory[3].content(), want.flatten()), (width, rows)
+            assert torch.equal(memory[4].content(), want.amin(-1)) and all(g.bands_are_whole() for g in memory)
+
+
 @pytest.mark.parametrize("dtype", SHORT, ids=str)
 @pytest.mark.parametrize("step", [2, 3, 5, 8, 9])
 def test_every_so_many_elements(dtype: torch.dtype, step: int) -> None:

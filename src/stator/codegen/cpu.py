@@ -5,8 +5,8 @@ and how the host calls it: which sizes it takes, and over how many units it may 
 
 Four shapes. *Pointwise*: the last axis runs in vectors. *Rows*: reductions fold the axis that is dense in memory; one
 row at a time, its loops in vectors, results of earlier loops kept in scratch memory where they are dear. *Columns*:
-they fold another axis; the lanes are neighbouring results. *Scans* visit that axis in order. The order of additions
-depends on sizes alone, not on the number of threads.
+they fold another axis, or rows of a few elements (`cpu_short_rows`); the lanes are neighbouring results. *Scans* visit
+that axis in order. The order of additions depends on sizes alone, not on the number of threads.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .cpu_memory import LONGEST_STEP, Size
+from .cpu_memory import Size
 from .cpu_reduce import BLOCK
 from .cpu_scan import Scans
 from .cpu_segments import find_tests, stretches, truths
+from .cpu_short_rows import ShortRows, has_short_rows, sorts_rows
 from .cpu_tiles import Tiles, choose_axes
 from .cpu_values import DEAR
 from .ir import ELEMENT
@@ -56,11 +57,14 @@ def units_of(kernel: Any, width: int) -> tuple[list[int], int] | None:
     return ([axis], width * LINE_VECTORS) if kernel.outer == [axis] else ([a for a in kernel.outer if a != axis], 1)
 
 
-class _Writer(Tiles, Scans):
+class _Writer(Tiles, Scans, ShortRows):
+    sorts = False  # whether vectors of short rows are sorted by position
+
     def __init__(self, kernel: Any, name: str, width: int) -> None:
         axis: int | None
         if kernel.inner:
             axis, self.columns = _vector_axis(kernel, width)
+            self.sorts = width > 1 and _are_short(kernel, width) and sorts_rows(kernel, kernel.extents[kernel.inner[0]])
             if kernel.scans and not self.columns:
                 axis = None
         else:
@@ -215,12 +219,22 @@ class _Writer(Tiles, Scans):
         extent = self.size(k.extents[self.vector_axis])
         block = self.w * COLUMN_VECTORS
         start = f.arithmetic("mul", number, str(block))
+        if self.sorts:
+            self._short_rows(start, f.smaller(f.arithmetic("add", start, str(block)), extent))
+            return
         if extent.isdigit() and int(extent) % block == 0:
             self._columns_at(start, COLUMN_VECTORS, None)
             return
         stop = f.smaller(f.arithmetic("add", start, str(block)), extent)
         i, _ = f.loop(start, stop, block, lambda at, _: self._columns_at(at, COLUMN_VECTORS, None), whole=True)
         f.loop(i, stop, self.w, lambda at, _: self._columns_at(at, 1, self._tail(at, stop)))
+
+    def _short_rows(self, start: str, stop: str) -> None:
+        f = self.f
+        stores = [n for n, v in enumerate(self.k.values) if v.op in ("store", "check")]
+        i, _ = f.loop(start, stop, self.w, lambda at, _: self.rows_at(at, stores), whole=True)
+        if self.k.extents[self.vector_axis] % self.w:
+            f.loop(i, stop, self.w, lambda at, _: self._columns_at(at, 1, self._tail(at, stop)))
 
     def _columns_at(self, start: str, vectors: int, mask: str | None) -> list[str]:
         """All levels for some vectors of results."""
@@ -391,27 +405,18 @@ def _one_or_more(size: Size) -> Size:
     return Max(1, size)  # type: ignore[no-untyped-call]
 
 
-def _has_short_rows(kernel: Any, column: int, width: int) -> bool:
-    """Whether rows of a few elements lie one behind the other, and nothing but what they are folded to is stored: then
-    the lanes are rows."""
-    length, rows = _product(kernel.extents[a] for a in kernel.inner), kernel.extents[column]
-    if not isinstance(length, int) or not 2 <= length <= LONGEST_STEP or not isinstance(rows, int) or rows < width:
-        return False
-    varies, inner = kernel.varies(), set(kernel.inner)
-    accesses = [
-        (v.op, v.attr[1]) for n, v in enumerate(kernel.values) if v.op in ("load", "store") and varies[n] & inner
-    ]
-    return all(op == "load" and index.coefficient(column) == length for op, index in accesses)
-
-
 def _blocks(extent: Size, length: int) -> Size:
     return -(-extent // length) if isinstance(extent, int) else (extent + length - 1) // length
+
+
+def _are_short(kernel: Any, width: int) -> bool:
+    return bool(kernel.outer) and not kernel.scans and has_short_rows(kernel, kernel.outer[-1], width)
 
 
 def _vector_axis(kernel: Any, width: int) -> tuple[int, bool]:
     """Of a kernel with reductions: the axis of the lanes, and whether it is one of results (columns)."""
     row, column = kernel.inner[-1], kernel.outer[-1] if kernel.outer else None
-    if column is not None and not kernel.scans and _has_short_rows(kernel, column, width):
+    if column is not None and _are_short(kernel, width):
         return column, True
     votes = {row: 0, column: 0}
     varies, inner = kernel.varies(), set(kernel.inner)
