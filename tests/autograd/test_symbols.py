@@ -122,6 +122,16 @@ CASES: dict[str, Case] = {
     "minima": (lambda a, n: a[: torch.sym_min(n, a.size(0))].sum(1), lambda n, m: (x(n, m), m - 4)),
     "strides": (lambda a: a.sin().view_as(a) * a.sum(1, keepdim=True), lambda n, m: (x(m, n).t(),)),
     "offsets": (lambda a: a.cos() * a[0], lambda n, m: (x(n + 2, m + 3, grad=False)[2:, 3:],)),
+    "enlarged": (
+        lambda a: (
+            F.interpolate(a, scale_factor=2),
+            F.interpolate(a, scale_factor=(3.0, 2.0), mode="bilinear"),
+            F.interpolate(a, size=(7, 9), mode="bilinear", align_corners=True),
+            F.interpolate(a, (8, 5), mode="bicubic") + F.interpolate(a, (8, 5)),
+            F.interpolate(a[:, :, 0], size=a.size(0) + 1, mode="linear"),
+        ),
+        lambda n, m: (x(n, 2, m, 5),),
+    ),
     "block": (block, lambda n, m: (x(n, m, 16), p(48, 16), p(16, 16), p(32, 16), p(16, 32), p(16))),
     "conv net": (
         conv_net,

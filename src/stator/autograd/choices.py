@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -117,6 +118,27 @@ class Choices(TorchFunctionMode):
         nothing = torch.zeros([*tensor.shape, num_classes], dtype=torch.int64, device=tensor.device)
         return nothing.scatter(-1, tensor.unsqueeze(-1), 1)
 
+    def _interpolate(
+        self,
+        func: Any,
+        input: Tensor,
+        size: Any = None,
+        scale_factor: Any = None,
+        mode: str = "nearest",
+        align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
+        antialias: bool = False,
+    ) -> Any:
+        """Its operators are written in C++ in terms of others, which take sizes, and ask the input for known ones."""
+        dims = input.dim() - 2
+        op = _UPSAMPLE.get((mode, dims))
+        wanted, scales = _spatial(input.shape[2:], size, scale_factor, bool(recompute_scale_factor))
+        if not any(map(is_symbolic, input.shape)) or op is None or wanted is None or antialias:
+            more = (align_corners, recompute_scale_factor, antialias)
+            return func(input, size, scale_factor, mode, *more)
+        corners = [] if mode == "nearest" else [bool(align_corners)]
+        return op(input, wanted, *corners, *scales)
+
     _FOR_THE_DEVICE: ClassVar[dict[Any, Any]] = {
         torch.nn.functional.scaled_dot_product_attention: _attention,
         torch.Tensor.device.__get__: _device,
@@ -126,6 +148,7 @@ class Choices(TorchFunctionMode):
         torch.Tensor.__setitem__: _indexed,
         torch.tensor: _tensor,
         torch.nn.functional.one_hot: _one_hot,
+        torch.nn.functional.interpolate: _interpolate,
     }
 
     def _real(self, tensor: Tensor) -> Tensor:
@@ -134,6 +157,31 @@ class Choices(TorchFunctionMode):
 
 def _numbers_in(data: Any) -> list[Any]:
     return [n for item in data for n in _numbers_in(item)] if isinstance(data, (list, tuple)) else [data]
+
+
+_UPSAMPLE = {
+    ("nearest", 1): aten.upsample_nearest1d.default,
+    ("nearest", 2): aten.upsample_nearest2d.default,
+    ("nearest", 3): aten.upsample_nearest3d.default,
+    ("linear", 1): aten.upsample_linear1d.default,
+    ("bilinear", 2): aten.upsample_bilinear2d.default,
+    ("trilinear", 3): aten.upsample_trilinear3d.default,
+    ("bicubic", 2): aten.upsample_bicubic2d.default,
+}
+
+
+def _spatial(shape: Sequence[Any], size: Any, scale: Any, anew: bool) -> tuple[list[Any] | None, list[Any]]:
+    """The sizes that `interpolate` makes, and the scales that its operators get. None: torch says, or raises."""
+    dims = len(shape)
+    sizes = size if isinstance(size, (list, tuple)) else [size] * dims
+    scales = scale if isinstance(scale, (list, tuple)) else [scale] * dims
+    if (size is None) == (scale is None) or len(sizes) != dims or len(scales) != dims or anew:
+        return None, []
+    if scale is None:
+        return [*sizes], [None] * dims
+    if not all(type(factor) in (int, float) and factor > 0 and factor == int(factor) for factor in scales):
+        return None, []
+    return [n * int(factor) for n, factor in zip(shape, scales, strict=True)], [float(factor) for factor in scales]
 
 
 def _dtype_of(number: Any) -> torch.dtype:

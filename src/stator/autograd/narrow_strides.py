@@ -38,13 +38,17 @@ def _is_odd(tensor: Tensor) -> bool:
     sizes, strides = tensor.shape, tensor.stride()
     if not any(type(size) is int and size == 1 for size in sizes):
         return False
-    dims = range(len(sizes))
-    plain = _dense(sizes, dims)
-    if surely_equal(strides, plain):
+    if is_in_order(tensor):
         return False
+    plain = _dense(sizes, range(len(sizes)))
     in_order = surely_equal(_wide(sizes, strides), _wide(sizes, plain))
     order = _CHANNELS_LAST.get(len(sizes))
     return in_order or order is None or not surely_equal(strides, _dense(sizes, order))
+
+
+def is_in_order(tensor: Tensor) -> bool:
+    """Whether its strides are those of a new tensor, whatever the symbols in its sizes stand for."""
+    return surely_equal(tensor.stride(), _dense(tensor.shape, range(tensor.dim())))
 
 
 def _dense(sizes: Any, order: Any) -> tuple[Any, ...]:

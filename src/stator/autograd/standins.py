@@ -85,6 +85,19 @@ _OTHER_TYPES = frozenset(
 # Fake tensors know the rule for these; meta tensors do not.
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 
+# Their meta kernels take no symbols. Of gradients that lie in order they give new tensors of the sizes that they are
+# told.
+_SIZED_BY_ARGUMENT = frozenset(
+    {
+        aten.upsample_nearest1d_backward.default,
+        aten.upsample_nearest3d_backward.default,
+        aten.upsample_linear1d_backward.default,
+        aten.upsample_bilinear2d_backward.default,
+        aten.upsample_trilinear3d_backward.default,
+        aten.upsample_bicubic2d_backward.default,
+    }
+)
+
 
 def _believable(op: OpOverload, args: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
     """Whether an operator gives on the CPU what its meta kernel says."""
@@ -285,6 +298,9 @@ class FakeStandIns:
             return self._settled(op, args, kwargs, result)
         if not _believable(op, (args, kwargs)):
             raise CannotDerive(f"the tensors that {op} gives are not known for symbolic sizes")
+        if op in _SIZED_BY_ARGUMENT and narrow_strides.is_in_order(args[0]):
+            with self.mode:
+                return args[0].new_empty(args[2])
         with self.mode, enable_python_dispatcher():  # which prefers torch's meta kernels in Python: they keep symbols
             result = op(*_not_expanded(op, args), **kwargs)
         if not _SIZED_BY_DATA.isdisjoint(op.tags) and made_by_data(result):
