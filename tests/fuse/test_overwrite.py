@@ -117,6 +117,16 @@ def test_a_product_lies_where_its_result_does() -> None:
     assert product.out.buffer == launch.writes[0] == program.outputs[0].name
 
 
+@pytest.mark.parametrize("rows", [64, 67])
+def test_short_rows_lie_where_a_product_did(rows: int) -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return F.layer_norm(torch.softmax(x @ w, -1), (6,))
+
+    seen = compare(fn, lambda seed: [rand(seed, rows, 24), rand(seed + 9, 24, 6)], dynamic=False)
+    product, launch = seen.programs[0].steps
+    assert isinstance(product, Gemm) and product.out.buffer == launch.writes[0]
+
+
 def rand(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 

@@ -40,12 +40,16 @@ def normed(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     )  # fmt: skip
 
 
+def shared(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.expand(3, *x.shape) * x, (x + x.sum()).expand(2, *x.shape).exp(), torch.div(x, 2, rounding_mode="floor")
+
+
 def given(size: tuple[int, ...], stride: tuple[int, ...], seed: int) -> torch.Tensor:
     made = torch.empty_strided(size, stride)
     return made.copy_(torch.randn(size, generator=torch.Generator().manual_seed(seed)))
 
 
-@pytest.mark.parametrize("function", [scaled, computed, made_like, normed])
+@pytest.mark.parametrize("function", [scaled, computed, made_like, normed, shared])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_strides_are_those_of_eager(function, dynamic) -> None:
     def all_of_them(given: list[torch.Tensor]) -> list[torch.Tensor]:

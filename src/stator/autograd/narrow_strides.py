@@ -86,24 +86,34 @@ def differ_there(one: Tensor, other: Tensor) -> bool:
     return surely_equal(_wide(one.shape, one.stride()), _wide(other.shape, other.stride()))
 
 
-def as_the_kernel_gives(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-    """`result`, of fake tensors, with the strides of the kernel in dimensions of size 1."""
-    try:
-        real_args, real_kwargs = tree_map(_real, (args, kwargs))
-        found = op(*real_args, **real_kwargs)
-    except (_Unknown, RuntimeError, NotImplementedError, IndexError):
+def settled(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    """`result`, of tensors without data, with the strides of the operator's kernel in dimensions of size 1."""
+    if not may_differ(op, (args, kwargs)):
         return result
     leaves, form = tree_flatten(result)
-    others = tree_leaves(found)
-    if len(leaves) != len(others):
+    for number in (0, 1):  # if zeros are not allowed (integers are divided by them), ones
+        try:
+            real_args, real_kwargs = tree_map(lambda value, number=number: _real(value, number), (args, kwargs))
+            found = tree_leaves(op(*real_args, **real_kwargs))
+            break
+        except _Unknown:
+            return result
+        except (RuntimeError, IndexError, ValueError):  # the kernel wants other data: the meta kernel is believed
+            continue
+    else:
+        return result
+    if len(leaves) != len(found):
         return result
     operands = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
-    pairs = zip(leaves, others, strict=True)
-    return tree_unflatten([_settled(one, other, operands) for one, other in pairs], form)
+    return tree_unflatten([_settled(one, other, operands) for one, other in zip(leaves, found, strict=True)], form)
 
 
 def _settled(made: Any, real: Any, operands: list[Tensor]) -> Any:
     if not isinstance(made, Tensor) or not isinstance(real, Tensor) or made.dim() != real.dim():
+        return made
+    if any(is_symbolic(n) and n.node.hint is None for n in (*made.shape, *made.stride())):
+        return made
+    if tuple(map(_hint, made.shape)) != tuple(real.shape):
         return made
     strides = list(made.stride())
     for dim, (size, wanted) in enumerate(zip(made.shape, real.stride(), strict=True)):
@@ -128,10 +138,13 @@ def _hint(number: Any) -> int:
     return int(hint)
 
 
-def _real(value: Any) -> Any:
+def _real(value: Any, number: int) -> Any:
     if isinstance(value, Tensor):
         sizes, strides = [tuple(map(_hint, numbers)) for numbers in (value.shape, value.stride())]
-        return torch.empty_strided(sizes, strides, dtype=value.dtype, device="cpu").zero_()
+        if 0 in sizes:
+            return torch.empty_strided(sizes, strides, dtype=value.dtype, device="cpu")
+        reach = 1 + sum([(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)])
+        return torch.full((reach,), number, dtype=value.dtype, device="cpu").as_strided(sizes, strides)
     if is_symbolic(value):
         hint = value.node.hint
         if hint is None:

@@ -119,7 +119,7 @@ def _in_plain_order(args: Any) -> bool:
 
 def _goes_by_narrow_strides(op: OpOverload, args: Any) -> bool:
     """Do strides of dimensions of size 1 decide about those of the result, in another way than meta kernels say?"""
-    return (op in _CONVOLUTIONS and not _in_plain_order(args)) or narrow_strides.may_differ(op, args)
+    return op in _CONVOLUTIONS and not _in_plain_order(args)
 
 
 def _in_order(args: Any) -> bool:
@@ -240,7 +240,7 @@ class MetaStandIns:
     def _run(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _believable(op, (args, kwargs)) and not _goes_by_narrow_strides(op, (args, kwargs)):
             try:
-                return op(*_not_expanded(op, args), **kwargs)
+                return narrow_strides.settled(op, args, kwargs, op(*_not_expanded(op, args), **kwargs))
             except NotImplementedError as error:
                 if not _SIZED_BY_DATA.isdisjoint(op.tags):
                     raise CannotDerive(f"what {op} gives depends on data") from error
@@ -312,9 +312,7 @@ class FakeStandIns:
         given = (args, kwargs)
         if any(isinstance(value, Tensor) and value.device.type != "cpu" for value in tree_leaves((given, result))):
             return result
-        if not narrow_strides.may_differ(op, given):
-            return result
-        return narrow_strides.as_the_kernel_gives(op, args, kwargs, result)
+        return narrow_strides.settled(op, args, kwargs, result)
 
     def real(self, tensor: Tensor) -> Tensor:
         return tensor
