@@ -65,7 +65,7 @@ class ComputedNumbers(DataScalars):
         """A number of this origin is a symbol: an input of the graph, if that needs it."""
         self._context.ledger.check(origin, Fact.TYPE, type(value))
         term = ("number" if type(value) is int else "real", origin.index)
-        algebra = self.shapes.number(value, term)
+        algebra = self.shapes.facts.number(value, term)
 
         def make() -> fx.Node:
             node = self._nodes.number(origin, type(algebra))

@@ -85,7 +85,7 @@ class SymbolTable:
             elif symbol.data:
                 self.run(symbol.node, symbol.number)
             elif symbol.origin is None:
-                self.shapes.set(symbol.node, self.shapes.number(plain_number(symbol.number), symbol.term))
+                self.shapes.set(symbol.node, self.shapes.facts.number(plain_number(symbol.number), symbol.term))
         return symbol.node
 
     def nodes(self) -> set[fx.Node]:
@@ -132,7 +132,7 @@ class SymbolTable:
             raise BreakGraph("tensor-item", "tensor.item()")
         value = plain_number(number)
         if symbol.algebra is not None:
-            with self.shapes.noting():
+            with self.shapes.facts.noting():
                 bool(symbol.algebra == value)
         elif symbol.origin is not None:
             self._context.ledger.check(symbol.origin, Fact.EQUAL, value)
@@ -162,7 +162,7 @@ class SymbolTable:
 
     def _term(self, symbol: Symbol) -> Any:
         """A number as an expression."""
-        return self.shapes.expression(symbol.algebra) if symbol.algebra is not None else symbol.term
+        return self.shapes.facts.expression(symbol.algebra) if symbol.algebra is not None else symbol.term
 
     def abandon(self, why: str) -> None:
         """From here on nothing but the numbers at hand is possible."""
@@ -173,5 +173,5 @@ class SymbolTable:
         self.abandoned = why
         for symbol in list(self._table.values()):
             self._turn_plain(symbol.number)
-        self.shapes.pin()
+        self.shapes.facts.pin()
         self.specialised.append(Specialised((), why, self._place))

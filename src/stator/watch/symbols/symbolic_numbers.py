@@ -161,14 +161,14 @@ class Symbols(ComputedNumbers):
             return
         try:
             if node.target in MAY_GIVE_BACK:
-                with self.shapes.noting():
+                with self.shapes.facts.noting():
                     self.shapes.run_exactly(node)
             self._pin(self.shapes.known(operand) for operand in node.all_input_nodes)
         except NotImplementedError as error:
             self.abandon(str(error))
 
     def _pin(self, values: Iterable[Any]) -> None:
-        with self.shapes.noting():
+        with self.shapes.facts.noting():
             for value in values:
                 if isinstance(value, (torch.SymInt, torch.SymFloat)):
                     bool(value == value.node.hint)
@@ -223,7 +223,7 @@ class Symbols(ComputedNumbers):
     def _judge(self, name: str, nodes: list[fx.Node], args: tuple[Any, ...]) -> None:
         """An answer that is no symbol holds for all sizes and strides that give the same."""
         sizes = [self.shapes.sizes(node) for node in nodes]
-        with self.shapes.noting(), torch._C.DisableTorchFunction():
+        with self.shapes.facts.noting(), torch._C.DisableTorchFunction():
             if name == "is_contiguous":
                 layout = args[0] if args else torch.contiguous_format
                 bool(self.shapes.exactly(nodes[0]).is_contiguous(memory_format=layout))
@@ -256,7 +256,7 @@ class Symbols(ComputedNumbers):
         if algebra.node.hint != value:  # torch is wrong about what its own operation gives
             self.abandon(f"a size that is {value} and not {algebra.node.hint}")
             return value
-        return value if self.shapes.constant(algebra) is not None else self._enter(value, algebra, make).number
+        return value if self.shapes.facts.constant(algebra) is not None else self._enter(value, algebra, make).number
 
     # -- what the program does with them
 
@@ -320,9 +320,9 @@ class Symbols(ComputedNumbers):
                 return self._specialise_operands(found)
         else:
             parts = [int(p) if s is None else s.algebra for s, p in zip(found, plain, strict=True)]
-            with self.shapes.noting():
+            with self.shapes.facts.noting():
                 algebra = function(*parts)
-            if not isinstance(algebra, torch.SymInt) or self.shapes.constant(algebra) is not None:
+            if not isinstance(algebra, torch.SymInt) or self.shapes.facts.constant(algebra) is not None:
                 return value
 
         def make() -> fx.Node:
@@ -351,7 +351,7 @@ class Symbols(ComputedNumbers):
         plain = [int(x) if type(x) is bool else x for x in plain]  # torch's algebra has no bools among numbers
         parts = [x if s is None else s.algebra for x, s in zip(plain, (first, second), strict=True)]
         if all(isinstance(part, (int, torch.SymInt)) for part in parts):
-            with self.shapes.noting():
+            with self.shapes.facts.noting():
                 assert bool(compare(*parts)) is value
             return value
         try:
@@ -402,12 +402,12 @@ class Symbols(ComputedNumbers):
     # -- the end
 
     def relations(self) -> list[Relation]:
-        return [*(self.shapes.relations() if self.shapes is not None else ()), *self._comparisons]
+        return [*(self.shapes.facts.relations() if self.shapes is not None else ()), *self._comparisons]
 
     @property
     def matter(self) -> bool:
         """Is there anything symbolic in the recording?"""
-        return self.abandoned is None and self.shapes.symbolic
+        return self.abandoned is None and self.shapes.facts.symbolic
 
     def examples(self, inputs: list[fx.Node]) -> list[Any]:
         """What the graph takes, as torch's backends expect it."""
@@ -425,13 +425,13 @@ class Symbols(ComputedNumbers):
 
     def names(self) -> list[Any]:
         """The numbers that are symbols, as expressions."""
-        return self.shapes.free_terms() if self.matter else []
+        return self.shapes.facts.free_terms() if self.matter else []
 
     def violated(self) -> str | None:
         """A dimension that the user wants to be a symbol, and that is none any more."""
         for marked in self._marked:
             size = marked.size
-            value = self.shapes.constant(size) if isinstance(size, torch.SymInt) else size
+            value = self.shapes.facts.constant(size) if isinstance(size, torch.SymInt) else size
             if value is None:
                 continue
             due = [r for r in self.relations() if marked.term in terms_of(r.expression) and r.expression[0] == "=="]

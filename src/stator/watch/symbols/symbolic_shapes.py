@@ -1,71 +1,42 @@
 """Sizes of tensors as expressions: every operation of a symbolic recording runs once more, on tensors without data.
 
 Enters: nodes of the graph, inputs with the dimensions that are symbols. Leaves: the sizes of every result in terms of
-the inputs' sizes, and the relations between those that must hold for the graph to compute the same. Torch's `ShapeEnv`
-does the algebra; `_Translation` turns what it assumed into plain data.
+the inputs' sizes; what is assumed of those on the way is `size_facts.py`'s.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import SLoc, Source
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.utils._sympy import functions
 
 from ...recording import Place
 from ...support.guard_readers import stand_for
-from ...support.symbolic_exprs import TERMS, Expression, Relation
+from ...support.symbolic_exprs import Expression
 from ...support.torch_modes import ModesKept
+from .size_facts import LARGEST, SMALLEST, SizeFacts
 from .size_rules import Outline, Sizes, lies_in_order, told, told_recurrent
 
 _RESHAPE_IN_PLACE = frozenset("t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_ as_strided_".split())
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
-_SMALLEST = 2  # 0 and 1 are special: they broadcast, or there is nothing to compute
-_LARGEST = 2**62
-
-
-class _Named(Source):
-    """Where a symbol comes from, as far as torch asks: by name."""
-
-    def __init__(self, name: str) -> None:
-        object.__setattr__(self, "_text", name)
-
-    @property
-    def _name_template(self) -> str:
-        return self._text  # type: ignore[attr-defined, no-any-return]
-
-
-class _Algebra(ShapeEnv):
-    def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None) -> tuple[SLoc, str]:
-        """The line that a fact is due to, which `Place` tells here: torch would import its tracer to find it."""
-        return SLoc(framework_loc, None), ""
 
 
 class Shapes:
     def __init__(self, place: Callable[[], Place | None]) -> None:
         """`place`: where the program is."""
-        self.env = _Algebra(duck_shape=False)
-        self.mode = FakeTensorMode(shape_env=self.env)
+        self.facts = SizeFacts(place)
+        self.mode = FakeTensorMode(shape_env=self.facts.env)
         self._values: dict[fx.Node, Any] = {}  # outlines, numbers, tuples of tensors
         self._approximations: dict[fx.Node, Any] = {}  # tensors without data, perhaps with other strides
         self._exact: dict[fx.Node, Any] = {}  # tensors without data
         self._reshaped: set[fx.Node] = set()
-        self._terms: dict[sympy.Symbol, Expression] = {}
-        self._reals: dict[sympy.Symbol, int | float] = {}  # of numbers: their values
-        self._bounds: list[Relation] = []
-        self._places: list[Place | None] = []  # of the assumptions made so far
-        self._place = place
 
     # -- inputs
 
@@ -74,8 +45,8 @@ class Shapes:
         that is a symbol of its own goes by the complement of its number."""
         sizes: list[Any] = list(tensor.shape)
         for dim, (low, high) in dims.items():
-            if dim >= 0 and sizes[dim] >= _SMALLEST:
-                sizes[dim] = self._symbol(sizes[dim], ("size", origin, dim), max(low, _SMALLEST), high)
+            if dim >= 0 and sizes[dim] >= SMALLEST:
+                sizes[dim] = self.facts.symbol(sizes[dim], ("size", origin, dim), max(low, SMALLEST), high)
         strides = self._strides(tensor, sizes, origin, dims)
         with ModesKept(), self.mode, torch._C.DisableTorchFunction():
             fake = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
@@ -90,34 +61,13 @@ class Shapes:
         value = 1
         for dim in sorted(range(len(sizes)), key=lambda dim: (found[dim], tensor.shape[dim])):
             if ~dim in dims and found[dim] > 0:  # of an expanded dimension it is 0, and writing to it fails
-                strides[dim] = self._symbol(found[dim], ("stride", origin, dim), 1, _LARGEST)
+                strides[dim] = self.facts.symbol(found[dim], ("stride", origin, dim), 1, LARGEST)
             elif found[dim] == value:
                 strides[dim] = expected
                 if isinstance(expected, torch.SymInt):
-                    wanted = self.expression(expected)
-                    self._bounds.append(Relation(("==", ("stride", origin, dim), wanted), self._place()))
+                    self.facts.bound(("==", ("stride", origin, dim), self.facts.expression(expected)))
             expected, value = strides[dim] * sizes[dim], found[dim] * tensor.shape[dim]
         return strides
-
-    def _symbol(self, value: int, term: Expression, low: int, high: int) -> torch.SymInt:
-        source = _Named("_".join(map(str, term)))
-        symbol = self.env.create_symbol(
-            value, source, DimDynamic.DYNAMIC, positive=True, do_not_specialize_zero_one=low < _SMALLEST
-        )
-        self._terms[symbol] = term
-        self._bounds.append(Relation(("<=", low, term), self._place()))
-        if high < _LARGEST:
-            self._bounds.append(Relation(("<=", term, high), self._place()))
-        return self.env.create_symintnode(symbol, hint=value, source=source)  # type: ignore[return-value]
-
-    def number(self, value: int | float, term: Expression) -> torch.SymInt | torch.SymFloat:
-        """A number that the program was given, or a float that it has computed."""
-        source = _Named(f"number_{len(self._terms)}")
-        symbol = self.env.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
-        self._terms[symbol] = term
-        self._reals[symbol] = value
-        make = self.env.create_symintnode if type(value) is int else self.env.create_symfloatnode
-        return make(symbol, hint=value, source=source)  # type: ignore[return-value]
 
     # -- operations
 
@@ -174,7 +124,7 @@ class Shapes:
                 value = getattr(args[0], str(node.target))(*args[1:], **kwargs)
             else:
                 value = node.target(*args, **kwargs)  # type: ignore[operator]
-        self._note()
+        self.facts.note()
         return value
 
     def _outlined(self, value: Any) -> Any:
@@ -237,98 +187,13 @@ class Shapes:
         """A number that is a node."""
         self._values[node] = value
 
-    # -- assumptions
-
-    @contextmanager
-    def noting(self) -> Iterator[None]:
-        """What is assumed in here is due to the line at which the program is."""
-        yield
-        self._note()
-
-    def _note(self) -> None:
-        new = self.env.guards[len(self._places) :]
-        if new:
-            self._places += [self._place()] * len(new)
-            if not all(self._is_exact(guard.expr) for guard in new):
-                raise NotImplementedError("a number that is infinite, or a negative zero")
-
-    def _is_exact(self, fact: sympy.Basic) -> bool:
-        """Algebra knows no infinite number, and but one zero: what it takes them for may not be true."""
-        if fact == sympy.false:
-            return False
-        return not (isinstance(fact, sympy.Eq) and any(self._is_negative_zero(symbol) for symbol in fact.free_symbols))
-
-    def _is_negative_zero(self, symbol: sympy.Basic) -> bool:
-        value = self._reals.get(symbol)
-        return isinstance(value, float) and value == 0 and math.copysign(1.0, value) < 0
-
-    def constant(self, number: Any) -> int | None:
-        """The value of a symbolic int of which nothing but that value is possible any more."""
-        expression = self.env.simplify(number.node.expr)
-        return int(expression) if expression.is_number else None
-
-    @property
-    def symbolic(self) -> bool:
-        return bool(self._terms)
-
-    def free_terms(self) -> list[Expression]:
-        """The terms that may have other values."""
-        free = [(symbol, term) for symbol, term in self._terms.items() if not self.env.simplify(symbol).is_number]
-        return [term for _, term in free if term[0] in TERMS]
-
-    def pin(self) -> None:
-        """Nothing but the numbers at hand is possible any more."""
-        self._bounds += [Relation(self._pinned(symbol), self._place()) for symbol in self._terms]
-
-    def relations(self) -> list[Relation]:
-        """All that was assumed of the inputs, as far as it does not follow from what is written before it."""
-        places = [*self._places, *[None] * (len(self.env.guards) - len(self._places))]
-        found = list(self._bounds)
-        for guard, place in zip(self.env.guards, places, strict=True):
-            found += [Relation(e, place) for e in self._facts(guard.expr)]
-        return list({relation.expression: relation for relation in reversed(found)}.values())[::-1]
-
-    def _facts(self, fact: sympy.Basic) -> list[Expression]:
-        if fact == sympy.false:  # of an infinite number
-            return [self._pinned(symbol) for symbol in self._terms]
-        try:
-            return [self._of_floats(fact) or translate(fact, self._terms)]
-        except NotImplementedError:  # then it holds for these very numbers, as far as we can tell
-            return [self._pinned(symbol) for symbol in fact.free_symbols]
-
-    def _pinned(self, symbol: sympy.Symbol) -> Expression:
-        value = self._reals.get(symbol)
-        if isinstance(value, float):
-            return ("is", self._terms[symbol], value)
-        return ("==", self._terms[symbol], int(self.env.backed_var_to_val[symbol]))
-
-    def _of_floats(self, fact: sympy.Basic) -> Expression | None:
-        """A comparison of a float with a constant is exact; torch's algebra with floats is not that of the machine."""
-        if not isinstance(fact, sympy.core.relational.Relational):
-            return None
-        if not any(isinstance(self._reals.get(side), float) for side in fact.args):
-            return None
-        if isinstance(fact, sympy.Eq):  # torch has taken the number for the one at hand; zeros of either sign are equal
-            raise NotImplementedError(str(fact))
-        return (_FUNCTIONS_OF_FLOATS[fact.func], *map(self._float, fact.args))
-
-    def _float(self, side: sympy.Basic) -> Expression:
-        if isinstance(self._reals.get(side), float):
-            return self._terms[side]
-        if not isinstance(side, (sympy.Float, sympy.Integer)):
-            raise NotImplementedError(str(side))
-        return float(side)
-
-    def expression(self, number: Any) -> Expression:
-        return translate(number.node.expr, self._terms)
-
     def expression_at(self, node: fx.Node) -> Expression:
         """The whole number that a node gives, as an expression; None if it gives none, or none of sizes alone."""
         number = self._values.get(node)
         if not isinstance(number, torch.SymInt):
             return None
         try:
-            return self.expression(number)
+            return self.facts.expression(number)
         except (KeyError, NotImplementedError):
             return None
 
@@ -352,61 +217,14 @@ def _without_data(index: Any) -> Any:
     return 0 if isinstance(index, torch.SymInt) else index
 
 
-_FUNCTIONS_OF_FLOATS: dict[Any, str] = {
-    sympy.Ne: "!=",
-    sympy.Lt: "<",
-    sympy.Le: "<=",
-    sympy.Gt: ">",
-    sympy.Ge: ">=",
-}
-_FUNCTIONS: dict[Any, str] = {
-    sympy.Add: "+",
-    sympy.Mul: "*",
-    sympy.Pow: "**",
-    functions.PowByNatural: "**",
-    functions.FloorDiv: "//",
-    functions.CleanDiv: "//",
-    functions.Mod: "%",
-    functions.PythonMod: "%",
-    functions.Max: "max",
-    functions.Min: "min",
-    sympy.Eq: "==",
-    sympy.Ne: "!=",
-    sympy.Lt: "<",
-    sympy.Le: "<=",
-    sympy.And: "and",
-    sympy.Or: "or",
-    sympy.Not: "not",
-}
-
-
-def translate(expression: sympy.Basic, terms: dict[sympy.Symbol, Expression]) -> Expression:
-    """Torch's algebra as ours. NotImplementedError where ours has no word for it."""
-    if expression in terms:
-        return terms[expression]
-    if isinstance(expression, sympy.Integer):
-        return int(expression)
-    if expression in (sympy.true, sympy.false):
-        return int(expression is sympy.true)
-    if isinstance(expression, (sympy.Gt, sympy.Ge)):
-        return translate(expression.reversed, terms)
-    if isinstance(expression, functions.ModularIndexing):
-        base, divisor, modulus = (translate(arg, terms) for arg in expression.args)
-        return ("%", ("//", base, divisor), modulus)
-    name = _FUNCTIONS.get(expression.func)
-    if name is None or (name == "**" and not (expression.args[1].is_Integer and expression.args[1] >= 0)):
-        raise NotImplementedError(str(expression))
-    return (name, *(translate(arg, terms) for arg in expression.args))
-
-
 def _warm_up() -> None:
     """Torch imports what it needs for the first symbol. That must not happen while a program is watched, whose guards
     may be about what an import changes."""
     node = fx.Graph().placeholder("x")
     shapes = Shapes(lambda: None)
-    shapes.tensor(node, torch.empty(4, 3), 0, {0: (0, _LARGEST)})
+    shapes.tensor(node, torch.empty(4, 3), 0, {0: (0, LARGEST)})
     shapes.run(node.graph.call_function(torch.cat, ([node, node],)), None)
-    shapes.relations()
+    shapes.facts.relations()
 
 
 _warm_up()
