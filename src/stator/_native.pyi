@@ -167,6 +167,8 @@ class Watcher:
     displaced: bool
     """It was stopped because our own code could not run (the program has replaced builtins, or is at its limit of
     recursion): what was recorded does not count."""
+    interrupted: bool
+    """What the program gets between two of its instructions has ended the recording."""
     returns: bool
     """Call on_return(probe, value) before every return of a watched frame."""
     def run(self, func: FunctionType, slots: Sequence[Any], also: list[Any] = ..., /) -> Any:
@@ -549,6 +551,7 @@ class BreakStep:
     # Asked about each function that starts while the step is made: None, it runs as it is; False, and so does what it
     # calls; or what is called in its place.
     callees: Callable[[FunctionType], Callable[[FunctionType, list[Any]], Any] | bool | None] | None
+    idle: bool  # the segment before it has no graph
     def go(self, function: FunctionType, state: tuple[Any, ...], /) -> PendingResume: ...
 
 FROM_OUTPUT: int

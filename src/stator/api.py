@@ -19,6 +19,7 @@ from .backends.registry import DEFAULT, look_up_with
 from .dispatch import Handle, plain_caller
 from .dispatch import compiled as compiled_callable
 from .errors import break_reason
+from .interrupts import let_through
 from .modules import compile_in_place, compiled_module
 from .options import FIELDS
 from .options import options as global_options
@@ -28,6 +29,7 @@ from .report import dump, progress  # noqa: F401  they read events
 from .report.event_log import EventLog
 from .report.explain import Explanation
 from .report.logs import set_logs
+from .support.by_identity import Alive
 from .support.python_source import number
 from .watch.models import other_compiler, user_hints
 from .watch.models.user_hints import graph_break, mark_dynamic, mark_static
@@ -37,7 +39,7 @@ from .watch.observe.policy import is_compiling
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile")
 ProgramOf = Callable[..., Program]  # (function, name, shared: with other functions of the same code)
-_programs: weakref.WeakSet[Program] = weakref.WeakSet()
+_programs: Alive[Program] = Alive()
 
 __all__ = [
     "allow_in_graph",
@@ -257,8 +259,10 @@ class _Explained:
 
     def as_captured(self, gm: Any, example_inputs: Any) -> Any:
         if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in example_inputs):
-            with contextlib.suppress(Exception):  # what has no stand-in is not differentiated ahead of time either
+            try:
                 self._captured.append((gm, _without_data(example_inputs)))
+            except Exception as error:  # what has no stand-in is not differentiated ahead of time either
+                let_through(error)
             if any(map(_is_symbolic, example_inputs)):
                 gm.meta["label"] += ", with the sizes of the call that was recorded"
         return gm.forward
@@ -273,6 +277,7 @@ class _Explained:
                     with torch.enable_grad():
                         autograd.derive_without_data(gm, inputs)
                 except Exception as why:  # CannotDerive, or a fault of ours, which is no reason to explain nothing
+                    let_through(why)
                     events.emit(events.NotDerived(why))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Explanation:

@@ -14,6 +14,7 @@ from . import events, reporting
 from .backends import eager
 from .backends.registry import Backend, is_ours
 from .errors import BackendError, SpecializationError
+from .interrupts import let_through
 from .options import View
 from .recording import Assumptions, Recording
 from .replay.cache import Entry
@@ -70,7 +71,20 @@ def build(
     entry.graph = recording.graph
     entry.replay, entry.step, entry.replay_source = emit(recording, wanted, compiled)
     entry.number = number if compiled is not None else 0
+    if entry.step is not None:
+        entry.step.idle = compiled is None or _is_of_numbers(recording)
     return entry
+
+
+def _is_of_numbers(recording: Recording) -> bool:
+    """Does the graph compute with numbers alone?"""
+    assert recording.graph is not None
+    targets = [node.target for node in recording.graph.graph.nodes if node.op not in ("placeholder", "output")]
+    homes = {str(getattr(target, "__module__", "")).split(".")[0] for target in targets}
+    return homes <= _OF_NUMBERS and not any(isinstance(value, torch.Tensor) for value in recording.example_inputs)
+
+
+_OF_NUMBERS = {"_operator", "math", "builtins", "stator"}  # modules of what takes no tensor, unless it is given one
 
 
 def _take(assumptions: Assumptions, recording: Recording) -> None:
@@ -119,6 +133,7 @@ def _compile(
         if not callable(compiled):
             raise TypeError(f"the backend gave back {compiled!r}, which is not callable")
     except Exception as error:
+        let_through(error)
         text = f"{recording.graph.print_readable(print_output=False)}\n{type(error).__name__}: {error}\n"
         raise BackendError(backend[0], error, reporting.save(text, "graph", settings.debug_dir)) from error
     finally:

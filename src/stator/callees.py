@@ -15,7 +15,7 @@ from typing import Any
 
 from . import pipeline
 from .dispatch import plain_caller
-from .interrupts import is_from_handler
+from .interrupts import is_from_outside
 from .program import Program
 from .replay.cache import Cache
 from .watch.observe import policy
@@ -35,7 +35,7 @@ def choose(
         callee = _program_of(caller, function)
         return None if callee is None else functools.partial(pipeline.run_as, callee)
     except Exception as error:
-        if is_from_handler(error):
+        if is_from_outside(error):
             raise
         return False  # it was no use, and does no harm
 

@@ -26,7 +26,7 @@ from .errors import (
     is_half_done,
     is_unwritten,
 )
-from .interrupts import is_from_handler
+from .interrupts import is_from_outside, let_through
 from .program import PLAIN, Plain, Program
 from .replay.cache import Entry
 from .replay.graph import may_have_run
@@ -56,8 +56,8 @@ def plain(program: Program, why: Any) -> Plain:
 
 def internal_failure(program: Program, where: str, error: BaseException | None) -> None:
     """A fault of ours: the program keeps its result; we keep a report, and warn of the first one. What a signal handler
-    of the program has raised is none: the program gets it, as late as this."""
-    if error is not None and is_from_handler(error):
+    of the program has raised, or another thread, is none: the program gets it, as late as this."""
+    if error is not None and is_from_outside(error):
         try:
             raise error
         finally:
@@ -70,7 +70,8 @@ def internal_failure(program: Program, where: str, error: BaseException | None) 
         reporting.failure(program.name, where, fault, program.settings, quiet=warned)
     except (InternalError, Warning):
         raise
-    except Exception:  # not even that can be told
+    except Exception as failed:  # not even that can be told
+        let_through(failed)
         if not program.settings.suppress_errors:
             raise InternalError(where, fault) from fault
 
@@ -89,7 +90,7 @@ def repeat(
     raise, it has handled what an operation raised, or the fault is ours, or the backend's. What is not as before,
     and what no operation has raised, goes to the program.
     """
-    if isinstance(error, (VerificationError, StorageError)) or is_half_done(error) or is_from_handler(error):
+    if isinstance(error, (VerificationError, StorageError)) or is_half_done(error) or is_from_outside(error):
         raise error
     if entry.acts and (_comes_from_program(error) or isinstance(error, _OF_COLLECTIVES)):
         raise error
@@ -105,13 +106,13 @@ def repeat(
 
 def not_kept(program: Program, error: BaseException) -> None:
     """A recording has come to nothing: said, or raised."""
-    if isinstance(error, BackendError) and error.__cause__ is not None and is_from_handler(error.__cause__):
+    if isinstance(error, BackendError) and error.__cause__ is not None and is_from_outside(error.__cause__):
         error = error.__cause__
     if isinstance(error, BackendError) and program.settings.suppress_errors:
         program.transient = TRANSIENT_LIMIT
         program.stats.add_plain()
         reporting.warn(f"{error}; {program.name} runs as plain Python")
-    elif isinstance(error, FOR_THE_USER) or not isinstance(error, Exception) or is_from_handler(error):
+    elif isinstance(error, FOR_THE_USER) or not isinstance(error, Exception) or is_from_outside(error):
         try:
             raise error
         finally:

@@ -15,10 +15,11 @@ import difflib
 import logging
 import os
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from .support.by_identity import Alive
 
 PREFIX = "STATOR_"
 T = TypeVar("T")
@@ -232,7 +233,7 @@ class Options(Settings):
     """The options of the process: `stator.options`. Assignments are checked and reach views at once."""
 
     def __init__(self, **values: Any) -> None:
-        object.__setattr__(self, "_views", weakref.WeakSet[View]())
+        object.__setattr__(self, "_views", Alive[View]())
         object.__setattr__(self, "_listeners", [])
         super().__init__()
         for name, value in values.items():
@@ -273,7 +274,7 @@ class Options(Settings):
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    _views: weakref.WeakSet[View]
+    _views: Alive[View]
     _listeners: list[Callable[[], None]]
 
 

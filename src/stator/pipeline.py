@@ -25,7 +25,7 @@ from . import _native, events
 from .calling import Given, hand_over
 from .errors import StatorError
 from .fallback import internal_failure, not_found, plain, repeat, tell_failures
-from .interrupts import is_from_handler
+from .interrupts import is_from_outside
 from .lookup import look, look_again, refuse_breaks
 from .program import LookupResult, Plain, Program, Slots
 from .record import record
@@ -61,7 +61,7 @@ def _proceed(program: Program, find: LookUp, function: types.FunctionType, slots
     except StatorError:  # meant for the user
         raise
     except Exception as error:
-        if is_from_handler(error):
+        if is_from_outside(error):
             raise
         found = not_found(program, error)
     if found is None:  # first of all: the lock is held, and a signal may come in any call
@@ -142,6 +142,9 @@ def _tell_hit(program: Program, entry: Entry, seconds: float) -> None:
 # ---- the replay ends at a break: the step, and what follows it
 
 
+_MOST_IDLE = 1000  # a loop with a break in it and nothing to compute: the rest of the call runs plain
+
+
 class BreakReached:
     """A replay of `function` has come to a break: `step` makes the step, and says where the program goes on."""
 
@@ -164,26 +167,28 @@ def _follow(program: Program, outcome: Any) -> Any:
     """From break to break, up to the result. Nothing here holds on to what a segment was given."""
     stats = program.stats
     before = stats.here.noted
+    idle = 0  # segments without a graph, one after the other
     try:
         while True:
             if type(outcome) is BreakReached:
+                idle = idle + 1 if outcome.step.idle else 0
                 outcome = outcome.go()
             elif type(outcome) is _native.PendingResume:
-                outcome = _land(program, outcome)
+                outcome = _land(program, outcome, idle > _MOST_IDLE)
             else:
                 return outcome
     finally:
         stats.count.value += stats.here.noted == before
 
 
-def _land(program: Program, pending: _native.PendingResume) -> Any:
+def _land(program: Program, pending: _native.PendingResume, idle: bool) -> Any:
     target = pending.target
     function, slots = pending.take()
     behind, passes = (None, False) if target.point.raises else _program_behind(program, target)
     # No program: a handler, or nothing but the way out; or a fault of ours.
     if behind is None:
         return hand_over(function, slots)
-    if passes:
+    if passes or idle:
         behind.stats.add_passed()
         return behind.call_plain(function, slots)
     return _call(behind, function, slots)

@@ -24,6 +24,7 @@ from .recording import ResumePoint
 from .replay.backoff import Backoff
 from .replay.cache import Cache, Entry
 from .replay.guard_text import Miss
+from .support.by_identity import ByIdentity
 
 Slots = tuple[Any, ...]
 ChooseCallee = Callable[[types.FunctionType], Callable[[types.FunctionType, list[Any]], Any] | bool | None]
@@ -130,7 +131,8 @@ class Program:
         self.point = point
         self.stats: Stats = start.stats if start is not None else Stats()
         self.continuations: dict[tuple[int, ...], Program] = {}
-        self.callees: dict[types.CodeType, Program] = {}  # of functions that are disabled, but not what they call
+        # Of functions that are disabled, but not what they call.
+        self.callees: ByIdentity[types.CodeType, Program] = ByIdentity()
         self.choose_callee: ChooseCallee | None = None  # what becomes of one
         self.transient = 0
         self.raised = 0
@@ -143,7 +145,7 @@ class Program:
         """Forget every recording."""
         self.cache.clear()
         self.continuations = {}
-        self.callees = {}
+        self.callees = ByIdentity()
         self.stats.last_miss = None
         self.stats.graphs.clear()
         self.stats.break_reasons.clear()

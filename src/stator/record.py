@@ -20,7 +20,7 @@ from .build import build
 from .calling import Given
 from .errors import BreakReason, GraphBreakError, break_reason
 from .fallback import FOR_THE_USER, TRANSIENT_LIMIT, break_at, internal_failure, not_kept, plain
-from .interrupts import is_from_handler
+from .interrupts import is_from_outside
 from .lookup import is_full, known_guards, note_symbols
 from .program import Program, Slots
 from .recording import ResumePoint
@@ -56,13 +56,14 @@ def record(program: Program, function: types.FunctionType, slots: Given) -> Any:
     if recorder is None:
         return program.call_plain(function, slots)
     segments: list[RecordedSegment] = []
-    misled = displaced = False
+    misled = displaced = sent = False
     try:
         recorder.on_stop = gc.enable if gc.isenabled() else recorder.on_stop  # the program may wait for it
         with _collector_paused(), reporting.watching(program.name, recorder):
             result = recorder.run()
             displaced = recorder.watcher.displaced
-            misled = recorder.watcher.misled or recorder.exhausted or displaced
+            sent = recorder.watcher.interrupted
+            misled = recorder.watcher.misled or recorder.exhausted or displaced or sent
             segments = [] if misled else _finish(recorder, result)
     except BaseException as error:
         if recorder.raised is error:
@@ -82,10 +83,10 @@ def record(program: Program, function: types.FunctionType, slots: Given) -> Any:
         _not_begun(program, recorder.failure)
         return program.call_plain(function, slots)
     if misled:  # our own code could not run, or not as it is written, or did not see everything
-        program.transient += not displaced
+        program.transient += not (displaced or sent)
         program.stats.add_plain()
         _let_go(recorder)
-        if recorder.failure is not None and is_from_handler(recorder.failure):
+        if recorder.failure is not None and not sent and is_from_outside(recorder.failure):
             raise recorder.failure
     else:
         _try_to_keep(program, recorder, segments, start)
@@ -124,7 +125,7 @@ def _try_to_keep(program: Program, recorder: Recorder, segments: list[RecordedSe
     except (*FOR_THE_USER, Warning):
         raise
     except Exception as error:
-        if is_from_handler(error):
+        if is_from_outside(error):
             raise
         internal_failure(program, "telling what has failed", error)
 
@@ -258,7 +259,7 @@ def _note_raise(program: Program, recorder: Recorder) -> None:
     """The program raised: nothing is kept, unless it keeps raising. A failure here must not hide its exception."""
     program.raised += 1
     program.stats.add_plain()
-    fault = recorder.failure or recorder.watcher.error
+    fault, sent = recorder.failure or recorder.watcher.error, recorder.watcher.interrupted
     try:
         if program.raised >= TRANSIENT_LIMIT and fault is None and not recorder.segments:
             recording = recorder.plain_recording()
@@ -269,6 +270,6 @@ def _note_raise(program: Program, recorder: Recorder) -> None:
         recorder.release()
     except Exception as error:
         recorder.collapse(error)
-        fault = fault or error
-    if isinstance(fault, Exception):
+        fault = error if is_from_outside(error) else fault or error
+    if isinstance(fault, Exception) and not sent:
         internal_failure(program, "watching", fault)

@@ -11,6 +11,7 @@ import torch
 from harness import World, check, rand
 
 import stator
+from stator.watch.finish import side_effects
 from stator.watch.objects import containers
 
 
@@ -173,3 +174,29 @@ def test_constants_of_fifty_megabytes_and_a_dict_with_a_million_keys():
     for seed in range(3):
         assert torch.equal(fast(rand(seed), -5), fn(rand(seed), -5))
     assert (fast.stator.recordings, fast.stator.hits) == (3, 8)
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, collections.Counter])
+def test_one_key_of_many_is_written(kind, monkeypatch):
+    """C code alone compares the others with what they were."""
+    compared = []
+    is_key = side_effects._is_key
+    monkeypatch.setattr(side_effects, "_is_key", lambda *keys: compared.append(1) or is_key(*keys))
+
+    def world():
+        return World(fn=lambda x, w: write(x, w), table=kind({f"k{n}": n for n in range(500)}))
+
+    def write(x, w):
+        w.table["k5"] = w.table["k7"] + 1
+        w.table["new"] = 3
+        return x + w.table["k5"]
+
+    def moved(w):
+        w.table["k7"] = w.table.pop("k7") + 5
+        return w.fn(rand(3), w)
+
+    def run(w):
+        return w.fn(rand(1), w), list(w.table), list(w.table.values())[:9]
+
+    check(world, [run, run, moved, run, run], expect=None)
+    assert not compared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from random_kernels import draw
 
 from stator.fuse import evaluate
 from stator.fuse.loops import BufferView, Kernel, Launch, check
+from stator.fuse.schedule import Scheduler
 from stator.fuse.split import split
 
 
@@ -139,3 +141,26 @@ def test_the_evaluator_computes_chunks_of_any_size() -> None:
         inputs = [x if name in made.places else rows for name in made.inputs]
         got = [r for r in evaluate.run_program(made, inputs, {}, {symbol: rows}) if isinstance(r, Tensor)]
         torch.testing.assert_close(got, list(program(x)), rtol=1e-4, atol=1e-3)
+
+
+def test_splitting_an_axis_looks_at_no_node_that_has_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = []
+    split_axis = Scheduler._split
+
+    def counting(self: Scheduler, *args: Any) -> None:
+        looked_at.append(len(self._wants))
+        split_axis(self, *args)
+
+    monkeypatch.setattr(Scheduler, "_split", counting)
+
+    def fn(x: Tensor) -> Tensor:
+        for _ in range(60):
+            x = (x.softmax(-1) + 0.5).reshape(2, 4).t().reshape(8)
+        return x
+
+    fast = stator.compile(fn, backend="native")
+    x = torch.arange(8.0)
+    for _ in range(3):
+        torch.testing.assert_close(fast(x), fn(x))
+    assert fast.stator.hits == 2 and len(looked_at) >= 50
+    assert max(looked_at) < 10

@@ -12,6 +12,8 @@ import torch
 from harness import rand
 
 import stator
+from stator.watch.models.user_hints import is_left_alone
+from stator.watch.objects import object_age
 
 ASKED: list[str] = []
 TAKEN_FOR = (int, float, str, type(None), tuple, list, dict, slice, range, torch.device, torch.Tensor, torch.Size,
@@ -123,3 +125,66 @@ def test_rule_2_classes_of_one_name_that_are_equal_by_it() -> None:
         second.scale = float(seed)
         assert torch.equal(fast(rand(seed)), fn(rand(seed)))
     assert len(fast.stator.graphs) >= 1
+
+
+def test_rule_5_the_age_of_a_class_is_not_asked_of_its_metaclass() -> None:
+    """A class that a guard names, found under no name of its module: is it older than the call?"""
+    first, second = type(holder(int)), type(holder(int))
+    ASKED.clear()
+    marker: list[int] = []
+    guards = [types.SimpleNamespace(checks=[types.SimpleNamespace(expected=first)], edge=None)]
+    for _ in range(2):
+        assert object_age.newborn(guards, marker) is None  # type: ignore[arg-type]
+    assert id(second) not in map(id, object_age._old) and first in object_age._old
+    third = type(holder(int))
+    guards[0].checks[0].expected = third
+    assert object_age.newborn(guards, marker) is third  # type: ignore[arg-type]
+    assert not ASKED
+
+
+def test_rule_5_code_objects_are_not_compared() -> None:
+    """Their constants may be anything, and need not have a hash."""
+
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            ASKED.append("eq")
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    def helper(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    helper.__code__ = helper.__code__.replace(co_consts=(*helper.__code__.co_consts, Odd(), [1]))
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return helper(x) + 1
+
+    fn.__code__ = fn.__code__.replace(co_consts=(*fn.__code__.co_consts, Odd()))
+    ASKED.clear()
+    for function in (fn, helper):
+        fast = stator.compile(function, backend="eager")
+        for seed in range(3):
+            assert torch.equal(fast(rand(seed)), function(rand(seed)))
+        assert (fast.stator.recordings, fast.stator.hits) == (1, 2)
+    assert not ASKED
+
+
+def test_rule_5_functions_of_equal_code_are_not_one_another() -> None:
+    """As two files have them that begin with the same lines: one is disabled, the other is not."""
+    text = "def helper(x):\n    return x * 2\n"
+    spaces: list[dict[str, Any]] = [{}, {}]
+    for number, space in enumerate(spaces):
+        exec(compile(text, f"file{number}.py", "exec"), space)
+    first, second = (space["helper"] for space in spaces)
+    assert first.__code__ == second.__code__ and first.__code__ is not second.__code__
+    left = stator.disable(first, recursive=False)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return second(x) + 1
+
+    fast = stator.compile(fn, backend="eager")
+    for seed in range(3):
+        assert torch.equal(fast(rand(seed)), fn(rand(seed))) and torch.equal(left(rand(seed)), rand(seed) * 2)
+    assert not is_left_alone(second.__code__) and is_left_alone(first.__code__)
+    assert not fast.stator.break_reasons and fast.stator.hits == 2

@@ -435,7 +435,7 @@ read_value(BreakStep *l, PyObject *function, PyObject *known, PyObject *state,
     }
     *inputs = value == NULL ? NULL : moved_about(l, state, value, next);
     if (*inputs == NULL) {
-        PyErr_Clear();
+        error_settle();
         Py_DECREF(first);
         return 0;
     }
@@ -508,6 +508,7 @@ static PyMemberDef break_step_members[] = {
     {"targets", T_OBJECT, offsetof(BreakStep, targets), READONLY, "Where the program may go on."},
     {"callees", T_OBJECT, offsetof(BreakStep, callees), 0,
      "Asked about functions that start in the step, or None: `callees_call`."},
+    {"idle", T_BOOL, offsetof(BreakStep, idle), 0, "Has the segment before it no graph?"},
     {NULL},
 };
 

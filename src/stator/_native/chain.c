@@ -80,9 +80,7 @@ is_reached(_PyFrameEvalFunction now)
     arrived = 0;
     PyObject *result = PyObject_CallNoArgs(ping);
     PyThreadState_LeaveTracing(ts);
-    if (result == NULL) {
-        PyErr_Clear(); /* not reached is the careful answer */
-    }
+    error_settle(); /* not reached is the careful answer */
     Py_XDECREF(result);
     error_restore(error);
     return arrived;

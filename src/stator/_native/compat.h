@@ -575,21 +575,8 @@ error_put(PyObject *exc) /* steals */
 #endif
 }
 
-/* Not KeyboardInterrupt and the like, which are sent to the program and not raised by what it, or
- * we, do. */
-static inline int
-is_fault(PyObject *exc)
-{
-    return PyErr_GivenExceptionMatches(exc, PyExc_Exception);
-}
-
 /* What is no fault is raised again in this thread, between two instructions of Python code. */
-static inline void
-error_send_on(PyObject *exc)
-{
-    if (!is_fault(exc)) {
-        PyThreadState_SetAsyncExc(PyThreadState_Get()->thread_id, (PyObject *)Py_TYPE(exc));
-    }
-}
+void error_send_on(PyObject *exc);
+void error_settle(void); /* the same with what is raised, if anything is; the rest is forgotten */
 
 #endif

@@ -108,13 +108,19 @@ hand_over(Compiled *c, ResumeTarget *target, PyObject *inputs)
     return result;
 }
 
+/* So many segments without a graph one after the other: Python code decides what comes of the call.
+ */
+#define MOST_IDLE 10000
+
 /* From break to break, up to the result. Steals `function` and `state`, and `step` of the row,
  * which is cleared. Nothing here holds on to what a segment was given: what the program lets go of
  * dies. */
 static PyObject *
 follow(Compiled *c, TableRow *row, PyObject *function, PyObject *state)
 {
+    int idle = 0;
     for (int goes_on = 1; goes_on;) {
+        idle = row->step->idle ? idle + 1 : 0;
         ResumeTarget *target;
         PyObject *inputs, *values;
         int stepped = break_step_make(row->step, function, c->bound, state, &target, &inputs);
@@ -131,7 +137,7 @@ follow(Compiled *c, TableRow *row, PyObject *function, PyObject *state)
         PyObject *const *items = ((PyTupleObject *)inputs)->ob_item;
         Py_ssize_t count = PyTuple_GET_SIZE(inputs);
         const TorchState *known = before == NULL ? NULL : &before->state;
-        int fits = is_quick() && target->table != NULL &&
+        int fits = idle < MOST_IDLE && is_quick() && target->table != NULL &&
                    entry_table_fitting(target->table, known, items, count, -1, row, &values) > 0;
         Py_XDECREF(before);
         if (!fits || row->replay == NULL) {
@@ -242,7 +248,7 @@ call_compiled(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *kw
             slots_clear(&s);
         }
         if (used <= 0) {
-            PyErr_Clear();
+            error_settle();
             if (used == 0 && c->spared->value > 0) {
                 result = pass_by(c, c->spared, args, nargsf, kwnames);
             }

@@ -47,6 +47,7 @@ typedef struct {
     int in_place;     /* all of them, in the same order */
     Py_ssize_t arguments; /* so many parts has the state */
     PyObject *callees;    /* asked about functions that start in the step (callees.c), or NULL */
+    char idle;            /* the segment before it has no graph */
 } BreakStep;
 
 struct EntryTable;

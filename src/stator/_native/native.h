@@ -150,6 +150,7 @@ typedef struct Watcher {
     char interior; /* frames of the program inside of a leaf are watched */
     int holds_hook;
     char misled; /* stopped, because our own code could not run */
+    char interrupted; /* stopped by what the program gets between two of its instructions */
     /* stopped, because frames may have run unseen: another evaluator had put itself in our place */
     char displaced;
     char returns;              /* tell on_return */

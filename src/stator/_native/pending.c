@@ -16,14 +16,14 @@ resume_or_lose(Watcher *w, Probe *p)
 {
     PyObject *callback = chain_switch_off();
     if (callback == NULL) {
-        PyErr_Clear();
+        error_settle();
         return NULL;
     }
     PyObject *args[1] = {callback == Py_None ? (PyObject *)p : Py_False};
     PyObject *handler = callback == Py_None ? w->on_resume : w->on_lost;
     PyObject *answer =
         chain_switch_on(callback, handler == Py_None ? NULL : watcher_call(w, handler, args, 1));
-    PyErr_Clear();
+    error_settle();
     return answer;
 }
 

@@ -5,6 +5,45 @@
 
 __thread Thread thread_here;
 
+/* ---- what is not for us ---- */
+
+/* Not KeyboardInterrupt and the like, nor what another thread has put in: they are sent to the
+ * program and not raised by what it, or we, do. No exception is raised while this is asked. */
+static int
+is_fault(PyObject *exc)
+{
+    if (!PyErr_GivenExceptionMatches(exc, PyExc_Exception)) {
+        return 0;
+    }
+    PyObject *module = PyImport_ImportModule("stator.interrupts");
+    PyObject *answer =
+        module == NULL ? NULL : PyObject_CallMethod(module, "is_put_in", "O", exc);
+    Py_XDECREF(module);
+    int fault = answer != Py_True;
+    Py_XDECREF(answer);
+    PyErr_Clear();
+    return fault;
+}
+
+void
+error_send_on(PyObject *exc)
+{
+    if (!is_fault(exc)) {
+        PyThreadState_SetAsyncExc(PyThreadState_Get()->thread_id, (PyObject *)Py_TYPE(exc));
+    }
+}
+
+void
+error_settle(void)
+{
+    PyObject *exc = error_take();
+    if (exc != NULL) {
+        error_send_on(exc);
+        Py_DECREF(exc);
+    }
+    PyErr_Clear();
+}
+
 /* ---- running our own Python code ---- */
 
 void
@@ -82,7 +121,8 @@ watcher_give_up(Watcher *w)
         return;
     }
     Thread *t = &thread_here;
-    if (!is_fault(exc)) {
+    int sent = !is_fault(exc);
+    if (sent) {
         Py_XSETREF(t->interrupt, Py_NewRef((PyObject *)Py_TYPE(exc)));
         if (t->hidden == 0) {
             thread_interrupt(t);
@@ -90,6 +130,7 @@ watcher_give_up(Watcher *w)
     }
     /* it may have been handed over meanwhile */
     Watcher *now = thread_here.watcher != NULL ? thread_here.watcher : w;
+    now->interrupted |= (char)sent;
     if (now->error == NULL) {
         now->error = Py_NewRef(exc);
     }

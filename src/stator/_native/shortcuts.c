@@ -52,7 +52,7 @@ open_space(Ledger *l, Origin *origin, PyObject *owner)
     PyObject *namespace = PyObject_GenericGetAttr(owner, dict_name);
     if (namespace == NULL || !PyDict_CheckExact(namespace)) {
         Py_XDECREF(namespace);
-        PyErr_Clear();
+        error_settle();
         return 0;
     }
     Origin *space = ledger_read(l, origin, EDGE_ATTR, dict_name, namespace);
@@ -260,7 +260,7 @@ static int
 settle(int done)
 {
     if (done < 0) {
-        PyErr_Clear();
+        error_settle();
         return 0;
     }
     return done;

@@ -228,7 +228,7 @@ state_read(TorchState *state)
     }
     Py_XDECREF(on);
     if (state->autocast == NULL) {
-        PyErr_Clear();
+        error_settle();
         return -1;
     }
     return 0;

@@ -53,7 +53,7 @@ root_copy(Watcher *w, PyCodeObject *code)
 {
     PyObject *reason = NULL, *copy = codeinfo_copy(w, code, &reason);
     /* there is no program yet for it to arrive in */
-    if (copy == NULL && w->error != NULL && !is_fault(w->error)) {
+    if (copy == NULL && w->error != NULL && w->interrupted) {
         PyThreadState_SetAsyncExc(PyThreadState_Get()->thread_id, NULL);
         error_put(Py_NewRef(w->error));
     }
@@ -104,8 +104,7 @@ run_copy(Watcher *w, Thread *t, PyFunctionObject *func, PyObject *copy, RunArgum
     if (call == NULL) {
         return NULL;
     }
-    w->stopped = 0;
-    w->misled = w->displaced = 0;
+    w->stopped = w->misled = w->displaced = w->interrupted = 0;
     Py_CLEAR(w->error);
     w->thread = t;
     t->watcher = w;
@@ -576,6 +575,7 @@ static PyMemberDef watcher_members[] = {
     {"interior", T_BOOL, offsetof(Watcher, interior), 0,
      "Watch the frames of the program inside of a leaf."},
     {"unfiltered", T_BOOL, offsetof(Watcher, unfiltered), 0, "Call the handlers at every probe."},
+    {"interrupted", T_BOOL, offsetof(Watcher, interrupted), READONLY, NULL},
     {"misled", T_BOOL, offsetof(Watcher, misled), READONLY,
      "Our own code could not run: what was recorded does not count."},
     {"displaced", T_BOOL, offsetof(Watcher, displaced), READONLY,

@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
 from ..errors import CannotDerive
+from ..interrupts import let_through
 from ..support.graph_leaves import TENSOR, CustomFunction, Inside, OutsideRead, still_hold
 from ..support.graph_modules import LazyGraph
 from .choices import Choices, DeviceWanted
@@ -56,6 +57,7 @@ class _Backward:
         except (CannotDerive, DeviceWanted):
             raise
         except Exception as error:
+            let_through(error)
             raise CannotDerive(f"{type(error).__name__} in the backward of an autograd function: {error}") from error
         if [memory.version for memory in memories] != versions:
             raise CannotDerive("the backward of an autograd function writes to what it is given")

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from .. import events
 from ..errors import mark_unwritten
+from ..interrupts import let_through
 from ..support.tensor_memory import refuse_short
 from .custom_functions import Watched
 from .equal_graphs import CompiledGraphs
@@ -224,6 +225,7 @@ def _found_for(backwards: Backwards | OneBackward, there: tuple[bool, ...]) -> t
     try:
         return backwards.of(there)
     except Exception as error:
+        let_through(error)
         events.emit(events.NotGenerated("backward", f"{type(error).__name__}: {error}"))
         return backwards.plain
 

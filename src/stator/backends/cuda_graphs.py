@@ -25,6 +25,7 @@ from torch import Tensor, fx
 from torch.nn import Parameter
 
 from .. import events
+from ..interrupts import let_through
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 _MOST_CAPTURES = 3  # of one graph, each with more of its inputs copied
@@ -285,6 +286,7 @@ class Replayed:
         try:
             self._make(inputs, tuple(sorted(copied)))
         except Exception as error:  # an operation that waits for the GPU, or the like
+            let_through(error)
             events.emit(events.NotCaptured(self._part, f"{type(error).__name__}: {error}"))
             self._give_up()
             return False

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..options import code_cache_folder, options
+from ..support.by_identity import WeakValues
 from . import jit
 from .store import Store
 
@@ -42,7 +42,7 @@ class Counts:
 
 
 counts = Counts()
-_alive: weakref.WeakValueDictionary[str, jit.Code] = weakref.WeakValueDictionary()
+_alive: WeakValues[str, jit.Code] = WeakValues()
 
 
 def compile_cached(

@@ -5,11 +5,11 @@ Enters: kernels of a program. Leaves: for each, the address of its function and 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..support.by_identity import WeakValues
 from . import cache, cpu, jit, small_gemm
 
 _NAME = "kernel"
@@ -29,7 +29,7 @@ class CompiledKernel:
     scratch: Any
 
 
-_compiled: weakref.WeakValueDictionary[str, CompiledKernel] = weakref.WeakValueDictionary()
+_compiled: WeakValues[str, CompiledKernel] = WeakValues()
 
 
 def compile_kernels(kernels: Sequence[Any]) -> list[CompiledKernel]:

@@ -224,6 +224,7 @@ class Scheduler:
                         self.stored.add(root(result))
             elif node.op == "call_function" and not is_view(node):
                 self._place(node)
+            self._wants.pop(node, None)  # it has its place, or none: splits need not look there any more
         return self._ordered()
 
     def _place(self, node: fx.Node) -> None:

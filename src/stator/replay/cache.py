@@ -12,6 +12,7 @@ from typing import Any
 from .. import _native
 from ..errors import BreakReason
 from ..recording import ResumePoint, path_of
+from ..support.by_identity import WeakValues
 from .emit import Replay, settle
 from .guards import EntryGuards
 from .saving import saving
@@ -196,7 +197,7 @@ class Cache:
             cache.clear()
 
 
-_by_code: weakref.WeakValueDictionary[tuple[Any, ...], Cache] = weakref.WeakValueDictionary()
+_by_code: WeakValues[tuple[Any, ...], Cache] = WeakValues()
 
 
 def cache_for(code: types.CodeType, backend: Any, *settings: Any) -> Cache:

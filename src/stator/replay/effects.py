@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import mark_half_done
+from ..interrupts import is_from_outside
 from ..recording import Effect, Fact, Recording, ValueRef
 from ..support.guard_readers import class_dict
 
@@ -160,12 +161,22 @@ def put_back_entry(cls: type, name: str, former: Any) -> None:
 
 
 def put_back(error: BaseException, *kept: tuple[Any, ...]) -> None:
-    """The effects that were made, and those that were not yet, are taken back: the last one first."""
+    """The effects that were made, and those that were not yet, are taken back: the last one first. What comes from
+    outside meanwhile goes on when that is done."""
+    late: BaseException | None = None
     for function, *arguments in reversed(kept):
         try:
-            function(*arguments)
+            try:
+                function(*arguments)
+            except BaseException as other:
+                if isinstance(other, Exception) and not is_from_outside(other):
+                    raise
+                late = other
+                function(*arguments)
         except BaseException:
             mark_half_done(error)
+    if late is not None:
+        raise late
 
 
 # --------------------------------------------------------------------------------------------------- as text

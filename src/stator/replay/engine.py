@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from .. import _native as n
+from ..interrupts import let_through
 from ..recording import Check, Edge, Fact, Origin
 from ..support.guard_readers import shared_storages
 from ..support.symbolic_exprs import Relation, terms_of
@@ -308,7 +309,8 @@ class _Asking:
             if fetched:
                 try:
                     known[origin.index] = fetch(origin, known, ())
-                except Exception:
+                except Exception as error:
+                    let_through(error)
                     return origin.index << 16 | 0xFFFF
             failed = _first_failing(origin, checks, known)
             if failed is not None:
@@ -338,7 +340,8 @@ def _first_failing(origin: Origin, checks: list[tuple[int, Check]], known: Any) 
     for index, check in checks:
         try:
             ok = _holds(check, known[origin.index], known)
-        except Exception:
+        except Exception as error:
+            let_through(error)
             ok = False
         if not ok:
             return origin.index << 16 | index

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import traceback
 import types
@@ -14,7 +13,19 @@ import torch
 from torch import fx
 from torch.fx import graph_module
 
+from ..interrupts import let_through
+
 _STATE_NODES = frozenset({"_set_grad_enabled", "_enter_inference_mode", "_enter_autocast"})
+
+
+# Graphs that live; and those that are gone, noted by C code: what arrives in a callback of Python code reaches nobody.
+_kept: dict[int, tuple[weakref.ref[fx.GraphModule], type]] = {}
+_gone: list[weakref.ref[fx.GraphModule]] = []
+
+
+def _forget_dead_sources() -> None:
+    while _gone:
+        _forget_source(_kept.pop(id(_gone.pop()))[1])
 
 
 def _forget_source(cls: type) -> None:
@@ -37,11 +48,13 @@ class Unsettled:
 
     def settled(self) -> Callable[..., Any]:
         """The real one, if the code can be made now."""
-        with contextlib.suppress(Exception):
+        try:
             self._graph.real_recompile()
             forward: Callable[..., Any] = self._graph.forward
-            return forward
-        return self
+        except Exception as error:
+            let_through(error)
+            return self
+        return forward
 
 
 def _settled(compiled: Callable[..., Any], graph: fx.GraphModule) -> Callable[..., Any]:
@@ -72,7 +85,9 @@ def _generators(inputs: tuple[Any, ...]) -> list[torch.Generator]:
 
 def restoring(compiled: Callable[..., Any], graph: fx.GraphModule, random: bool) -> Callable[..., Any]:
     """The compiled graph, wrapped if some of its nodes set state or draw numbers: nobody else would undo that."""
-    weakref.finalize(graph, _forget_source, type(graph)).atexit = False
+    _forget_dead_sources()
+    reference = weakref.ref(graph, _gone.append)
+    _kept[id(reference)] = (reference, type(graph))
     compiled = _settled(compiled, graph)
     names = {str(getattr(node.target, "__name__", node.target)) for node in graph.graph.nodes}
     if not random and not names & _STATE_NODES:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..interrupts import let_through
 from ..recording import Origin, describe, is_module_call, render_places
 
 _IN_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
@@ -101,6 +102,7 @@ def sizes(found: tuple[Any, ...]) -> str:
 def short(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception:
+    except Exception as error:
+        let_through(error)
         text = f"a {type(value).__qualname__}"
     return text if len(text) <= 80 else text[:77] + "..."

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..interrupts import let_through
 from ..recording import Checks, OnFailure
 from ..support.graph_numbers import Failed, Unexpected
 
@@ -22,6 +23,7 @@ def checking(compiled: Callable[..., Any], checks: Checks) -> Callable[..., Any]
             with torch.no_grad():
                 found = compute(*[inputs[position] for position in positions])
         except Exception as error:
+            let_through(error)
             raise Failed("a check") from error
         if found != outcomes:
             failed = {what for a, b, what in zip(found, outcomes, on_failure, strict=True) if a is not b}

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _native as n
+from ..interrupts import let_through
 from ..support.guard_readers import PRECISION_ROWS, autocast_state, torch_settings, torch_state
 from ..support.torch_builds import is_read_up
 
@@ -121,8 +122,8 @@ def is_direct() -> bool:
     try:
         if all(_agrees(former, probe) for probe in _PROBES) and n.state_is(former):
             return True
-    except Exception:
-        pass
+    except Exception as error:
+        let_through(error)
     return n.state_direct("", "", 0)
 
 

@@ -22,6 +22,7 @@ from stator import events
 from stator.events import Event
 from stator.options import colours_allowed, nearest, options, requested_logs
 
+from ..interrupts import let_through
 from . import style
 
 ROOT = logging.getLogger("stator")
@@ -217,6 +218,12 @@ class _StandardError(logging.StreamHandler[TextIO]):
             self.stream = sys.stderr
             self._look.colours = style.is_terminal(sys.stderr) and colours_allowed()
             super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if error is not None:
+            let_through(error)
+        super().handleError(record)
 
 
 class _Switchboard:

@@ -16,6 +16,7 @@ from typing import TextIO
 from stator import events
 from stator.options import colours_allowed
 
+from ..interrupts import let_through
 from .style import WIDTH, is_terminal
 
 PATIENCE = 2.0
@@ -81,8 +82,10 @@ def line(stage: events.StageBegan, seconds: float) -> str:
     """`stator: compiling with inductor mse, 3.5 s, 214 ops`."""
     ops = ""
     if stage.ops is not None:
-        with contextlib.suppress(Exception):  # the recording may be over by now
+        try:
             ops = f", {stage.ops()} ops"
+        except Exception as error:  # the recording may be over by now
+            let_through(error)
     return f"stator: {stage.stage} {stage.name}"[: WIDTH - 30] + f", {seconds:.1f} s{ops}"
 
 

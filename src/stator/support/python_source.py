@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..interrupts import let_through
 from .literals import in_docstring, is_literal, is_path, literal, name_of, one_line, plain_text
 from .op_namespaces import TORCHS_OWN
 
@@ -188,7 +189,8 @@ def number(value: Any) -> Any:
         return value
     try:
         hint = node.hint
-    except Exception:
+    except Exception as error:
+        let_through(error)
         hint = None
     return 2 if hint is None else hint
 

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ..interrupts import let_through
 from ..recording import TERMS as TERMS
 from ..recording import Origin, Place, Recording, describe, render_place
 from .number_functions import FUNCTIONS, LARGEST, SMALLEST
@@ -91,7 +92,8 @@ def holds(relation: Relation, values: Any) -> bool:
     """Is it true of these values? Not if that cannot be computed."""
     try:
         return bool(evaluate(relation.expression, values))
-    except Exception:
+    except Exception as error:
+        let_through(error)
         return False
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from ..errors import VerificationError
+from ..interrupts import let_through
 from ..support.guard_readers import torch_state
 from .compare import After, differences
 from .copies import Copies
@@ -76,6 +77,7 @@ def _run(function: CompiledGraph, copies: Copies, numbers: list[Tensor]) -> tupl
         if not inference and isinstance(outputs, (tuple, list)):
             _differentiate(after, copies)
     except Exception as error:
+        let_through(error)
         return None, error
     finally:
         _set_generators(numbers)
@@ -97,6 +99,7 @@ def _differentiate(after: After, copies: Copies) -> None:
         found = torch.autograd.grad(results, copies.leaves, tangents, allow_unused=True)
         after.gradients = list(found)
     except Exception as error:
+        let_through(error)
         after.error = error
 
 

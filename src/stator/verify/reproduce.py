@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from .. import own_files
+from ..interrupts import let_through
 from ..support.graph_leaves import CustomFunction
 from ..support.literals import in_docstring, is_literal, is_path, literal, name_of, plain_text
 from .saved_data import READER, Data
@@ -95,7 +96,8 @@ def save_reproduction(lines: list[str], subject: Subject, inputs: Sequence[Any],
         return own_files.save_together(
             subject.folder, "verify", {"inputs.bin": bytes(writer.data.contents), "reproduce.py": text}
         )
-    except Exception:  # the difference is told in any case
+    except Exception as error:  # the difference is told in any case
+        let_through(error)
         return None
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
+
+from ..support.by_identity import WeakNotes
 
 # After these nothing recorded so far is to be believed: something happened that stator did not see, or failed itself.
 _UNTRUSTED = frozenset(
@@ -24,7 +25,7 @@ class BreakGraph(Exception):
         self.transient = transient
         self.untrusted = transient or reason in _UNTRUSTED
         # Set: it counts for the recordings of these programs, for these reasons (and what they are about).
-        self.learned_by: weakref.WeakKeyDictionary[Any, tuple[str, str]] | None = None
+        self.learned_by: WeakNotes[Any, tuple[str, str]] | None = None
         self.again = False  # the next recording will break elsewhere
         self.inside = False  # raised while an instruction was at work, not before it
 
@@ -36,8 +37,8 @@ def learn(probe: Any, program: object, reason: str, detail: str) -> bool:
         return False
     if probe.mark is None:
         probe.mark = BreakGraph(reason, detail)
-        probe.mark.learned_by = weakref.WeakKeyDictionary()
+        probe.mark.learned_by = WeakNotes()
     if program in probe.mark.learned_by:
         return False
-    probe.mark.learned_by[program] = (reason, detail)
+    probe.mark.learned_by.put(program, (reason, detail))
     return True

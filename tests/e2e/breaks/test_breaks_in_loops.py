@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from harness import World, check, rand
 from test_breaks_in_blocks import calls
+
+import stator
+from stator import pipeline
 
 # ---- loops --------------------------------------------------------------------------------------
 
@@ -174,3 +179,49 @@ def test_a_comprehension_that_itself_breaks():
         return y * len(sizes)
 
     check(lambda: World(fn=fn), calls(), expect=None)
+
+
+# ---- loops of breaks that compute nothing --------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounds", [300, 12_000])
+def test_a_loop_of_breaks_with_nothing_to_compute_runs_plain(rounds, monkeypatch):
+    """From some round on: the way from break to break costs more than it is worth."""
+    landings = []
+    land = pipeline._land
+    monkeypatch.setattr(pipeline, "_land", lambda *args: landings.append(1) or land(*args))
+    monkeypatch.setattr(pipeline, "_MOST_IDLE", 100)
+    log = []
+
+    def fn(x, scale):
+        y = x * scale
+        total = 0.0
+        for n in range(rounds):
+            print(end="")
+            total += n % 3
+        log.append(total)
+        return y + total
+
+    fast = stator.compile(fn, backend="eager")
+    for seed in range(5):
+        del landings[:]
+        assert torch.equal(fast(rand(seed), 2.0), fn(rand(seed), 2.0)), seed
+        assert len(landings) < 130
+    assert len(log) == 10 and len(set(log)) == 1
+    assert fast.stator._program.stats.passed.value > 0 and len(fast.stator.graphs) >= 1
+
+
+def test_a_loop_of_breaks_that_computes_goes_on(monkeypatch):
+    monkeypatch.setattr(pipeline, "_MOST_IDLE", 10)
+
+    def fn(x):
+        for _ in range(50):
+            x = x + 1
+            print(end="")
+            time.perf_counter()
+        return x
+
+    fast = stator.compile(fn, backend="eager")
+    for seed in range(4):
+        assert torch.equal(fast(rand(seed)), fn(rand(seed)))
+    assert fast.stator._program.stats.passed.value == 0 and fast.stator.hits >= 2

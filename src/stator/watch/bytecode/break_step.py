@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import NamedTuple
 
+from ...support.by_identity import WeakNotes
 from . import opcodes as o
 from .continuation import ContinuationBuilder, Layout, Slot, check_place, find_site
-from .flow import Flow, NotResumable, PerCode, flow_of
+from .flow import Flow, NotResumable, flow_of
 
 __all__ = ["StepEnd", "begins_loop", "makes_text", "moves", "step"]
 
@@ -47,7 +48,7 @@ class State(NamedTuple):
     stack: Layout
 
 
-_exits: PerCode[list[StepEnd]] = PerCode()
+_exits: WeakNotes[CodeType, list[StepEnd]] = WeakNotes()
 
 
 def step(

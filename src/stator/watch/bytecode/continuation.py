@@ -28,9 +28,10 @@ from typing import NamedTuple
 
 from stator import _native as n
 
+from ...support.by_identity import WeakNotes
 from . import opcodes as o
 from .assemble import Assembler
-from .flow import EXC, LASTI, Flow, NotResumable, PerCode, flow_of
+from .flow import EXC, LASTI, Flow, NotResumable, flow_of
 
 __all__ = ["Finish", "Layout", "NotResumable", "Slot", "default_finish", "original_of", "raise_at", "resume"]
 
@@ -108,7 +109,7 @@ class CodeOrigin(NamedTuple):
     stack: Layout  # what lies under that call
 
 
-_origins: PerCode[CodeOrigin] = PerCode()
+_origins: WeakNotes[CodeType, CodeOrigin] = WeakNotes()
 
 
 def original_of(code: CodeType) -> CodeType:

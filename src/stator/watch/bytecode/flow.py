@@ -14,12 +14,12 @@ What holds in between:
 from __future__ import annotations
 
 import inspect
-import weakref
 from types import CodeType
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from stator._native import Probe
 
+from ...support.by_identity import WeakNotes, WeakValues
 from . import opcodes as o
 from .instrument import Handler, decode, parse_exception_table
 
@@ -82,7 +82,7 @@ class Flow:
         self.stacks = self._run_stacks()
         self.live = self._run_liveness()
         self.body = self._make_body()
-        self.made: weakref.WeakValueDictionary[tuple[object, ...], CodeType] = weakref.WeakValueDictionary()
+        self.made: WeakValues[tuple[object, ...], CodeType] = WeakValues()
 
     # -- instructions
 
@@ -309,23 +309,7 @@ def _kept(code: CodeType, free: int) -> int:
 # ---- one Flow per code object ----
 
 
-class PerCode(Generic[T]):
-    """Notes on code objects, kept for as long as these live. By identity: equal code objects may be of different
-    files, and comparing them takes long."""
-
-    def __init__(self) -> None:
-        self._notes: dict[int, tuple[weakref.ref[CodeType], T]] = {}
-
-    def get(self, code: CodeType) -> T | None:
-        known = self._notes.get(id(code))
-        return None if known is None else known[1]
-
-    def put(self, code: CodeType, note: T) -> None:
-        key, notes = id(code), self._notes
-        notes[key] = (weakref.ref(code, lambda _: notes.pop(key, None)), note)
-
-
-_flows: PerCode[Flow] = PerCode()
+_flows: WeakNotes[CodeType, Flow] = WeakNotes()
 
 
 def flow_of(code: CodeType) -> Flow:

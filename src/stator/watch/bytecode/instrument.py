@@ -26,6 +26,8 @@ from typing import NamedTuple
 from stator import _native as n
 from stator.watch.bytecode import opcodes as o
 
+from ...support.by_identity import ByIdentity
+
 _CODE_UNIT = 2
 _STARRED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
@@ -63,12 +65,12 @@ class Insertion(NamedTuple):
 
 
 # Code that is watched by another text than its own, whose frames have the same shape (`checkpoints.py`).
-SUBSTITUTES: dict[CodeType, CodeType] = {}
+SUBSTITUTES: ByIdentity[CodeType, CodeType] = ByIdentity()
 
 
 def instrument(code: CodeType) -> CodeType:
     """The instrumented copy of `code`; raises `Unwatchable` if there can be none."""
-    code = SUBSTITUTES.get(code, code)
+    code = SUBSTITUTES.get(code) or code
     _check_watchable(code)
     ins = decode(code.co_code)
     if not o.UNWATCHABLE.isdisjoint(ins.ops):

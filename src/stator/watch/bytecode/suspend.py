@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 from stator import _native as n
 
+from ...support.by_identity import WeakNotes
 from . import opcodes as o
 from .continuation import CallSite, Finish, Layout, NotResumable, Slot, default_finish, find_site, original_of, resume
-from .flow import EXC, LASTI, VALUE, Flow, PerCode, flow_of
+from .flow import EXC, LASTI, VALUE, Flow, flow_of
 from .instrument import SUBSTITUTES, places
 
 __all__ = ["Suspended", "handled_around", "made_function", "rest", "suspended"]
@@ -51,7 +52,7 @@ class _Frame:
         kind, self.code, original, unit, self.function, slots, self.intact, self.held, self.held_at, self.probe = entry
         if not isinstance(original, CodeType) or not isinstance(self.function, FunctionType):
             raise NotResumable("a frame's function is gone")
-        original = SUBSTITUTES.get(original, original)
+        original = SUBSTITUTES.get(original) or original
         self.places: list[tuple[int, bool]] | None = None
         if kind == n.INSTRUMENTED:
             self.places = _places(self.code, original)
@@ -76,7 +77,7 @@ class _Frame:
         return flow_of(site.code).offset(site.k)
 
 
-_known_places: PerCode[list[tuple[int, bool]]] = PerCode()
+_known_places: WeakNotes[CodeType, list[tuple[int, bool]]] = WeakNotes()
 
 
 def _places(copy: CodeType, original: CodeType) -> list[tuple[int, bool]]:

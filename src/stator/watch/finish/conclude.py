@@ -183,10 +183,10 @@ def _distinct(segment: Segment) -> list[tuple[int, ...]]:
     ledger = segment.ledger
     if len(ledger.identity_used) > 1:
         groups.append(tuple(sorted(ledger.identity_used)))
-    members: dict[type, list[int]] = {type(change.target): [] for change in ledger.changes.values()}
+    members: dict[int, list[int]] = {id(type(change.target)): [] for change in ledger.changes.values()}
     for origin, value in ledger.known_objects() if members else ():
-        if type(value) in members:
-            members[type(value)].append(origin.index)
+        if id(type(value)) in members:
+            members[id(type(value))].append(origin.index)
     groups += [tuple(group) for group in members.values() if len(group) > 1]
     return groups
 

@@ -32,11 +32,14 @@ def _dict_effects(change: Change, rebuild: Rebuilder) -> list[Effect]:
         for key in (*initial, *keys_of(now)):
             if key not in initial or key not in now or initial[key] is not dict.__getitem__(now, key):
                 written[key] = None
-    kept = [key for key in initial if dict.__contains__(now, key)]
+    # C code alone goes through all keys: there may be a million.
+    kept = list(filter(dict.__contains__.__get__(now), initial))
     order = list(keys_of(now))
-    kept = [key for key in kept if key not in change.removed]
+    if change.removed:
+        kept = [key for key in kept if key not in change.removed]
     named = all(is_constant(key) or has_own_hash(key) for key in written)
-    if len(order) < len(kept) or not all(map(_is_key, order, kept)) or not named:
+    as_before = all(map(operator.is_, order, kept)) or all(map(_is_key, order, kept))
+    if len(order) < len(kept) or not as_before or not named:
         expose(rebuild.ledger, change.origin, now)  # all of it is going to be written: it must be what it was
         pairs = [(rebuild.ref(key), rebuild.ref(dict.__getitem__(now, key))) for key in order]
         return [Effect("refill dict", target, None, pairs)]
@@ -66,7 +69,7 @@ def _is_key(one: Any, other: Any) -> bool:
 
 def _in_order(change: Change, order: list[Any], written: dict[Any, None], ledger: Ledger) -> list[Any]:
     """The keys to set, so that new ones come to lie in the order that the program gave them."""
-    moved = [key for key in order if key in written and key in change.removed]
+    moved = [key for key in order if key in written and key in change.removed] if change.removed else []
     stayed = [key for key in change.written if key in change.target and key not in change.removed]
     if change.whole or (moved and stayed):
         for key in () if change.whole else stayed:

@@ -11,6 +11,8 @@ import torch._functorch.apis as apis
 import torch._functorch.eager_transforms as eager_transforms
 import torch._functorch.vmap as vmap_module
 
+from ...support.by_identity import ByIdentity
+
 
 def _inside(function: Any, name: str) -> types.CodeType:
     function = inspect.unwrap(function)
@@ -27,10 +29,12 @@ TRANSFORMS: tuple[types.CodeType, ...] = (
     _inside(eager_transforms.jacfwd, "wrapper_fn"),
 )
 # They give functions back, which hold tensors that nobody else can see.
-BREAKING: dict[types.CodeType, str] = {
-    eager_transforms.vjp.__code__: "torch.func.vjp",
-    _inside(eager_transforms._vjp_with_argnums, "wrapper"): "a function made by torch.func.vjp",
-    eager_transforms.linearize.__code__: "torch.func.linearize",
-    _inside(eager_transforms.functionalize, "wrapped"): "torch.func.functionalize",
-}
+BREAKING: ByIdentity[types.CodeType, str] = ByIdentity(
+    (
+        (eager_transforms.vjp.__code__, "torch.func.vjp"),
+        (_inside(eager_transforms._vjp_with_argnums, "wrapper"), "a function made by torch.func.vjp"),
+        (eager_transforms.linearize.__code__, "torch.func.linearize"),
+        (_inside(eager_transforms.functionalize, "wrapped"), "torch.func.functionalize"),
+    )
+)
 APPLY: types.CodeType = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import sys
 import types
-import weakref
 from typing import Any
 
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ...support.by_identity import Alive, WeakNotes
 from ..graph_break import BreakGraph
 from . import side_effect_calls
 from .transforms import BREAKING
 
 _DISABLED_FILE = "<stator disabled>"
-_reasons: weakref.WeakKeyDictionary[types.CodeType, str] = weakref.WeakKeyDictionary()
-_alone: weakref.WeakSet[types.CodeType] = weakref.WeakSet()  # disabled, but not what they call
+_reasons: WeakNotes[types.CodeType, str] = WeakNotes()
+_alone: Alive[types.CodeType] = Alive()  # disabled, but not what they call
 
 
 def disabled(fn: Any, reason: str = "", recursive: bool = True) -> Any:
@@ -32,7 +32,7 @@ def disabled(fn: Any, reason: str = "", recursive: bool = True) -> Any:
     # A code object of its own, so that the frame hook can tell this wrapper from any other.
     call.__code__ = call.__code__.replace(co_name=getattr(fn, "__name__", "call"), co_filename=_DISABLED_FILE)
     functools.update_wrapper(call, fn)
-    _reasons[call.__code__] = reason
+    _reasons.put(call.__code__, reason)
     if not recursive:
         _alone.add(call.__code__)
         leave_alone(fn)

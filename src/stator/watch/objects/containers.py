@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -263,7 +263,8 @@ def let_go(value: Any) -> None:
 
 def _copy(container: Any, kind: str) -> Any:
     if kind == "dict":
-        return {key: dict.__getitem__(container, key) for key in keys_of(container)}
+        plain = dict.copy(container)
+        return {key: plain[key] for key in keys_of(container)} if issubclass(type(container), OrderedDict) else plain
     if kind == "set":
         return set(_plain_items(container, kind))
     return list(_plain_items(container, kind))

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import gc
 import sys
-import weakref
 from collections.abc import Iterable
 from types import BuiltinFunctionType
 from typing import Any
 
 from ...recording import Edge, Origin
+from ...support.by_identity import Alive
 from ...support.guard_readers import is_open
 from ...support.python_source import home
 
-_old: weakref.WeakSet[Any] = weakref.WeakSet()
+_old: Alive[Any] = Alive()
 
 
 def newborn(origins: Iterable[Origin], marker: Any) -> Any:
@@ -31,7 +31,8 @@ def newborn(origins: Iterable[Origin], marker: Any) -> Any:
     young = _younger_than(marker) if named else set()
     found = next((value for key, value in named.items() if key in young), None)
     if found is None:
-        _old.update(named.values())
+        for value in named.values():
+            _old.add(value)
     return found
 
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import sys
 import types
-import weakref
 from typing import Any
 
 import torch
 
 from ..._native import TrackedTensor
+from ...support.by_identity import Alive
 from ..graph_break import BreakGraph
 from ..models.reads import consult_deep
 from ..objects.constants import is_constant
 from ..objects.fingerprints import is_tensor
 from ..segment import Segment
 
-_allowed: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+_allowed: Alive[types.FunctionType] = Alive()
 _CONSTANT = "_dynamo_marked_constant"  # torch's name for it
 
 

@@ -23,6 +23,7 @@ import torch.overrides
 import torch.utils.weak
 
 from ... import _native
+from ...support.by_identity import ByIdentity
 from ...support.graph_gradients import ENGINE
 from ..models import checkpoints, other_compiler, side_effect_calls, transforms, user_hints
 from ..models import data_parallel as data_parallel  # has its function watched by another text
@@ -51,8 +52,8 @@ _BACKWARD: types.CodeType = torch.Tensor.backward.__code__
 PASSES = (_BACKWARD, torch.autograd.backward.__code__, torch.autograd.grad.__code__)
 
 
-def _codes(*functions: Any) -> dict[types.CodeType, None]:
-    return {f.__code__: None for f in functions}
+def _codes(*functions: Any) -> ByIdentity[types.CodeType, None]:
+    return ByIdentity((f.__code__, None) for f in functions)
 
 
 def _wrapper_of_tensor_operators() -> types.CodeType:
@@ -86,15 +87,11 @@ def recording() -> bool:
     return False
 
 
-_CONSTANTS: dict[types.CodeType, Any] = {
-    recording.__code__: True,
-    is_compiling.__code__: True,
-    torch.compiler.is_compiling.__code__: True,
-    torch.compiler.is_dynamo_compiling.__code__: True,
-}
+_COMPILING = (recording, is_compiling, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+_CONSTANTS: ByIdentity[types.CodeType, Any] = ByIdentity((asks.__code__, True) for asks in _COMPILING)
 
 # Functions recorded as a node of their own because what they change is not a torch function's business.
-LEAVES: dict[types.CodeType, str] = {
+_LEAVES: dict[types.CodeType, str] = {
     torch.inference_mode.__enter__.__code__: "enter_inference_mode",
     torch.inference_mode.__exit__.__code__: "exit_inference_mode",
     torch.amp.autocast_mode.autocast.__enter__.__code__: "enter_autocast",
@@ -105,6 +102,7 @@ LEAVES: dict[types.CodeType, str] = {
     transforms.APPLY: "apply",
     ENGINE.__code__: "engine",
 }
+LEAVES: ByIdentity[types.CodeType, str] = ByIdentity(_LEAVES.items())
 
 
 def is_trusted(filename: str) -> bool:

@@ -17,6 +17,7 @@ import torch
 
 from ... import _native
 from ...errors import BreakReason
+from ...interrupts import is_from_outside, is_put_in
 from ...recording import Recording
 from ..finish import conclude
 from ..finish.resume_points import Break, NotResumable, break_here
@@ -57,7 +58,14 @@ def stop_recording(run: WatchedRun, stop: BreakGraph) -> None:
     try:
         _end_here(run, stop)
     except Exception as fault:
-        collapse(run, fault)
+        _end_by(run, fault)
+
+
+def _end_by(run: WatchedRun, fault: BaseException) -> None:
+    """While the program is at work: what another thread has put in is raised in it."""
+    collapse(run, fault)
+    if run.failure is not None and is_put_in(run.failure):
+        run.watcher.interrupt(run.failure)
 
 
 def collapse(run: WatchedRun, fault: BaseException) -> None:
@@ -69,8 +77,14 @@ def collapse(run: WatchedRun, fault: BaseException) -> None:
     run.over, run.waiting = True, False
     run.segments = []
     for step in (_stop_tracing, _make_plain, _give_all_back):
-        with contextlib.suppress(Exception):  # parts of it may be gone
-            step(run)
+        for _ in range(2):
+            try:
+                step(run)
+            except Exception as error:  # parts of it may be gone
+                if is_from_outside(error):
+                    run.failure = error
+                    continue  # and once more
+            break
     if run.mode.take_off() or not _wait_for_mode(run):
         run.watcher.stop()
 
@@ -263,4 +277,4 @@ def failed(run: WatchedRun, error: BaseException, *, inside: bool = False) -> No
         error.inside = error.inside or inside
         stop_recording(run, error)
     else:
-        collapse(run, error)
+        _end_by(run, error)

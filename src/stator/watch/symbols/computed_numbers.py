@@ -14,6 +14,7 @@ from typing import Any
 from torch import fx
 
 from ... import _native
+from ...interrupts import let_through
 from ...recording import Edge, Fact, Origin
 from ...support import number_functions
 from ...support.number_functions import FUNCTIONS, gives_truth
@@ -93,7 +94,8 @@ class ComputedNumbers(DataScalars):
         try:
             value = FUNCTIONS[name](*map(plain_number, args))
             return type(value) is bool if gives_truth(name) else _fits(value)
-        except Exception:
+        except Exception as error:
+            let_through(error)
             return False  # the program is to find that out by itself
 
     def _of_sizes(self, symbols: list[Symbol]) -> bool:
