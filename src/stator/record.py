@@ -168,7 +168,9 @@ def _history(program: Program, recorded: bool) -> CacheHistory:
     changing = None
     if program.settings.dynamic_shapes:
         rates = any(reason.id == "scheduler-step" for reason in program.stats.break_reasons)
-        changing = Changing(program.cache.symbols, not program.settings.assume_static_by_default, rates)
+        # As it is now: other threads go on adding to it.
+        seen = {path: {*dims} for path, dims in program.cache.symbols.copy().items()}
+        changing = Changing(seen, not program.settings.assume_static_by_default, rates)
     expects = program.cache.unexpected < _MOST_UNEXPECTED
     several = max(len(known_guards(program)), len(known_guards(program.start))) > 1
     return CacheHistory(recorded, frozenset(program.cache.changing), changing, expects, several)

@@ -17,7 +17,7 @@ from harness import rand
 from torch import fx, nn
 
 import stator
-from stator import lookup
+from stator import lookup, record
 from stator.watch.tensors import nodes
 
 ROUNDS = 20
@@ -357,3 +357,23 @@ def test_processes_of_a_forkserver():
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr[-4000:]
+
+
+def test_a_recording_goes_by_what_was_known_to_change_when_it_began():
+    """What other threads find out meanwhile is added to the same tables."""
+
+    def fn(x, pair):
+        return x * pair[0] + pair[1]
+
+    fast = stator.compile(fn, backend="eager")
+    for n in range(3):
+        assert torch.equal(fast(rand(n), (1, n + 2)), fn(rand(n), (1, n + 2)))
+    program = fast.stator._program
+    history = record._history(program, False)
+    assert history.symbols is not None and history.symbols.seen == program.cache.symbols != {}
+    path, places = next(iter(history.symbols.seen.items()))
+    before = {*places}
+    program.cache.symbols[path].add(17)
+    program.cache.symbols[(*path, "more")] = {1}
+    assert history.symbols.seen[path] == before and (*path, "more") not in history.symbols.seen
+    assert fast.stator.hits >= 1
