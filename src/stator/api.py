@@ -77,7 +77,7 @@ def compile(
     `mode`, for those two: `"reduce-overhead"` launches the kernels of a graph on a GPU all at once, `"max-autotune"`
     does too, and `"inductor"` then takes time to find the fastest kernels, as it does for
     `"max-autotune-no-cudagraphs"`. Other backends have nothing to choose.
-    A compiled module is the module, called another way; copies and pickles of it are plain ones of the original.
+    A compiled module is the module, called another way; a deep copy of it is compiled, a pickle is of the original.
     `options`: `stator.options` for this callable alone; with `"inductor"` also options of the generator.
     """
     if fn is None:

@@ -96,6 +96,29 @@ def test_floats_that_change(refused: Any) -> None:
     assert refused == [] and (fn.stator.recordings, fn.stator.hits) == (2, 3)
 
 
+def test_rows_of_floats_that_change(refused: Any) -> None:
+    """`foreach=True`: step counts and rates are numbers that every call has its own of."""
+
+    def train(optimizer: torch.optim.Optimizer, step: Any, parameters: list[nn.Parameter]) -> None:
+        for number in range(5):
+            for p in parameters:
+                p.grad = torch.full_like(p, number + 1.0).sin() * p.detach()
+            optimizer.param_groups[0]["lr"] = 0.01 / (number + 1)
+            step()
+
+    torch.manual_seed(0)
+    given = [torch.randn(3, 4), torch.randn(5)]
+    plain, ours = ([nn.Parameter(t.clone()) for t in given] for _ in range(2))
+    optimizer = torch.optim.AdamW(plain, lr=0.01, foreach=True)
+    train(optimizer, optimizer.step, plain)
+    optimizer = torch.optim.AdamW(ours, lr=0.01, foreach=True)
+    step = stator.compile(optimizer.step, backend="inductor", options={"suppress_errors": False})
+    train(optimizer, step, ours)
+    for found, expected in zip(ours, plain, strict=True):
+        torch.testing.assert_close(found, expected)
+    assert refused == [] and step.stator.hits >= 3
+
+
 @pytest.mark.parametrize(
     "fn",
     [

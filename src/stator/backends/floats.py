@@ -8,13 +8,14 @@ does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from ..errors import CannotDerive
+from ..fuse.decompose import RULES
 
 aten = torch.ops.aten
 _EXACT = (torch.float32, torch.float64)  # operands that eager computes with in their own type
@@ -42,6 +43,24 @@ def lerp(otherwise: Callable[..., Any]) -> Callable[..., Any]:
         factor: Tensor = torch.zeros((), dtype=start.dtype, device=start.device) + weight  # type: ignore[operator]
         apart = end - start
         return torch.where(factor.abs() < 0.5, start + factor * apart, end - apart * (1 - factor))
+
+    return decompose
+
+
+def one_by_one(table: Mapping[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """Decompositions of `_foreach_…` with numbers that change, which are operators on a tensor and a number each."""
+    rules = {op: rule for op, rule in RULES.items() if op._schema.name.startswith("aten::_foreach_")}
+    return {op: _where_floats_change(rule, table.get(op)) for op, rule in rules.items()}
+
+
+def _where_floats_change(rule: Callable[..., Any], otherwise: Callable[..., Any] | None) -> Callable[..., Any]:
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        given = [
+            part for arg in (*args, *kwargs.values()) for part in (arg if isinstance(arg, (list, tuple)) else [arg])
+        ]
+        if any(isinstance(part, torch.SymFloat) for part in given):
+            return rule(*args, **kwargs)
+        return NotImplemented if otherwise is None else otherwise(*args, **kwargs)
 
     return decompose
 

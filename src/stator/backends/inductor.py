@@ -23,7 +23,7 @@ from ..support.op_namespaces import has_promised_sizes
 from . import eager
 from .cuda_graphs import Replayed, why_not_capturable
 from .data_scalars import split
-from .floats import lerp, take_in_tensors
+from .floats import lerp, one_by_one, take_in_tensors
 from .near_graphs import compile_nearly
 
 _LERP = torch.ops.aten.lerp.Scalar
@@ -109,7 +109,7 @@ def _compile(
             examples,
             fw_compiler=functools.partial(_generate, is_backward=False, captures=captures),
             bw_compiler=functools.partial(_generate, is_backward=True, captures=captures),
-            decompositions={**table, _LERP: lerp(table[_LERP])},
+            decompositions={**table, _LERP: lerp(table[_LERP]), **one_by_one(table)},
             about=about(table),
         )
 
