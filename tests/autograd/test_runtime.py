@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from comparing import as_it_is, check, copied
 from torch import nn
 
+import stator
 from stator.autograd import aot_function, aot_module, default_partition, make_boxed_compiler
 
 
@@ -328,3 +329,35 @@ def test_hooks_of_distributed_data_parallel(tmp_path):
 
 def test_threads_and_many_nodes():
     check(lambda a, b: [t.sin() for t in (a, b, a * b, a + b)], x(), x(seed=1), calls=3)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native", "inductor"])
+def test_many_writes_are_made_as_single_ones_are(backend: str) -> None:
+    """To views, to numbers of other types, to leaves that require gradients, to what is written twice."""
+
+    def write(a, b, c, d, e, x):
+        with torch.no_grad():
+            a.add_(x)
+            b.mul_(2)
+            c[1:].copy_(x)
+            d += 1
+            e.add_(a).add_(b)
+        return x + 1
+
+    def make() -> list[torch.Tensor]:
+        base = torch.arange(6.0)
+        leaf, whole = torch.ones(3, requires_grad=True), torch.zeros(3, dtype=torch.int64)
+        return [leaf, base[1:4], torch.zeros(4), whole, torch.zeros(3, dtype=torch.float64)]
+
+    fn = stator.compile(write, backend=backend)
+    ours, plain = make(), make()
+    for _ in range(4):
+        x = torch.randn(3)
+        torch.testing.assert_close(fn(*ours, x), write(*plain, x))
+        for found, expected in zip(ours, plain, strict=True):
+            torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(ours[1]._base, plain[1]._base)
+    before = [t._version for t in ours]
+    fn(*ours, torch.randn(3))
+    assert all(t._version > version for t, version in zip(ours, before, strict=True))
+    assert fn.stator.hits == 4

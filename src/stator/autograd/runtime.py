@@ -34,6 +34,7 @@ from .symbols import Later, filled, is_symbolic
 from .tangents import Backwards, Boxed, OneBackward
 from .trace import ConstantOutput, GraphResult, InputAsOutput, Joint, Plan, PlannedOutput, ViewOutput
 
+_MANY = 4  # writes to inputs: torch makes them in one call, one after another
 _MOST_BYTES = 64 << 20  # of an input that is written to: it is copied in every call, in case of a second derivative
 
 
@@ -301,6 +302,7 @@ def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence
     computed = later.computed()
     grouped = itertools.groupby(plan.writes, key=lambda write: write.differentiable)
     writes = [(differentiable, list(group)) for differentiable, group in grouped]
+    on_cpu = all(value.device.type in ("cpu", "meta") for value in joint.primals if isinstance(value, Tensor))
     if (
         not plan.writes
         and not plan.spent
@@ -310,6 +312,11 @@ def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence
 
     def finish(given: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
         for differentiable, group in writes:
+            if on_cpu and not differentiable and len(group) >= _MANY:
+                with torch.no_grad():
+                    targets = [given[write.index] if write.counted else given[write.index].data for write in group]
+                    torch._foreach_copy_(targets, [results[write.position] for write in group])
+                continue
             with contextlib.nullcontext() if differentiable else torch.no_grad():
                 for write in group:
                     target = given[write.index]
