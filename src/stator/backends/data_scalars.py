@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..errors import CannotDerive
 from ..support import graph_numbers
+from . import eager
 
 _MODES = torch._C._set_grad_enabled
 
@@ -51,9 +52,10 @@ class Split:
 
     def _join(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         count = len(self.examples) - self.inputs
+        first = eager.compile_graph(self.first, ())
 
         def run(*inputs: Any) -> Any:
-            made = self.first(*inputs)
+            made = first(*inputs)
             rest = compiled(*inputs, *made[:count])
             return tuple([rest[at] if later else made[count + at] for later, at in self.outputs])
 
