@@ -363,6 +363,60 @@ def of_a_transform(x: torch.Tensor) -> torch.Tensor:
     return torch.vmap(lambda a: a * 2 + a.sum())(x) + 1
 
 
+@stator.allow_in_graph
+def allowed(x: torch.Tensor, *, scale: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
+    return x * scale, x.sum()
+
+
+def of_an_allowed_function(x: torch.Tensor) -> torch.Tensor:
+    y, total = allowed(x * 2, scale=3.0)
+    return y + total
+
+
+def of_an_allowed_closure() -> Any:
+    @stator.allow_in_graph
+    def inside(y: torch.Tensor) -> torch.Tensor:
+        return y * 2
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return inside(x) + 1
+
+    return fn
+
+
+def reproduced(script: str | None) -> subprocess.CompletedProcess[str]:
+    assert script is not None
+    paths = os.pathsep.join([str(SOURCE), str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    return subprocess.run(
+        [sys.executable, script], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("fn", "repaired"),
+    [(of_an_allowed_function, False), (of_an_allowed_function, True), (of_an_allowed_closure(), False)],
+)
+def test_the_reproduction_of_a_graph_with_functions_that_are_allowed(fn: Any, repaired: bool, tmp_path: Path) -> None:
+    fast = stator.compile(fn, backend=nan_backend, options={"verify": True, "debug_dir": os.fspath(tmp_path)})
+    fast(rand(1, 3, 4))
+    for seed in (2, 3):
+        with pytest.raises(VerificationError) as caught:
+            fast(rand(seed, 3, 4))
+    script = Path(caught.value.reproduction or "")
+    if repaired:
+        text = script.read_text()
+        line = f"backend = {nan_backend.__module__}.nan_backend"
+        assert line in text
+        script.write_text(text.replace(line, "backend = stator.backends.look_up('eager')[1]"))
+    done = reproduced(os.fspath(script))
+    if fn is of_an_allowed_function:
+        assert "def forward" in done.stdout, done.stdout + done.stderr
+        assert ("no difference" if repaired else "output 0 is wrong in") in done.stdout, done.stdout
+        assert done.returncode == (not repaired), done.stderr
+    else:  # no script can name it
+        assert done.returncode == 1 and "it cannot be written" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("fn", [of_a_leaf, of_a_transform])
 def test_the_reproduction_of_a_graph_with_parts_that_are_called_as_a_whole(fn: Any, tmp_path: Path) -> None:
     fast = stator.compile(fn, backend=nan_backend, options={"verify": True, "debug_dir": os.fspath(tmp_path)})
