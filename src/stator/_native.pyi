@@ -278,8 +278,10 @@ class Tracer:
     answers: tuple[Any, ...] | None  # of the readers, while the state is as expected
     active: bool
     mutates: bool
+    fails: bool  # may an operation fail for other data?
     acted: bool  # an operator with a body in Python has run
-    risky: bool  # something was written to an input before an operation that may fail
+    @property
+    def mutates_from(self) -> int: ...  # the place of the first operation that wrote to an input
     @property
     def known(self) -> dict[int, TrackedTensor]: ...
     @property
@@ -482,13 +484,15 @@ class Tape:
     """The operations of a graph, to be called with its inputs.
 
     `steps` are (kind, target, parts of the arguments, names of keywords, register of the result, registers that are
-    done with); a part is (kind, what).
+    done with); a part is (kind, what). What the first `harmless` steps raise is marked (`errors.mark_unwritten`).
     """
 
     inputs: int
     registers: int
 
-    def __new__(cls, steps: list[tuple[Any, ...]], inputs: int, registers: int, result: tuple[int, Any], /) -> Tape: ...
+    def __new__(
+        cls, steps: list[tuple[Any, ...]], inputs: int, registers: int, result: tuple[int, Any], harmless: int = 0, /
+    ) -> Tape: ...
     def __call__(self, *inputs: Any) -> Any: ...
 
 def expect_sizes(tensor: Any, sizes: tuple[int, ...], complain: Callable[[Any, Any], Any], /) -> Any:

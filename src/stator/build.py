@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import events, reporting
+from . import _native, events, reporting
 from .backends import eager
 from .backends.registry import Backend, is_ours
 from .errors import BackendError, SpecializationError
@@ -23,7 +23,7 @@ from .replay.engine import compile_guards
 from .replay.graph import restoring
 from .replay.guards import EntryGuards
 from .replay.runtime_asserts import checking
-from .support.guard_readers import STATE_NAMES, draws_numbers
+from .support.guard_readers import STATE_NAMES, WRITES, draws_numbers
 from .support.symbolic_exprs import symbols_in_words
 from .verify import Subject, reference, verifying
 
@@ -46,12 +46,18 @@ def build(
     wanted = wanted_origins(recording)
     compiled: Callable[..., Any] | None = None
     restores = tuple(wanted.index(origin) for origin in recording.restores)
+    unkept = tuple(wanted.index(origin) for origin in recording.unkept)
+    partly = False
     if not recording.plain and recording.graph is not None:
         captured = reference(recording.graph) if settings.verify else None
         random = draws_numbers(recording.graph.graph)  # asked before a backend changes it
         compiled = _compile(recording, assumptions, name, backend, settings, number)
         if getattr(compiled, "writes_last", False):
             restores = ()
+        elif isinstance(compiled, _native.Tape) and any(WRITES in node.meta for node in recording.graph.graph.nodes):
+            partly = bool(restores)
+        elif restores or recording.keeps_all:  # who knows when a graph that is run in another way writes
+            restores += unkept
         compiled = restoring(compiled, recording.graph, random)
         if captured is not None:
             compiled = verifying(compiled, captured, Subject(name, backend, settings.debug_dir))
@@ -61,7 +67,7 @@ def build(
         _take(assumptions, recording)
     early = tuple(wanted.index(origin) for origin in recording.early)
     guards = EntryGuards(recording, wanted, compile_guards)
-    entry = Entry(recording.name, guards, None, recording.mutates, restores, recording.acts, early)
+    entry = Entry(recording.name, guards, None, recording.mutates, restores, partly, recording.acts, early)
     entry.lock = None if recording.lock is None else wanted.index(recording.lock)
     entry.keeps_lock = recording.keeps_lock
     entry.break_reason = recording.break_reason

@@ -32,7 +32,7 @@ from .record import record
 from .replay.cache import Entry
 from .replay.saving import keep, put_back
 from .support import background
-from .support.graph_numbers import Failed, Unexpected
+from .support.graph_numbers import Unexpected
 
 LookUp = Callable[[Program, Slots], LookupResult]
 
@@ -93,15 +93,15 @@ def _replay(program: Program, entry: Entry, values: Slots, function: types.Funct
         if events.READERS:
             _tell_hit(program, entry, time.perf_counter() - start)
         return result if entry.step is None else BreakReached(entry.step, function, result)
-    early = isinstance(error, Failed)
-    if entry.restores or early:
+    undone = entry.is_undone(error)
+    if undone:
         for tensor, contents in saved:
             put_back(tensor, contents)
     if type(error) is Unexpected:
         return _proceed(program, _look_again(entry), function, slots)
     if type(error) is _Overtaken:
         return _proceed(program, look, function, slots)
-    return repeat(program, entry, error, bool(entry.restores) or early, function, slots)
+    return repeat(program, entry, error, undone, function, slots)
 
 
 def _look_again(entry: Entry) -> LookUp:
@@ -232,7 +232,7 @@ def replay_failed(
     # What was written before a number failed has been put back.
     owner = _owner_of(program, entry) if type(error) is Unexpected else None
     if owner is None:
-        return repeat(program, entry, error, bool(entry.restores) or isinstance(error, Failed), function, slots)
+        return repeat(program, entry, error, entry.is_undone(error), function, slots)
     outcome = _proceed(owner, _look_again(entry), function, slots)
     return _follow(program, outcome) if type(outcome) is BreakReached else outcome
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _native, async_compile, events, reporting
+from .backends import eager
+from .backends.registry import is_ours
 from .build import build
 from .calling import Given
 from .errors import BreakReason, GraphBreakError, break_reason
@@ -173,7 +175,8 @@ def _history(program: Program, recorded: bool) -> CacheHistory:
         changing = Changing(seen, not program.settings.assume_static_by_default, rates)
     expects = program.cache.unexpected < _MOST_UNEXPECTED
     several = max(len(known_guards(program)), len(known_guards(program.start))) > 1
-    return CacheHistory(recorded, frozenset(program.cache.changing), changing, expects, several)
+    last = is_ours(program.backend[1]) and program.backend[1] is not eager.compile_graph
+    return CacheHistory(recorded, frozenset(program.cache.changing), changing, expects, several, last)
 
 
 def _keep(program: Program, recorder: Recorder, segments: list[RecordedSegment], start: float) -> None:

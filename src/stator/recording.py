@@ -319,6 +319,8 @@ class Recording:
     mutates: bool  # the graph writes into its inputs
     acts: bool  # a node runs Python code of the program's
     restores: list[int]  # origins of inputs that the graph writes to before an operation that may fail
+    unkept: list[int] = field(default_factory=list)  # those that it writes to only behind that operation
+    keeps_all: bool = False  # are these to be kept, too, where nobody knows when the compiled graph writes?
     early: list[int] = field(default_factory=list)  # origins of inputs that are written before a number may fail
     lock: int | None = None  # origin of a lock that the segment takes
     keeps_lock: bool = False  # it is taken when the segment ends, at a break
@@ -350,13 +352,19 @@ def _mistakes(recording: Recording) -> Iterator[str]:
     for place, origin in enumerate(recording.origins):
         yield from _mistakes_of_origin(recording.origins, place, origin)
     count, inputs = len(recording.origins), len(recording.inputs)
-    named = [*recording.inputs, *recording.restores, *recording.early, *(effect.target for effect in recording.effects)]
+    named = [
+        *recording.inputs,
+        *recording.restores,
+        *recording.unkept,
+        *recording.early,
+        *(effect.target for effect in recording.effects),
+    ]
     named += [index for group in recording.distinct for index in group]
     named += [term[1] for relation in recording.relations for term in _terms_in(relation.expression)]
     named += [] if recording.lock is None else [recording.lock]
     if not all(0 <= index < count for index in named):
         yield f"one of the origins {sorted(set(named))} is not there"
-    if not {*recording.restores, *recording.early} <= {*recording.inputs}:
+    if not {*recording.restores, *recording.unkept, *recording.early} <= {*recording.inputs}:
         yield "what is put back is no input"
     if not all(0 <= place < inputs for group in recording.storages or () for place in group):
         yield "storages of what is no input"

@@ -16,6 +16,7 @@ from torch import fx, nn
 import stator
 from stator import _native
 from stator.backends.tape import tape_of
+from stator.errors import is_unwritten
 
 
 def graph_of(*nodes, inputs=1, result):
@@ -265,3 +266,30 @@ def test_the_eager_backend_runs_tapes():
         assert same(made, wanted) and torch.equal(values, most) and torch.equal(indices, places)
     (entry,) = compiled.stator.entries
     assert stator.explain(fn)(x, y).graph_count == 1 and entry is not None
+
+
+def test_what_fails_before_anything_is_lost_says_so() -> None:
+    def tape(harmless: int) -> _native.Tape:
+        steps = [(0, operator.index, [(0, place)], (), -1, ()) for place in range(3)]
+        return _native.Tape(steps, 3, 3, (0, 0), harmless)
+
+    for harmless in range(5):
+        for place in range(3):
+            with pytest.raises(TypeError) as raised:
+                tape(harmless)(*["a" if at == place else 1 for at in range(3)])
+            assert is_unwritten(raised.value) is (place < harmless)
+    assert tape(1)(1, 2, 3) == 1
+
+
+def test_an_exception_that_is_raised_once_more_says_it_anew() -> None:
+    error = KeyError("one")
+
+    def fail(fails: bool) -> None:
+        if fails:
+            raise error
+
+    tape = _native.Tape([(0, fail, [(0, place)], (), -1, ()) for place in range(2)], 2, 2, (0, 0), 1)
+    for first in (True, False, True):
+        with pytest.raises(KeyError) as raised:
+            tape(first, not first)
+        assert raised.value is error and is_unwritten(error) is first

@@ -233,6 +233,7 @@ typedef struct {
 void shield_up(Shield *s, Thread *t, Watcher *w);
 void shield_down(Shield *s);
 void thread_interrupt(Thread *t); /* raise `interrupt` in the program, if there is one */
+void error_mark_unwritten(int yes); /* the raised exception: `errors.mark_unwritten`, or not */
 void watcher_failed(Watcher *w);  /* hand the raised exception to `failed`; only inside a shield */
 /* end the recording because of the raised exception, and keep that */
 void watcher_give_up(Watcher *w);

@@ -133,6 +133,14 @@ writes(PyObject *info, PyObject *kwargs)
     return yes == 0 ? gives_out(kwargs) : yes;
 }
 
+/* Without a tensor as index it cannot fail. */
+static int
+reads_item(PyObject *info)
+{
+    PyObject *name = PyTuple_GET_ITEM(info, WAY_NAME);
+    return PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "__getitem__") == 0;
+}
+
 /* How the operation is written as a node. */
 static int
 spell(Tracer *t, OperationCall *s, PyObject *func, PyObject *args, PyObject *kwargs)
@@ -201,8 +209,9 @@ before(Tracer *t, OperationCall *s, PyObject *func, PyObject *args, PyObject *kw
     if (fact) {
         return before_fact(t, s, args);
     }
-    if (says(info, WAY_FAILS) && (t->acted || (t->mutates && !t->risky))) {
-        return 0;
+    int in_place = says(info, WAY_FAILS) ? writes(info, kwargs) : 0;
+    if (in_place != 0 || (says(info, WAY_FAILS) && (t->acted || t->mutates))) {
+        return in_place < 0 ? -1 : 0;
     }
     int out = gives_out(kwargs);
     if (out != 0) {
@@ -217,6 +226,7 @@ before(Tracer *t, OperationCall *s, PyObject *func, PyObject *args, PyObject *kw
                 : kwargs == NULL ? Py_NewRef(tracer_knows.nothing)
                                  : tracer_keywords(t, kwargs, s->tensors);
     s->in_place = s->kwargs == NULL ? -1 : writes(info, kwargs);
+    t->fails |= says(info, WAY_FAILS) && !(PyList_GET_SIZE(s->tensors) == 1 && reads_item(info));
     s->random = says(info, WAY_RANDOM);
     return s->in_place < 0 ? -1 : 1;
 }

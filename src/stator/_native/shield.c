@@ -200,3 +200,21 @@ watcher_call(Watcher *w, PyObject *callable, PyObject *const *args, size_t nargs
     shield_down(&s);
     return result;
 }
+
+/* Did the raised exception come before anything was written that nobody has kept? It may have been
+ * raised before, from another place. */
+void
+error_mark_unwritten(int yes)
+{
+    static PyObject *name; /* interned once */
+    PyObject *error = error_take();
+    if (error == NULL) {
+        PyErr_NoMemory();
+        return;
+    }
+    if ((name == NULL && (name = PyUnicode_InternFromString("__stator_unwritten__")) == NULL) ||
+        PyObject_GenericSetAttr(error, name, yes ? Py_True : NULL) < 0) {
+        PyErr_Clear(); /* without a mark it is taken for the worse */
+    }
+    error_put(error);
+}

@@ -40,6 +40,7 @@ typedef struct {
     vectorcallfunc call;
     TapeStep *steps;
     int step_count, inputs, registers, most; /* `most`: arguments of a step */
+    int harmless; /* if one of so many first steps fails nothing is lost. 0: not known */
     TapePart result;
     int ready; /* 0: being made, or taken apart by the garbage collector */
 } Tape;
@@ -204,8 +205,9 @@ static PyObject *
 tape_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     PyObject *steps, *result;
-    int inputs, registers;
-    if (!PyArg_ParseTuple(args, "O!iiO", &PyList_Type, &steps, &inputs, &registers, &result)) {
+    int inputs, registers, harmless = 0;
+    if (!PyArg_ParseTuple(args, "O!iiO|i", &PyList_Type, &steps, &inputs, &registers, &result,
+                          &harmless)) {
         return NULL;
     }
     Tape *t = (Tape *)type->tp_alloc(type, 0);
@@ -215,6 +217,7 @@ tape_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     t->call = tape_call;
     t->inputs = inputs;
     t->registers = registers;
+    t->harmless = harmless;
     t->steps = PyMem_Calloc((size_t)PyList_GET_SIZE(steps) + 1, sizeof(TapeStep));
     int failed = inputs < 0 || registers < inputs || t->steps == NULL;
     for (; !failed && t->step_count < PyList_GET_SIZE(steps);) {
@@ -376,8 +379,11 @@ run_all(Tape *t, const TapePart *parts, int count, PyObject **registers, PyObjec
 {
     int failed = 0;
     for (int i = 0; !failed && i < t->step_count; i++) {
-        failed = step_run(&t->steps[i], registers, args) < 0 ||
-                 (i % SIGNALS_EVERY == SIGNALS_EVERY - 1 && PyErr_CheckSignals() < 0);
+        failed = step_run(&t->steps[i], registers, args) < 0;
+        if (failed) {
+            error_mark_unwritten(i < t->harmless);
+        }
+        failed = failed || (i % SIGNALS_EVERY == SIGNALS_EVERY - 1 && PyErr_CheckSignals() < 0);
     }
     int gathered = failed ? -1 : gather(parts, count, registers, outputs);
     for (int i = t->inputs; i < t->registers; i++) {
@@ -525,8 +531,8 @@ static PyMemberDef tape_members[] = {
 static PyTypeObject TapeType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "stator._native.Tape",
-    .tp_doc = "Tape(steps, inputs, registers, result): the operations of a graph, to be called "
-              "with its inputs.",
+    .tp_doc = "Tape(steps, inputs, registers, result, harmless=0): the operations of a graph, to "
+              "be called with its inputs.",
     .tp_basicsize = sizeof(Tape),
     .tp_vectorcall_offset = offsetof(Tape, call),
     .tp_call = PyVectorcall_Call,

@@ -454,8 +454,9 @@ static PyMemberDef tracer_members[] = {
     {"active", T_BOOL, offsetof(Tracer, active), 0, NULL},
     {"mutates", T_BOOL, offsetof(Tracer, mutates), 0, "Is an input written to?"},
     {"acted", T_BOOL, offsetof(Tracer, acted), 0, "An operator with a body in Python has run."},
-    {"risky", T_BOOL, offsetof(Tracer, risky), 0,
-     "Something was written to an input before an operation that may fail."},
+    {"fails", T_BOOL, offsetof(Tracer, fails), 0, "May an operation fail for other data?"},
+    {"mutates_from", T_PYSSIZET, offsetof(Tracer, mutates_from), READONLY,
+     "The place of the first operation that wrote to an input."},
     {NULL},
 };
 

@@ -49,7 +49,8 @@ typedef struct {
     Py_ssize_t operations;
     /* number of the probe behind which something was written or a random number drawn */
     long long last_effect;
-    char active, mutates, risky, acted;
+    Py_ssize_t mutates_from; /* the place of the first operation that wrote to an input */
+    char active, mutates, fails, acted;
 } Tracer;
 
 /* What `tracer_learn` was told, in this order; all owned, for good. */

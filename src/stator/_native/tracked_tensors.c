@@ -325,6 +325,16 @@ operand(PyObject *tensors, Py_ssize_t i, PyObject **tensor, TrackedTensor **know
     return 0;
 }
 
+/* The operation that is entered next may have written to one of these. */
+static void
+note_outside(Tracer *t, const AliasSet *f)
+{
+    if (f->outside && !t->mutates) {
+        t->mutates = 1;
+        t->mutates_from = PyList_GET_SIZE(t->nodes);
+    }
+}
+
 /* Did the operation write to this operand? Its alias set moves on.
  *
  * Inference tensors have no version: there the operation's name has to do, and any input may have
@@ -337,7 +347,7 @@ refresh_one(Tracer *t, PyObject *tensor, AliasSet *f, int in_place)
         return -1;
     }
     if (version == Py_None) {
-        t->mutates |= f->outside;
+        note_outside(t, f);
     }
     int wrote = same(version, f->version);
     wrote = wrote < 0 ? -1 : !wrote;
@@ -348,7 +358,7 @@ refresh_one(Tracer *t, PyObject *tensor, AliasSet *f, int in_place)
     if (wrote > 0) {
         Py_SETREF(f->version, Py_NewRef(version));
         f->epoch++;
-        t->mutates |= f->outside;
+        note_outside(t, f);
         for (AliasSet *other = f->memory; other != NULL; other = other->memory) {
             other->epoch++;
             other->uncounted = 1;

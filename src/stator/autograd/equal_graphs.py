@@ -25,6 +25,7 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 from ..support.guard_readers import (
     RANDOM,
     SIZES,
+    WRITES,
     autocast_state,
     memory_of,
     shared_storages,
@@ -189,7 +190,7 @@ _SAID = frozenset(("stack_trace", "example_value", "value"))  # for reports; wha
 def _noted(node: fx.Node) -> Hashable:
     """What is in its `meta` for those who compile it."""
     kept = {name: value for name, value in node.meta.items() if name not in _SAID}
-    if not kept.keys() <= {SIZES, RANDOM}:
+    if not kept.keys() <= {SIZES, RANDOM, WRITES}:
         raise _Unknown
     return _content(kept, {})
 

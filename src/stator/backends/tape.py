@@ -16,7 +16,7 @@ from torch import fx
 
 from .. import _native as n
 from ..support.graph_numbers import wrong_sizes
-from ..support.guard_readers import SIZES
+from ..support.guard_readers import SIZES, WRITES
 
 PartRow = tuple[int, Any]
 _NAMES = ("add", "sub", "mul", "truediv", "matmul", "pow", "floordiv", "mod", "getitem")
@@ -39,6 +39,8 @@ class _Writer:
             seen.update(node.all_input_nodes)
         self.inputs = sum(node.op == "placeholder" for node in graph.nodes)
         self.count = self.inputs
+        self.writes = False
+        self.harmless = 0  # so many steps come before the first one that writes to what nobody has kept
 
     def part(self, value: Any) -> PartRow:
         """An argument, or a part of one."""
@@ -75,6 +77,8 @@ class _Writer:
                 self._free.append(self.count)
                 self.count += 1
             out = self.registers[node] = self._free.pop()
+        if WRITES in node.meta and not self.writes:
+            self.writes, self.harmless = True, len(self.steps)
         self.steps.append((kind, target, args, tuple(node.kwargs), out, tuple(last)))
         if SIZES in node.meta:
             self._compare_sizes(node, out)
@@ -101,4 +105,6 @@ def tape_of(graph: fx.Graph) -> n.Tape | None:
                 writer.step(node)
     except _NotATape:
         return None
-    return None if result is None else n.Tape(writer.steps, writer.inputs, writer.count, result)
+    if result is None:
+        return None
+    return n.Tape(writer.steps, writer.inputs, writer.count, result, writer.harmless)

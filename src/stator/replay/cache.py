@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _native
-from ..errors import BreakReason
+from ..errors import BreakReason, is_unwritten
 from ..recording import ResumePoint, path_of
 from ..support.by_identity import WeakValues
+from ..support.graph_numbers import Failed
 from .emit import Replay, settle
 from .guards import EntryGuards
 from .saving import saving
@@ -27,6 +28,7 @@ class Entry:
     replay: Replay | None
     mutates: bool  # the graph writes into its inputs: a failed call cannot be repeated, unless
     restores: tuple[int, ...]  # these values, by position, are put back first
+    partly: bool = False  # it writes to others, too: they are enough if what failed came before that, and says so
     acts: bool = False  # a node runs Python code of the program's: what that raises is not what a repetition raises
     early: tuple[int, ...] = ()  # if a number in the graph fails, nothing but these was written
     lock: int | None = None  # this value, by position, is a lock that is taken while the replay runs,
@@ -47,6 +49,10 @@ class Entry:
     def hits(self) -> int:
         """How often it was used."""
         return self.count.value
+
+    def is_undone(self, error: BaseException) -> bool:
+        """Is all that a replay has written, which raised this, among what was kept?"""
+        return isinstance(error, Failed) or (bool(self.restores) and (not self.partly or is_unwritten(error)))
 
     @property
     def segments(self) -> int:
@@ -160,7 +166,7 @@ class Cache:
         if engine is not None:
             replay = entry.replay if entry.lock is None else None
             if replay is not None and (entry.restores or entry.early):
-                replay = saving(replay, entry.restores or entry.early, always=bool(entry.restores))
+                replay = saving(replay, entry.restores or entry.early, entry.is_undone)
             self.table.publish(entry, engine, replay, entry.step, entry.count)
         entry.published = True
 

@@ -165,8 +165,9 @@ def stand_for(fake: Any, tensor: Any) -> None:
     fake.stator_memory = memory_of(tensor)
 
 
-# In the `meta` of a node: it draws random numbers; the program has asked for the sizes of its result, which were these.
-RANDOM, SIZES = "random", "sizes"
+# In the `meta` of a node: it draws random numbers; the program has asked for the sizes of its result, which were these;
+# it may write to an input of which nobody keeps what it was.
+RANDOM, SIZES, WRITES = "random", "sizes", "writes"
 
 
 def draws_numbers(graph: torch.fx.Graph) -> bool:

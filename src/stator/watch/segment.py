@@ -48,6 +48,7 @@ class SegmentSettings(NamedTuple):
     captures_scalars: bool
     reorders_prints: bool
     may_expect: bool  # that comparisons of numbers in the graph come out as they do now
+    most_kept: int  # bytes of what is written to, in every call
     changing: Changing | None  # sizes and numbers that may be symbols; None: no symbols from outside
     whole: bool  # the program is to be one graph
 
@@ -75,7 +76,13 @@ class Segment:
         self.watcher = course.watcher(self)
         self.ledger = Ledger(self.watcher)
         self.context = RunContext(
-            self.watcher, self.ledger, own, course.fail, settings.captures_scalars, settings.may_expect
+            self.watcher,
+            self.ledger,
+            own,
+            course.fail,
+            settings.captures_scalars,
+            settings.may_expect,
+            settings.most_kept,
         )
         nodes = Nodes()
         symbols = Symbols(self.context, settings.changing, nodes) if settings.changing is not None else None

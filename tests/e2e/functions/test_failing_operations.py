@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from harness import World, check, rand
 
+import stator
 from stator.backends.registry import look_up
+from stator.errors import GraphBreakError
 from stator.watch.tensors import failing_ops
 
 ERRORS = (IndexError, RuntimeError, ValueError, AssertionError, torch.linalg.LinAlgError)
@@ -307,10 +309,7 @@ def test_an_index_is_moved_where_its_version_counter_does_not_show_it():
     assert done.outcomes[:3] == ["miss", "hit", "hit"]
 
 
-def test_large_tensors_are_not_kept(monkeypatch):
-    """Where an index cannot be looked at before, the graph ends."""
-    monkeypatch.setattr(failing_ops, "_MOST_BYTES", 15)
-
+def _divides_a_tensor(**how: Any) -> Callable[[], World]:
     def world() -> World:
         x = torch.tensor([4, 5])
 
@@ -321,9 +320,176 @@ def test_large_tensors_are_not_kept(monkeypatch):
 
         return World(fn=fn, x=x)
 
-    calls = [lambda w, d=d: w.fn(torch.tensor(d)) for d in (2, 3, 0, 2, 0)]
-    done = check(world, calls, expect="miss hit hit hit hit", graphs=2, raises=RuntimeError, breaks=["may-fail"])
-    assert [entry.restores for entry in done.world.fn.stator.entries] == [(), ()]
+    return world
+
+
+def _by(*numbers: int) -> list[Callable[[World], Any]]:
+    return [lambda w, d=d: w.fn(torch.tensor(d)) for d in numbers]
+
+
+@pytest.mark.parametrize("most", [15, 16])
+def test_large_tensors_are_not_kept(monkeypatch, most):
+    """Of 16 bytes: where an index cannot be looked at before, the graph ends."""
+    monkeypatch.setattr(failing_ops, "MOST_BYTES_ELSE", most)
+    kept = most == 16
+    breaks = {} if kept else {"breaks": ["may-fail"]}
+    calls = _by(2, 3, 0, 2, 0)
+    done = check(
+        _divides_a_tensor(),
+        calls,
+        expect="miss hit hit hit hit",
+        graphs=1 if kept else 2,
+        raises=RuntimeError,
+        **breaks,
+    )
+    entries = done.world.fn.stator.entries
+    assert [len(entry.restores) for entry in entries] == ([1] if kept else [0, 0])
+    assert not any(entry.partly for entry in entries)
+
+
+@pytest.mark.parametrize("most", [15, 16])
+def test_what_may_be_kept_for_one_graph(monkeypatch, most):
+    """Where a break is an error, or the backend's graphs write when all else is done, more may be kept."""
+    monkeypatch.setattr(failing_ops, "MOST_BYTES_ELSE", 0)
+    monkeypatch.setattr(failing_ops, "MOST_BYTES", most)
+    for how in ({"backend": "eager", "fullgraph": True}, {"backend": "aot_eager"}, {"backend": "native"}):
+        plain, world = _divides_a_tensor()(), _divides_a_tensor()()
+        compiled = stator.compile(world.fn, **how)
+        compiled.stator.reset()
+        if most == 15 and "fullgraph" in how:
+            with pytest.raises(GraphBreakError):
+                compiled(torch.tensor(2))
+            continue
+        for d in (2, 3, 0, 2, 0, 5):
+            if d:
+                assert torch.equal(compiled(torch.tensor(d)), plain.fn(torch.tensor(d)))
+            else:
+                for fn in (compiled, plain.fn):
+                    with pytest.raises(RuntimeError):
+                        fn(torch.tensor(d))
+            assert torch.equal(world.x, plain.x)
+        assert compiled.stator.hits == 5
+        assert [why.id for why in compiled.stator.break_reasons] == (["may-fail"] if most == 15 else [])
+
+
+def _set_item(y: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    y[1] = value
+    return y
+
+
+BEFORE_WRITES: dict[str, Callable[[World, torch.Tensor], Any]] = {
+    "nothing": lambda w, i: torch.take(w.t, i),
+    "a write to a tensor of its own": lambda w, i: torch.take(w.t.clone().add_(1), i),
+    "an item set": lambda w, i: _set_item(torch.zeros(8), torch.take(w.t, i)),
+    "a Python effect": lambda w, i: (w.log.append(1), torch.take(w.t, i))[1],
+}
+
+
+@pytest.mark.parametrize("before", BEFORE_WRITES)
+@pytest.mark.parametrize("caught", [True, False])
+@pytest.mark.parametrize("as_tape", [True, False])
+def test_it_fails_before_anything_is_written(before, caught, as_tape):
+    """The function runs from its start. Nothing is kept for that where it is known when the graph writes."""
+
+    def world() -> World:
+        w = World(x=torch.zeros(4), t=torch.arange(8.0), log=[])
+
+        def fn(i: torch.Tensor) -> Any:
+            if not caught:
+                y = BEFORE_WRITES[before](w, i) * 2
+                w.x.add_(1)
+                return y
+            try:
+                y = BEFORE_WRITES[before](w, i) * 2
+                w.x.add_(1)
+                return y
+            except (IndexError, RuntimeError):
+                return w.x * 2
+
+        w.fn = fn
+        return w
+
+    calls = [lambda w, i=i: w.fn(torch.tensor(i)) for i in (1, 2, 99, 3, 99, 4)]
+    backend = look_up("eager")[1] if as_tape else None
+    done = check(
+        world, calls, expect="miss hit hit hit hit hit", graphs=1, raises=(IndexError, RuntimeError), backend=backend
+    )
+    assert [len(entry.restores) for entry in done.world.fn.stator.entries] == [0 if as_tape else 1]
+
+
+def _written_later(w: World, i: torch.Tensor, j: torch.Tensor) -> Any:
+    w.small.add_(1)
+    y = torch.take(w.t, i)
+    w.large.mul_(2)
+    return y + torch.take(w.t, j) if w.again else y + 1
+
+
+def _worlds_written_later(again: bool) -> Callable[[], World]:
+    def world() -> World:
+        w = World(small=torch.ones(2), large=torch.ones(100), t=torch.arange(8.0), again=again)
+
+        def fn(i: torch.Tensor, j: torch.Tensor) -> Any:
+            try:
+                return _written_later(w, i, j)
+            except IndexError:
+                return w.small.sum() + w.large.sum()
+
+        w.fn = fn
+        return w
+
+    return world
+
+
+def test_what_is_written_behind_it_is_not_kept(monkeypatch):
+    monkeypatch.setattr(failing_ops, "MOST_BYTES_ELSE", 8)
+    calls = [lambda w, i=i: w.fn(torch.tensor(i), torch.tensor(0)) for i in (1, 2, 99, 3, 99, 4)]
+    made, eager = _worlds_written_later(False), look_up("eager")[1]
+    done = check(made, calls, expect="miss hit hit hit hit hit", graphs=1, backend=eager)
+    (entry,) = done.world.fn.stator.entries
+    assert len(entry.restores) == 1 and entry.partly
+
+
+def test_what_is_written_before_the_last_that_may_fail_is_kept():
+    calls = [
+        lambda w, i=i, j=j: w.fn(torch.tensor(i), torch.tensor(j))
+        for i, j in ((1, 2), (2, 3), (99, 1), (1, 99), (99, 99), (4, 5))
+    ]
+    done = check(_worlds_written_later(True), calls, expect="miss hit hit hit hit hit", graphs=1)
+    (entry,) = done.world.fn.stator.entries
+    assert len(entry.restores) == 2 and not entry.partly
+
+
+def test_nothing_is_repeated_where_not_all_is_kept(monkeypatch):
+    """An operation of which nobody knows that it may fail, behind a write of which nothing is kept."""
+    made = _worlds_written_later(True)
+    plain, world = made(), made()
+    compiled = stator.compile(lambda i, j: _written_later(world, i, j), backend="eager")
+    compiled.stator.reset()
+    known = failing_ops.prepare_late
+    seen: list[str] = []
+
+    def once(tracer: Any, name: str, *rest: Any) -> None:
+        seen.append(name)
+        if len(seen) == 1:
+            known(tracer, name, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failing_ops, "prepare_late", once)
+        compiled(torch.tensor(1), torch.tensor(1))
+    _written_later(plain, torch.tensor(1), torch.tensor(1))
+    assert seen == ["take", "take"]
+    (entry,) = compiled.stator.entries
+    assert len(entry.restores) == 1 and entry.partly
+    for i, j in ((2, 2), (99, 2), (2, 99), (3, 3)):
+        outcomes = []
+        for fn in (compiled, lambda i, j: _written_later(plain, i, j)):
+            try:
+                outcomes.append(fn(torch.tensor(i), torch.tensor(j)).item())
+            except IndexError as error:
+                outcomes.append(type(error))
+        assert outcomes[0] == outcomes[1]
+        assert torch.equal(world.small, plain.small) and torch.equal(world.large, plain.large), (i, j)
+    assert compiled.stator.hits == 4
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])

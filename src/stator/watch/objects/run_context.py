@@ -19,6 +19,7 @@ class RunContext:
     fail: Callable[[BaseException], None]  # the recording cannot go on while an instruction is at work
     captures_scalars: bool  # are numbers that are taken from tensors nodes, as an option says?
     may_expect: bool  # may the recording take it that comparisons of numbers in the graph come out as they do now?
+    most_kept: int  # bytes that may be kept in every call, of what a graph writes to before something that may fail
     slot_values: list[Any] = field(default_factory=list)  # what the segment starts with, and its function
 
     def release(self) -> None:

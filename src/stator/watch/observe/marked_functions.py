@@ -125,8 +125,9 @@ class _Node:
                 raise BreakGraph(
                     "unsupported-argument", f"{self._function.__name__}, which gives a {type(part).__qualname__}"
                 )
-        tracer.risky = tracer.risky or tracer.mutates
         tracer.refresh(self._operands, False)
+        if tracer.mutates:
+            tracer.keep(own=True)
         tracer.operations += 1
         tracer.last_effect = self._watcher.events
         node = tracer.node("call_function", self._function, self._args, self._kwargs, self._function.__name__)

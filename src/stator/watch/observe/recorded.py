@@ -27,6 +27,7 @@ class CacheHistory(NamedTuple):
     symbols: Changing | None = None  # sizes and numbers that have been seen to change, if they may be symbols
     expects: bool = True  # may it go by how comparisons of numbers in the graph come out?
     several: bool = False  # has it been recorded more than once?
+    writes_last: bool = False  # do its graphs, as a rule, write to their inputs when all else is done?
     full: bool = False  # there are as many recordings as there may be, and none of them fits
 
 

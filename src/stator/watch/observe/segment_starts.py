@@ -20,6 +20,7 @@ from ..models import user_hints
 from ..objects.functions_entered import note_function
 from ..objects.own_objects import is_unguarded
 from ..segment import Segment, SegmentSettings
+from ..tensors import failing_ops
 from ..tensors.leaves import Leaves
 from .call_handlers import TABLE
 from .recorded import CacheHistory
@@ -35,8 +36,14 @@ def begin_segment(run: WatchedRun, point: ResumePoint | None, state: tuple[Any, 
     run.steps_over = known.several and not run.whole
     captures = run.settings.capture_scalar_outputs
     symbolic = changing is not None and (changing or user_hints.has_marks() or captures)
+    keeps = known.writes_last or run.whole
     settings = SegmentSettings(
-        captures, run.settings.reorder_print, known.expects, changing if symbolic else None, run.whole
+        captures,
+        run.settings.reorder_print,
+        known.expects,
+        failing_ops.MOST_BYTES if keeps else failing_ops.MOST_BYTES_ELSE,
+        changing if symbolic else None,
+        run.whole,
     )
     run.segment = Segment(run.name, point, state, run.own, run.course, settings, TABLE)
     run.mode.follow(run.segment)

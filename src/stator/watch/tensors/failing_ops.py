@@ -23,7 +23,9 @@ from ..objects.run_context import RunContext
 from ..symbols.asserts import Assert, Within
 from .segment_graph import SegmentGraph
 
-_MOST_BYTES = 64 << 20  # of what is written to: it is copied in every call
+# Of what is written to: it is copied in every call, unless the backend's graphs write when all else is done. A break
+# costs less than to copy more.
+MOST_BYTES, MOST_BYTES_ELSE = 64 << 20, 256 << 10
 
 # Methods that take a dimension and an index into it, which may not be negative.
 _ALONG_DIMENSION = frozenset(
@@ -36,12 +38,13 @@ def prepare(
     tracer: SegmentGraph, name: str, args: tuple[Any, ...], tensors: list[tuple[Any, TrackedTensor]], writes: bool
 ) -> None:
     """An operation may fail, and may come behind a write, or write itself. BreakGraph: the graph ends before it."""
-    if _matters(tracer, tensors, writes) and not _hoist(tracer, name, args):
+    if not (_matters(tracer, tensors, writes) and _hoist(tracer, name, args)):
         prepare_late(tracer, name, tensors, writes)
 
 
 def _matters(tracer: SegmentGraph, tensors: list[tuple[Any, TrackedTensor]], writes: bool) -> bool:
-    return tracer.acted or (not tracer.risky and (tracer.mutates or bool(_written_outside(tensors, writes))))
+    written = bool(_written_outside(tensors, writes))
+    return tracer.acted or written or (tracer.mutates and bool(not tracer.risky or tracer.unkept_writers()))
 
 
 def _written_outside(tensors: list[tuple[Any, TrackedTensor]], writes: bool) -> list[Any]:
@@ -50,11 +53,8 @@ def _written_outside(tensors: list[tuple[Any, TrackedTensor]], writes: bool) -> 
 
 def prepare_late(tracer: SegmentGraph, name: str, tensors: list[tuple[Any, TrackedTensor]], writes: bool) -> None:
     """The same for an operation that has run already: nobody knew of it before."""
-    if not _matters(tracer, tensors, writes):
-        return
-    if tracer.acted or _bytes_written(tracer, _written_outside(tensors, writes)) > _MOST_BYTES:
+    if tracer.acted or not tracer.keep(_written_outside(tensors, writes), own=writes, most=tracer.most_kept):
         raise BreakGraph("may-fail", name)
-    tracer.risky = True
 
 
 def prepare_body(context: RunContext, name: str) -> None:
@@ -144,9 +144,3 @@ def _is_only_read(tracer: SegmentGraph, tensor: Any) -> bool:
 
 def _storage_of(tensor: Any) -> Any:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
-
-
-def _bytes_written(tracer: SegmentGraph, operands: list[Any]) -> int:
-    """What would be copied in every call."""
-    written = {id(tensor): tensor for tensor in (*tracer.written_tensors(), *operands)}
-    return sum(tensor.numel() * tensor.element_size() for tensor in written.values())

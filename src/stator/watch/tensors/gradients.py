@@ -46,6 +46,7 @@ class _Pass(NamedTuple):
     grads: list[Any]  # what they have
     operands: list[tuple[Any, TrackedTensor]]  # tensors of the graph that it is given
     written: list[tuple[Any, TrackedTensor]]  # those of the `grads` that are there
+    may_fail: bool  # for other data
 
 
 class Gradients:
@@ -125,7 +126,7 @@ class Gradients:
             operands.append((leaf, tracer.lookup(leaf)))
         if may_fail:
             failing_ops.prepare_late(tracer, "backward", written, bool(written))
-        return _Pass(given, leaves, grads, operands, written)
+        return _Pass(given, leaves, grads, operands, written, may_fail)
 
     def entered(self) -> BreakGraph | None:
         """A graph of autograd that was there before may be another one in the next call: why there can be no pass."""
@@ -193,6 +194,8 @@ class Gradients:
         tracer.passed = s.watcher.last_probe
         tracer.operations += 1
         tracer.refresh(step.written, False)
+        if step.may_fail and tracer.mutates:
+            tracer.keep(own=True)
         nodes = [self._nodes(tracer, given[name]) for name in ("outputs", "tangents")]
         flags = bool(given["retain"]), bool(given["create"])
         if not given["accumulate_grad"]:

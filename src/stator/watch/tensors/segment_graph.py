@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from ...support.guard_readers import (
     FORWARD_LEVEL,
     MODE_COUNT,
     SIZES,
+    WRITES,
     autocast_state,
     shared_storages,
     tensor_facts,
@@ -76,6 +77,8 @@ class SegmentGraph(_native.Tracer):
         self.passed: _native.Probe | None = None  # the instruction that has run a backward pass
         self.shows_nodes = False  # was autograd's node of a result looked at?
         self._symbols = symbols
+        self.kept: set[int] = set()  # origins of inputs that are written before something that may fail, or by it
+        self._kept_up_to = 0  # what operations before this place write is among these
         self.checking = Checking(self._nodes, self.writers)
         self._inside = inside
 
@@ -83,6 +86,10 @@ class SegmentGraph(_native.Tracer):
     def hoists(self) -> bool:
         """Can checks with plain numbers come before the graph?"""
         return self._symbols is None and not self._inside
+
+    @property
+    def most_kept(self) -> int:
+        return self._context.most_kept
 
     def begin(self) -> None:
         """The mode has been pushed: from here on the state changes only through nodes."""
@@ -182,6 +189,33 @@ class SegmentGraph(_native.Tracer):
         written = set(self.written_inputs())
         return [tensor for origin, tensor, _ in self.inputs if origin.index in written]
 
+    @property
+    def risky(self) -> bool:
+        """May something fail after a write to an input?"""
+        return bool(self.kept)
+
+    def keep(self, written: Sequence[Any] = (), *, own: bool = False, most: int | None = None) -> bool:
+        """What was written so far is going to be kept, and what the next operation writes to; it may fail. False: that
+        would be more than `most` bytes. `own`: that operation writes."""
+        kept, self.fails = self.kept, True
+        if self.mutates or written:
+            sets = {id(self.known[id(tensor)].alias_set) for tensor in written}
+            beside = {o.index for o, t, _ in self.inputs if id(self.known[id(t)].alias_set) in sets}
+            kept = kept | beside | {*self.written_inputs()}
+        if most is not None and sum(t.numel() * t.element_size() for o, t, _ in self.inputs if o.index in kept) > most:
+            return False
+        self.kept, self._kept_up_to = kept, len(self._nodes.operations) + own
+        return True
+
+    def may_keep_all(self) -> bool:
+        """Where nobody knows when a graph writes: is all that it writes to little enough?"""
+        return self.fails and sum(t.numel() * t.element_size() for t in self.written_tensors()) <= self.most_kept
+
+    def unkept_writers(self) -> list[int]:
+        """The places of operations that write behind the last one that may fail."""
+        begin = max(self._kept_up_to, self.mutates_from)
+        return [place for place in self.writers if place >= begin] if self.mutates else []
+
     def counts_no_write(self, tensor: Any) -> bool:
         """Has torch counted no write to this input?"""
         return self._ledger.fingerprints.counts_no_write(tensor)
@@ -189,6 +223,7 @@ class SegmentGraph(_native.Tracer):
     def early_inputs(self) -> list[int]:
         """What may fail for other numbers comes first: the origins of inputs that are written before it is through."""
         symbols = self._symbols
+        self._mark_writers()
         if symbols is None or not symbols.failing or not self.mutates:
             return []
         inputs = [self.known[id(tensor)].node for _, tensor, _ in self.inputs]
@@ -199,13 +234,24 @@ class SegmentGraph(_native.Tracer):
         early = None
         if not self.regions.any:
             early = move_early(self._nodes.operations, symbols.failing, numbers, aliases, differentiable)
+        if early is None or self.kept:  # what may fail stands no more where it was recorded
+            self.keep()
+            self._mark_writers()
         if early is None:
-            self.risky = True
             return []
         written = set(self.written_inputs())
         return [
             o.index for (o, _, _), node in zip(self.inputs, inputs, strict=True) if node in early and o.index in written
         ]
+
+    def _mark_writers(self) -> None:
+        operations = self._nodes.operations
+        for place in self.writers:
+            if place < len(operations):  # the last one may have ended the graph
+                operations[place].meta.pop(WRITES, None)
+        for place in self.unkept_writers():
+            if place < len(operations):
+                operations[place].meta[WRITES] = True
 
     def example_inputs(self) -> list[Any]:
         """The inputs as the graph got them: the real ones, unless the run changed what a backend would look at.
@@ -286,7 +332,7 @@ class SegmentGraph(_native.Tracer):
         They follow from those of the inputs, or the model of an operation is wrong: so a replay compares them.
         """
         operations = self._nodes.operations
-        end = self.writers[0] if self.writers and self.mutates and not self.risky else len(operations)
+        end = min(self.unkept_writers(), default=len(operations))
         for node in operations[:end] if self.asked and self._symbols is None else ():
             if node in self.asked and not any(is_reshaped_by(user) for user in node.users):
                 node.meta[SIZES] = tuple(self.asked[node])

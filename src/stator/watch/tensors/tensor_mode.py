@@ -268,7 +268,8 @@ class TensorTracer(SegmentGraph):
                 failing_ops.prepare_late(self, step.name, step.tensors, step.in_place)
             wrote = self.refresh(step.tensors, step.in_place) or self._switched_grad(step.name, step.tensors)
             self.operations += 1
-            self.risky = self.risky or (self.mutates and late)
+            if late and self.mutates:
+                self.keep(own=True)
             self.acted = self.acted or model is BODY
             if wrote or opaque or model.random:
                 self.last_effect = self._context.watcher.events
@@ -337,7 +338,8 @@ class TensorTracer(SegmentGraph):
         """Sizes of results as expressions of the inputs' sizes."""
         assert self._symbols is not None
         self._symbols.run(node, result)
-        self.risky = self.risky or (self.mutates and self._symbols.may_fail(node))
+        if self.mutates and self._symbols.may_fail(node):
+            self.keep()
 
     def _takes_number(self, tensor: Any) -> bool:
         """Can what `item()` gives be a node? Optimizers compute with the numbers that they keep in tensors."""
@@ -497,7 +499,8 @@ class TensorTracer(SegmentGraph):
 
     def module_leaf(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> fx.Node:
         """Record a call of a part that is a module of its own. What is in it may fail."""
-        self.risky = self.risky or self.mutates
+        if self.mutates and not self.keep(own=True, most=self.most_kept):
+            raise BreakGraph("may-fail", name.strip("_"))
         self.last_effect = self._context.watcher.events
         self.operations += 1
         self._leaves.append(module)
