@@ -24,7 +24,7 @@ from .stance import stance
 from .support.guard_readers import torch_state
 from .watch.observe import policy
 
-_SUSPENDED = frozenset({"generator-root", "coroutine-root"})  # kinds of functions that are never one graph
+_NEVER_WHOLE = frozenset({"generator-root", "coroutine-root", "other-compiler"})  # functions that are never one graph
 _LOOKS = 8  # in one call, while others add to the recordings each time
 _SHARERS = 16  # functions of one code that may have all recordings that one may have
 
@@ -35,7 +35,7 @@ def look(program: Program, inputs: Slots, looks: int = _LOOKS) -> LookupResult:
     """
     why = program.unwatchable or _why_plain()
     if why is not None:
-        if program.fullgraph and type(why) is BreakReason and why.id in _SUSPENDED and stance() != "force_eager":
+        if program.fullgraph and type(why) is BreakReason and why.id in _NEVER_WHOLE and stance() != "force_eager":
             raise GraphBreakError(why)
         return plain(program, why)
     if program.stats.failures:

@@ -25,6 +25,7 @@ from .replay.backoff import Backoff
 from .replay.cache import Cache, Entry
 from .replay.guard_text import Miss
 from .support.by_identity import ByIdentity
+from .watch.models import other_compiler
 
 Slots = tuple[Any, ...]
 ChooseCallee = Callable[[types.FunctionType], Callable[[types.FunctionType, list[Any]], Any] | bool | None]
@@ -99,6 +100,8 @@ def _why_not(function: types.FunctionType) -> BreakReason | None:
         return break_reason("coroutine-root", code, what=code.co_qualname)
     if code.co_flags & inspect.CO_GENERATOR:
         return break_reason("generator-root", code, what=code.co_qualname)
+    if other_compiler.is_entry(code):
+        return break_reason("other-compiler", code, what=function.__qualname__)
     return None
 
 

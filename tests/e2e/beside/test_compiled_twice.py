@@ -1,4 +1,4 @@
-"""A compiled module is compiled once more."""
+"""What is compiled is compiled once more: by stator twice, or by torch.compile first."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import stator
+from stator import events
+from stator.errors import GraphBreakError
 
 
 class Net(torch.nn.Module):
@@ -64,3 +66,72 @@ def test_in_place_and_again():
         assert torch.equal(net(x), net.forward(x))
     assert net._compiled_call_impl.stator.hits == 3
     calls(stator.compile(net, backend="eager"), net.forward)
+
+
+# ---- by torch.compile first
+
+
+class Counter:
+    """A backend of torch's, and how many graphs it got."""
+
+    def __init__(self):
+        self.graphs = 0
+
+    def __call__(self, gm, example_inputs):
+        self.graphs += 1
+        return gm.forward
+
+
+def double(x):
+    return x.sin() * 2
+
+
+OF_TORCH = {
+    "a function": lambda counter: torch.compile(double, backend=counter),
+    "a method": lambda counter: torch.compile(Net().forward, backend=counter),
+    "a function for one graph": lambda counter: torch.compile(double, backend=counter, fullgraph=True),
+    "a module": lambda counter: torch.compile(Net(), backend=counter),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_what_torch_has_compiled_is_left_to_it(name, backend):
+    """It runs as it is: what it does is not recorded, in no call."""
+    counter = Counter()
+    theirs = OF_TORCH[name](counter)
+    seen = []
+    leave = events.subscribe(seen.append, events.GraphBreak)
+    try:
+        compiled = stator.compile(theirs, backend=backend)
+        for _ in range(5):
+            x = torch.randn(3)
+            assert torch.equal(compiled(x), theirs(x))
+    finally:
+        leave()
+    handle = compiled.stator
+    assert handle.hits == 0 and handle.graphs == [] and handle.plain == 5 - handle.recordings
+    assert handle.recordings == (1 if name == "a module" else 0)  # whose call is Python, up to theirs
+    assert [event.reason.id for event in seen] == ["other-compiler"]
+    assert counter.graphs == 1
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_what_torch_has_compiled_is_no_graph(name):
+    compiled = stator.compile(OF_TORCH[name](Counter()), backend="eager", fullgraph=True)
+    for _ in range(3):
+        with pytest.raises(GraphBreakError, match=r"torch\.compile"):
+            compiled(torch.ones(3))
+
+
+def test_a_call_of_what_torch_has_compiled_breaks_once():
+    counter = Counter()
+    theirs = torch.compile(double, backend=counter)
+    compiled = stator.compile(lambda x: theirs(x + 1) - 1, backend="eager")
+    compiled.stator.reset()
+    for _ in range(5):
+        x = torch.randn(3)
+        assert torch.equal(compiled(x), double(x + 1) - 1)
+    handle = compiled.stator
+    assert (handle.recordings, handle.hits, len(handle.graphs)) == (1, 4, 2)
+    assert [why.id for why in handle.break_reasons] == ["other-compiler"] and counter.graphs == 1

@@ -51,6 +51,11 @@ def takes_over(code: types.CodeType) -> bool:
     return code.co_filename == _DYNAMO + "eval_frame.py"
 
 
+def is_entry(code: types.CodeType) -> bool:
+    """What `torch.compile` makes of a function."""
+    return takes_over(code) and code.co_qualname.startswith("_TorchDynamoContext.__call__.<locals>.")
+
+
 # Torch marks no classes of modules: a program has marked one of its own, whose calls are these functions.
 _CALLS_OF_MODULES = (torch.nn.Module._wrapped_call_impl.__code__, torch.nn.Module._call_impl.__code__)
 
