@@ -127,6 +127,7 @@ def _compile(
 ) -> equal_graphs.CompiledGraphs:
     joint, forward, backward = graphs.joint, graphs.forward, graphs.backward
     saved = graphs.saved if backward is not None else ()
+    _leave_to_autograd(graphs)
     if with_devices:
         mode = joint.stand_ins.mode if isinstance(joint.stand_ins, FakeStandIns) else FakeTensorMode()
         dress([forward, backward], joint.stand_ins, mode)
@@ -148,6 +149,15 @@ def _compile(
         else:
             backwards = OneBackward(compile_backward(backward), len(joint.tangents))
     return equal_graphs.CompiledGraphs(joint, compiled, backwards, plain_backward, tensors)
+
+
+def _leave_to_autograd(graphs: Graphs) -> None:
+    """Of inputs that the graph keeps as they are autograd itself looks whether somebody has written to them."""
+    forward, plan = graphs.forward.graph, graphs.joint.plan
+    kept: Any = forward.output_node().args[0][plan.results :]  # type: ignore[index]
+    for primal, node in enumerate(forward.find_nodes(op="placeholder")):
+        if node in kept:
+            plan.read_inputs.pop(primal, None)
 
 
 def _writes(joint: Joint) -> dict[int, int]:

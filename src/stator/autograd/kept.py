@@ -57,7 +57,7 @@ def _append_after_inputs(start: Any, order: list[Any], seen: set[Any]) -> None:
 _names: dict[type, list[str]] = {}
 
 
-def _names_of_saved(kind: type) -> list[str]:
+def names_of_saved(kind: type) -> list[str]:
     """The attributes of a kind of nodes that read what it has saved."""
     if kind not in _names:
         raw = [name for name in dir(kind) if name.startswith("_raw_saved_")]
@@ -67,7 +67,7 @@ def _names_of_saved(kind: type) -> list[str]:
 
 def _saves(node: Any) -> bool:
     kind: Any = type(node)
-    for name in _names_of_saved(kind):
+    for name in names_of_saved(kind):
         try:
             saved = getattr(node, name)
         except RuntimeError:  # it was written to since: that is for the backward to tell
@@ -79,7 +79,7 @@ def _saves(node: Any) -> bool:
 
 def _is_spent(node: Any) -> bool:
     """Has it let go of what it saved?"""
-    for name in _names_of_saved(type(node)):
+    for name in names_of_saved(type(node)):
         try:
             getattr(node, name)
         except RuntimeError as error:

@@ -151,6 +151,7 @@ def _node(
                 else _counter_of(produced[position], 0)
                 for position in plan.read_again
             ]
+            ctx.reads = [(weakref.ref(primals[primal]), primals[primal]._version) for primal in plan.read_inputs]
             ctx.numbers = produced[end_of_tensors:]
             ctx.sizes = sizes(*primals) if sizes else ()
             ctx.set_materialize_grads(False)
@@ -179,12 +180,18 @@ def _backward_of(
     expected = list(zip(led, tangents, strict=True))
     watched = None if joint.plan.reads is None else Watched(joint.plan.reads)
     leading_there = list(joint.plan.read_again.values())
+    leading_back = list(joint.plan.read_inputs.values())
     run_backward = _without_autocast(_told(label, original))
 
     def backward(ctx: Any, *given: Any) -> Any:
         for (counter, version), leading in zip(ctx.counters, leading_there, strict=True):
             if counter._version != version and any(given[position] is not None for position in leading):
                 raise modified(counter, version, "a compiled graph has made")
+        for (reference, version), leading in zip(ctx.reads, leading_back, strict=True):
+            primal = reference()
+            is_read = any(given[position] is not None for position in leading)
+            if primal is not None and primal._version != version and is_read:
+                raise modified(primal, version, "a compiled graph has taken")
         if torch.is_grad_enabled():
             kept.refuse_spent(ctx, given)
             if original.backward is not None:

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._ops import OpOverload
 
 from ..errors import CannotDerive
 from ..interrupts import let_through
@@ -32,7 +31,7 @@ from .checkpoint import PoliciesOfNodes, honoured
 from .choices import Choices, DeviceWanted
 from .functional import TensorView, TracedTensor
 from .kept import emptied_by, leaves_behind_spent
-from .operators import facts
+from .reads import storage_of, storages_kept
 from .record import DispatchRecorder
 from .standins import FakeStandIns, StandIns, stand_ins_for, without_cudnn
 from .symbols import is_symbolic, surely_equal, symbolic_form, symbols_in
@@ -100,11 +99,16 @@ class Plan:
     # with an input that it led to
     read_again: dict[int, tuple[int, ...]] = field(default_factory=dict)  # results that eager's backward reads, each
     # with the differentiable results whose tangents lead there
+    read_inputs: dict[int, tuple[int, ...]] = field(default_factory=dict)  # primals that it reads, likewise
     overwritten: frozenset[int] = frozenset()  # inputs that are written to and that differentiable results depend on
     random: bool = False
     reads: tuple[OutsideRead, ...] | None = (
         None  # by backwards of the program's that are part of the graph; None: no such
     )
+
+    def leading(self, bits: int) -> tuple[int, ...]:
+        """The differentiable results whose tangents these are."""
+        return tuple(position for count, position in enumerate(self.led) if bits >> count & 1)
 
 
 @dataclass(slots=True)
@@ -485,13 +489,12 @@ class _Trace:
             node = traced.placeholder(f"tangents_{count}", tangent)
             traced.values.new(tangent, node)
         traced.line, traced.policy = "", None
-        forward = set(traced.graph.nodes)
+        self._note_reads(storages_kept(outputs))
         try:
             with self._recorder, _no_autocast():
                 found = torch.autograd.grad(outputs, wanted, tangents, allow_unused=True)
         except (RuntimeError, NotImplementedError) as error:  # so would eager, but only when its backward is called
             raise CannotDerive(f"the backward fails: {error}") from error
-        self._note_reads(forward)
         gradients = iter(found)
         return tangents, [next(gradients) if _needs_gradient(leaf) else None for leaf in self._leaves]
 
@@ -525,20 +528,19 @@ class _Trace:
                 leads[node] = bits
         return leads
 
-    def _note_reads(self, forward: set[fx.Node]) -> None:
-        """Which results does autograd itself keep for its formulas? Nobody may write to them before the backward."""
-        plan, traced = self._plan, self._traced
-        reads: dict[fx.Node, int] = {}
-        for node, bits in self._leads_to(traced.graph).items():
-            for given in node.all_input_nodes if node not in forward else ():
-                for read in _with_bases(given) if given in forward else ():
-                    reads[read] = reads.get(read, 0) | bits
+    def _note_reads(self, kept: dict[int | None, int]) -> None:
+        """Which inputs and results does autograd itself keep for its formulas?"""
+        plan, values = self._plan, self._traced.values
         for position, tensor in enumerate(self._results):
-            value = traced.values.find(tensor)
-            assert value is not None
-            bits = reads.get(traced.values.node(value), 0) | reads.get(traced.values.node(_path(value)[0]), 0)
-            if bits and (value.memory.counted or value.memory.version == 0):
-                plan.read_again[position] = tuple(p for count, p in enumerate(plan.led) if bits >> count & 1)
+            value = values.find(tensor)
+            bits = kept.get(storage_of(tensor), 0)
+            if bits and value is not None and (value.memory.counted or value.memory.version == 0):
+                plan.read_again[position] = plan.leading(bits)
+        for primal in range(len(self._placeholders)):
+            value = values.find(self._standing(primal))
+            bits = kept.get(storage_of(self._standing(primal)), 0) if value is not None else 0
+            if bits and value is not None and not value.memory.counted:
+                plan.read_inputs[primal] = plan.leading(bits)
 
 
 def _path(value: TracedTensor) -> tuple[TracedTensor, tuple[TensorView, ...]]:
@@ -549,15 +551,6 @@ def _path(value: TracedTensor) -> tuple[TracedTensor, tuple[TensorView, ...]]:
             views.append(value.view)
         value = value.parent
     return value, tuple(reversed(views))
-
-
-def _with_bases(node: fx.Node) -> Iterator[fx.Node]:
-    """A node, and what it is a view of: who reads the one reads the other."""
-    yield node
-    made: Any = node.args[0] if node.target is operator.getitem else node
-    position = facts(made.target).view_of if isinstance(made.target, OpOverload) else None
-    if position is not None:
-        yield from _with_bases(made.args[position])
 
 
 def _needs_gradient(primal: Any) -> bool:
