@@ -221,12 +221,13 @@ def _content(value: Any, numbers: dict[fx.Node, int]) -> Hashable:
 
 
 def _inputs(inputs: Sequence[Any]) -> Hashable:
+    facts = tuple([_input(value) for value in inputs])  # before anything asks for memory that they may not have
     first: dict[Any, int] = {}
     same = tuple([first.setdefault(id(value), index) for index, value in enumerate(inputs)])
     tensors = [value for value in inputs if isinstance(value, Tensor)]
     memory = tuple([first.setdefault(("memory", memory_of(value)), index) for index, value in enumerate(tensors)])
     shared = shared_storages([value for value in tensors if type(value) is not FakeTensor])
-    return same, memory, shared, tuple([_input(value) for value in inputs])
+    return same, memory, shared, facts
 
 
 def _input(value: Any) -> Hashable:
