@@ -53,8 +53,7 @@ def _collector_paused() -> Iterator[None]:
 def record(program: Program, function: types.FunctionType, slots: Given) -> Any:
     """Watch the call; its result is the call's result, whatever becomes of the recording."""
     start = time.perf_counter()
-    with _collector_paused():  # what the first symbol imports makes thousands of objects
-        recorder = _prepare(program, function, slots)
+    recorder = _prepare(program, function, slots)
     if recorder is None:
         return program.call_plain(function, slots)
     segments: list[RecordedSegment] = []
@@ -98,10 +97,11 @@ def record(program: Program, function: types.FunctionType, slots: Given) -> Any:
 def _prepare(program: Program, function: types.FunctionType, slots: Given) -> Recorder | None:
     """A recorder that is ready to run the call; None after a fault of ours."""
     try:
-        user_hints.adopt_marks([*slots])
-        ask, known = functools.partial(_ask, program), _history(program, False)
-        recorder = Recorder(program.name, program.start, program.settings, ask, known, whole=program.fullgraph)
-        recorder.prepare(function, program.names, slots, program.point, frozenset(program.cache.changing))
+        with _collector_paused():  # what the first symbol imports makes thousands of objects
+            user_hints.adopt_marks([*slots])
+            ask, known = functools.partial(_ask, program), _history(program, False)
+            recorder = Recorder(program.name, program.start, program.settings, ask, known, whole=program.fullgraph)
+            recorder.prepare(function, program.names, slots, program.point, frozenset(program.cache.changing))
     except Exception as error:
         internal_failure(program, "preparing to watch", error)
         return None
