@@ -94,10 +94,10 @@ wheel: $(READY)
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	PYTHON=$(PYTHON) TORCH=$(TORCH) scripts/wheel-check
 
-# What such a machine lacks, and what that needs; under 60 MiB together.
+# What such a machine lacks, and what that needs; under 60 MiB together (newer llvmlite wheels are larger).
 vendor: $(READY)
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-	  --python-version 3.12 --dest vendor llvmlite pytest hypothesis iniconfig packaging pluggy pygments sortedcontainers
+	  --python-version 3.12 --dest vendor "llvmlite<0.47" pytest hypothesis iniconfig packaging pluggy pygments sortedcontainers
 
 clean:
 	rm -rf .venv build dist vendor src/*.egg-info src/stator/*.so .pytest_cache .mypy_cache .ruff_cache

@@ -125,6 +125,7 @@ def _compile(
     recording.graph.meta["label"] = reporting.label(name, number)
     recording.graph.meta["native_random"] = settings.native_random and not settings.verify
     recording.graph.meta["frozen_weights"] = settings.frozen_weights
+    recording.graph.meta["cuda_graphs"] = settings.cuda_graphs
     if events.listening(events.GraphCaptured):
         events.emit(reporting.captured(name, number, recording))
     start = time.perf_counter()

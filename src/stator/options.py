@@ -35,6 +35,12 @@ def _flag(value: Any) -> bool:
     return value
 
 
+def _flag_or_none(value: Any) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(f"must be True, False or None, not {value!r}")
+    return value
+
+
 def _at_least_one(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"must be an int, not {value!r}")
@@ -93,12 +99,17 @@ def _flag_from_text(text: str) -> bool:
     return known[text.strip().lower()]
 
 
+def _flag_or_none_from_text(text: str) -> bool | None:
+    return None if text.strip().lower() in ("none", "") else _flag_from_text(text)
+
+
 def _level_from_text(text: str) -> int:
     return int(text) if text.strip().isdigit() else _level(text.strip())
 
 
 FROM_TEXT: dict[OptionCheck, Callable[[str], Any]] = {
     _flag: _flag_from_text,
+    _flag_or_none: _flag_or_none_from_text,
     _at_least_one: int,
     _zero_or_more: int,
     _level: _level_from_text,
@@ -174,6 +185,13 @@ class Settings:
         "A promise: parameters are written to by torch's operators alone, and not through `.data`, NumPy or another "
         'process. Then `backend="native"` keeps matrices of linear layers packed for the BLAS in inference, which '
         "takes as much memory again, and packs one anew when its version says that it was written to.",
+    )
+    cuda_graphs: bool | None = _option(
+        None,
+        _flag_or_none,
+        'Launch the graphs of `backend="native"` on a GPU as CUDA graphs. None: all of them in the modes '
+        '`"reduce-overhead"` and `"max-autotune"`; in others those for which launching is a good part of the time, '
+        "unless memory is short. True: wherever it can be done. False: never.",
     )
     debug_dir: str | None = _option(
         None,

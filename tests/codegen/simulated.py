@@ -41,7 +41,7 @@ int sim_tid(void) { return now->number; }
 int sim_ctaid_x(void) { return block[0]; }
 int sim_ctaid_y(void) { return block[1]; }
 static void wait(int why) { now->state = why; if (!_setjmp(now->back)) _longjmp(home, 1); }
-void sim_barrier(int n) { wait(BARRIER); }
+void sim_barrier(void) { wait(BARRIER); }
 int sim_exchange(int mask, int value, int step, int clamp) {
     now->value = value; now->step = step;
     wait(EXCHANGE);
@@ -125,7 +125,7 @@ _NAMES = {
     "llvm.nvvm.read.ptx.sreg.tid.x": "sim_tid",
     "llvm.nvvm.read.ptx.sreg.ctaid.x": "sim_ctaid_x",
     "llvm.nvvm.read.ptx.sreg.ctaid.y": "sim_ctaid_y",
-    "llvm.nvvm.barrier.cta.sync.aligned.all": "sim_barrier",
+    "llvm.nvvm.barrier0": "sim_barrier",
     "llvm.nvvm.shfl.sync.bfly.i32": "sim_exchange",
     "llvm.nvvm.div.full": "sim_div",
     "llvm.nvvm.ex2.approx.ftz.f": "sim_ex2",

@@ -297,7 +297,7 @@ class Watching:
             native._program = noting
             unsubscribe = events.subscribe(lambda e: self._checked.refused.append(e.why), events.NotGenerated)
             try:
-                made = native._generate(module, examples, part=part)
+                made = native._generate_or_run(module, examples, part=part)
             finally:
                 native._program = inner
                 unsubscribe()

@@ -284,7 +284,7 @@ def test_effects_are_not_repeated() -> None:
     x, w = rand(6, 5), rand(10, 5)
     module = make_fx(f, tracing_mode="fake")(x, w, torch.arange(6))
     with hosts():
-        compiled = native._generate(module, [x, w, torch.arange(6)], part="forward")
+        compiled = native._generate_or_run(module, [x, w, torch.arange(6)], part="forward")
     for _ in range(3):
         NOTED.clear()
         torch.testing.assert_close(compiled([x, w, torch.arange(6)])[0], x * 2 + w[:6] * 3)

@@ -34,6 +34,8 @@ from .trace import Joint, TracedFunction, trace
 from .traced_graph import Decompositions
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+# Takes the graph, and how an operator runs on example values.
+Rewrite = Callable[[fx.GraphModule, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]], None]
 
 
 @dataclass(slots=True)
@@ -59,14 +61,17 @@ def derive(
     partition_fn: PartitionFn = min_cut_partition,
     decompositions: Decompositions | None = None,
     stand_ins: StandIns | None = None,
+    rewrite: Rewrite | None = None,
 ) -> Graphs:
-    """Forward and backward graphs of a function."""
+    """Forward and backward graphs of a function. `rewrite`: changes the graph of both, in place."""
     start = time.perf_counter()
     label = _label(function)
     with events.stage("deriving the backward of", label):
         joint = trace(function, inputs, decompositions=decompositions, stand_ins=stand_ins)
         traced = time.perf_counter()
         passes = optimise(joint.module, joint.plan.results)
+        if rewrite is not None:
+            rewrite(joint.module, joint.stand_ins.run)
     optimised = time.perf_counter()
     forward, backward = joint.module, None
     if joint.has_backward:
@@ -101,6 +106,7 @@ def compile_function(
     with_devices: bool = True,
     by_tangents: bool = False,
     about: Hashable | None = None,
+    rewrite: Rewrite | None = None,
 ) -> Callable[..., Sequence[Any]]:
     """The function by way of compiled graphs; it takes the inputs one by one and gives a sequence.
 
@@ -113,7 +119,7 @@ def compile_function(
     lookup = equal_graphs.Lookup(function, inputs, None if watched else about)
     made = lookup.find()
     if made is None:
-        graphs = derive(function, inputs, partition_fn=partition_fn, decompositions=decompositions)
+        graphs = derive(function, inputs, partition_fn=partition_fn, decompositions=decompositions, rewrite=rewrite)
         made = _compile(graphs, fw_compiler, bw_compiler or fw_compiler, with_devices, by_tangents)
         lookup.keep(made)
     elif events.listening(events.EqualGraph):

@@ -374,7 +374,7 @@ def why_not_capturable(module: fx.GraphModule, example_inputs: Sequence[Any]) ->
                 devices.add(part.device)
                 if any(isinstance(length, torch.SymInt) for length in part.shape):
                     return "it has sizes that are known at run time only"
-            elif part is not None:
+            elif part is not None and type(part) is not int:  # attention gives the lengths of its sequences
                 return "it has numbers that are known at run time only"
         if _RANDOM in getattr(node.target, "tags", ()) and node.kwargs.get("generator") is not None:
             return "it draws random numbers from a generator of its own"

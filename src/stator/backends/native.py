@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,12 @@ from torch import fx
 
 from .. import events
 from ..autograd.compile import compile_function, make_boxed
+from ..autograd.tangents import Boxed
 from ..codegen import gpu_host, gpu_scalar, host, jit, scalar, sizes
 from ..codegen.kernels import llvm_text
 from ..errors import CannotDerive
 from ..fuse.blocks import BlockTarget, run_in_blocks
+from ..fuse.channels_last import prefer_channels_last
 from ..fuse.decompose import decompositions
 from ..fuse.in_place import write_in_place
 from ..fuse.loops import Call, Launch, LoopProgram, Ref, in_order
@@ -33,15 +35,20 @@ from ..fuse.script import program_script, program_text
 from ..fuse.split import split_reductions
 from ..fuse.views import NoMap
 from ..fuse.write import write_program
-from . import eager
+from . import aot_eager, eager
 from .cuda_graphs import Replayed, why_not_capturable
 from .data_scalars import split
+from .launch_bound import why_not_worth
 from .short_memory import looking
 from .tape import tape_of
 
 
 def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    return _compile(gm, example_inputs, captures=False)
+    return _compile(gm, example_inputs, captures=None)
+
+
+# Whether a mode asks for CUDA graphs. None: where they are worth it.
+CAPTURES = {"default": None, "reduce-overhead": True, "max-autotune": True, "max-autotune-no-cudagraphs": False}
 
 
 class NativeInMode:
@@ -50,23 +57,27 @@ class NativeInMode:
     benchmarks = False  # nothing is timed
 
     def __init__(self, mode: str) -> None:
-        self._captures = mode in ("reduce-overhead", "max-autotune")
+        self._captures = CAPTURES[mode]
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         return _compile(gm, example_inputs, captures=self._captures)
 
+
+_NO_CODE = (host.NotCompiled, jit.Unavailable, sizes.UnknownSize, NoMap)
 
 in_mode = functools.cache(NativeInMode)  # one for each mode: functions compiled alike share their recordings
 
 
 @dataclass(frozen=True)
 class Asked:
-    captures: bool = False  # CUDA graphs
+    captures: bool | None = None  # CUDA graphs; None: where they are worth it
     random: bool = False  # see `options.native_random`
     frozen: bool = False  # see `options.frozen_weights`
 
 
-def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], *, captures: bool) -> Callable[..., Any]:
+def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], *, captures: bool | None) -> Callable[..., Any]:
+    if gm.meta.get("cuda_graphs") is not None:
+        captures = bool(gm.meta["cuda_graphs"])
     asked = Asked(captures, *[bool(gm.meta.get(name)) for name in ("native_random", "frozen_weights")])
     try:
         parts = split(gm, example_inputs)
@@ -79,52 +90,90 @@ def _compile(gm: fx.GraphModule, example_inputs: Sequence[Any], *, captures: boo
 
 
 def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any], asked: Asked) -> Callable[..., Any]:
-    return compile_function(
-        gm,
-        example_inputs,
-        fw_compiler=functools.partial(_generate, part="forward", asked=asked),
-        bw_compiler=functools.partial(_generate, part="backward", asked=asked),
-        decompositions=decompositions(asked.random),
-        with_devices=False,  # a meta tensor stands for one on the CPU
-        by_tangents=True,
-        about=None if asked.captures or asked.frozen else ("native", asked),  # those keep addresses and contents
-    )
+    try:
+        return compile_function(
+            gm,
+            example_inputs,
+            fw_compiler=functools.partial(_generate, part="forward", asked=asked),
+            bw_compiler=functools.partial(_generate_or_run, part="backward", asked=asked),
+            decompositions=decompositions(asked.random),
+            with_devices=False,  # a meta tensor stands for one on the CPU
+            by_tangents=True,
+            rewrite=prefer_channels_last,
+            about=_about(example_inputs, asked),
+        )
+    except _NO_CODE as why:  # in eager's operators then: there are far fewer of them than after decomposition
+        events.emit(events.NotGenerated("forward", str(why)))
+        return aot_eager.compile_graph(gm, example_inputs)
+
+
+def _about(example_inputs: Sequence[Any], asked: Asked) -> Hashable | None:
+    """What the machine code depends on besides the graph; None where it keeps addresses or contents of one graph."""
+    on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in example_inputs)
+    if asked.frozen or (on_gpu and asked.captures is not False):
+        return None
+    return "native", asked, torch.backends.cudnn.allow_tf32
+
+
+def _generate_or_run(
+    module: fx.GraphModule, example_inputs: Sequence[Any], *, part: str, asked: Asked = Asked()
+) -> Callable[..., Any]:
+    """A backward is compiled when it is first needed, for a forward that there is already."""
+    try:
+        return _generate(module, example_inputs, part=part, asked=asked)
+    except _NO_CODE as why:
+        events.emit(events.NotGenerated(part, str(why)))
+        return _plain(module)
+
+
+def _plain(module: fx.GraphModule) -> Boxed:
+    written = [*(module.meta.get("writes") or {}).values()]
+    return looking(module, make_boxed(module), written)
 
 
 def _generate(
     module: fx.GraphModule, example_inputs: Sequence[Any], *, part: str, asked: Asked = Asked()
 ) -> Callable[..., Any]:
-    written = [*(module.meta.get("writes") or {}).values()]
-    plain = looking(module, make_boxed(module), written)
     start = time.perf_counter()
-    try:
-        program = _program(module)
-        if part == "backward":
-            # The forward has checked the same indices. What it keeps is large, and let go of as soon as it was used.
-            program.may_fail = False
-            program.dying = _dying(module)
-        frozen = _parameters(module) if asked.frozen and "writes" in module.meta else ()  # without a backward
-        compiled: Callable[..., Any] = _host_function(module, program, plain, frozen)
-    except (host.NotCompiled, jit.Unavailable, sizes.UnknownSize, NoMap) as why:
-        events.emit(events.NotGenerated(part, str(why)))
-        return plain
+    program = _program(module)
+    if part == "backward":
+        # The forward has checked the same indices. What it keeps is large, and let go of as soon as it was used.
+        program.may_fail = False
+        program.dying = _dying(module)
+    frozen = _parameters(module) if asked.frozen and "writes" in module.meta else ()  # without a backward
+    compiled: Callable[..., Any] = _host_function(module, program, _plain(module), frozen)
     if events.listening(events.CodeGenerated):
         events.emit(_generated(module, program, example_inputs, part, time.perf_counter() - start))
-    return _captured(module, example_inputs, compiled, part) if asked.captures else compiled
+    return _captured(module, example_inputs, program, compiled, part, asked)
 
 
 def _captured(
-    module: fx.GraphModule, example_inputs: Sequence[Any], compiled: Callable[..., Any], part: str
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    program: LoopProgram,
+    compiled: Callable[..., Any],
+    part: str,
+    asked: Asked,
 ) -> Callable[..., Any]:
-    """As a CUDA graph, if it can be one."""
-    if _device(module).type != "cuda":
+    """As a CUDA graph, if it can be one, and is to be one."""
+    device = _device(module)
+    if device.type != "cuda" or asked.captures is False:
         return compiled
-    if (why := why_not_capturable(module, example_inputs)) is not None:
+    why = why_not_capturable(module, example_inputs)
+    if why is None and asked.captures is None:
+        why = why_not_worth(module, program, _free_memory(device), for_good="writes" in module.meta)
+    if why is not None:
         events.emit(events.NotCaptured(part, why))
         return compiled
     results: Any = module.graph.output_node().args[0]
     first = 0 if part == "backward" else module.meta.get("results", len(results))
     return Replayed(compiled, kept=range(first, len(results)), part=part)
+
+
+def _free_memory(device: torch.device) -> int:
+    """Bytes that torch could still give out there."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0] + kept)
 
 
 def _generated(

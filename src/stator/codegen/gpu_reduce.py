@@ -154,8 +154,8 @@ class Reducer:
         return self.f.emit(f"icmp ne i8 {x}, 0") if dtype is torch.bool else x
 
     def barrier(self) -> None:
-        self.f.declare("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
-        self.f.do("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+        self.f.declare("declare void @llvm.nvvm.barrier0()")  # the name that all LLVMs know
+        self.f.do("call void @llvm.nvvm.barrier0()")
 
     def _only(self, condition: str, body: Any) -> None:
         f = self.f
