@@ -38,7 +38,7 @@ BELOW_API = BELOW_PIPELINE_PAGE | {"pipeline", "dispatch", "modules", "callees",
 MAY_IMPORT: dict[str, set[str]] = {
     # ground: no room at all, and each other only downward
     "options": {"support"},
-    "interrupts": set(),
+    "interrupts": {"_native"},  # frames are looked into in C
     "source_lines": {"interrupts"},
     "own_files": set(),
     "errors": {"source_lines"},

@@ -4,7 +4,7 @@ The sources are in the folder `_native/` beside this file; docs/design/instrumen
 """
 
 from collections.abc import Callable, Sequence
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, final
 
 from .recording import Check, Edge, Fact, Instruction, Place
@@ -653,6 +653,9 @@ def raising(error: BaseException, /) -> Any:
     """A function of any arguments that raises this error, and has no frame."""
 
 def as_iterator(obj: object, /) -> Any: ...
+def frame_takes(frame: FrameType, obj: object, /) -> bool:
+    """Is this object an argument of the frame, or among its `*args`? Leaves no `f_locals` at it."""
+
 def tensor_version(tensor: object, /) -> int | None:
     """The version counter of a tensor; None for inference tensors, which have none."""
 

@@ -8,12 +8,13 @@ nothing of ours may take them for a fault of an operation, or of stator, and go 
 from __future__ import annotations
 
 import dis
-import inspect
 import signal
 import traceback
 import types
 from collections.abc import Iterator
 from typing import Any
+
+from ._native import frame_takes
 
 # Instructions at whose end CPython looks whether somebody has put an exception into the thread. (An import takes its
 # own frames out of tracebacks.)
@@ -79,9 +80,4 @@ def _handlers() -> Iterator[types.CodeType]:
 
 def _is_called_with_its_caller(frame: types.FrameType) -> bool:
     """A handler is given the frame that it has interrupted; it may not be installed any more."""
-    if frame.f_back is None:
-        return False
-    code = frame.f_code
-    names = code.co_varnames[: code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)]
-    values = [frame.f_locals.get(name) for name in names]
-    return any(v is frame.f_back or (type(v) is tuple and any(w is frame.f_back for w in v)) for v in values)
+    return frame.f_back is not None and frame_takes(frame, frame.f_back)

@@ -195,3 +195,36 @@ frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs)
     }
     return slot_list(f->localsplus + frame_code(f)->co_nlocalsplus, depth);
 }
+
+/* Is this object an argument of a frame, or one of those in its `*args`? They are read where they
+ * lie: asking for `f_locals` would leave a dict at the frame, which would keep the frame and what
+ * it had, if an exception from there is among that. */
+PyObject *
+frame_takes(PyObject *Py_UNUSED(none), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyFrame_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "frame_takes(frame, object) takes a frame and an object");
+        return NULL;
+    }
+    Frame *f = ((PyFrameObject *)args[0])->f_frame;
+    PyCodeObject *code = frame_code(f);
+    int more = (code->co_flags & CO_VARARGS) != 0;
+    int count = code->co_argcount + code->co_kwonlyargcount + more;
+    for (int i = 0; i < count; i++) {
+        PyObject *value = f->localsplus[i];
+        if (value != NULL && PyCell_Check(value)) { /* a function inside uses it */
+            value = PyCell_GET(value);
+        }
+        if (value == args[1]) {
+            Py_RETURN_TRUE;
+        }
+        if (more && i == count - 1 && value != NULL && PyTuple_CheckExact(value)) {
+            for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(value); j++) {
+                if (PyTuple_GET_ITEM(value, j) == args[1]) {
+                    Py_RETURN_TRUE;
+                }
+            }
+        }
+    }
+    Py_RETURN_FALSE;
+}

@@ -182,6 +182,7 @@ static PyMethodDef functions[] = {
     {"tensors_are", FAST(tensors_are),
      "The class of tensors, and its base in C: their attributes are asked without a lookup from "
      "now on."},
+    {"frame_takes", FAST(frame_takes), "Is this object an argument of a frame?"},
     {"answers", call_each, METH_O,
      "What each function of a tuple answers, called without arguments."},
     {NULL},

@@ -357,6 +357,7 @@ PyObject *frames_read(PyObject *watcher, PyObject *none);
 Level *frames_level(Thread *t, Py_ssize_t calls); /* NULL if that frame is not a watched one */
 PyObject *frames_put(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
 PyObject *frames_stack(PyObject *watcher, PyObject *const *args, Py_ssize_t nargs);
+PyObject *frame_takes(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 extern PyObject *missing; /* module.c */
 
 /* ---- guards and dispatch (tensor.c, watched.c, state.c, guard.c, entry_table.c, relay.c,
