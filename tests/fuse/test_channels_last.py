@@ -141,7 +141,7 @@ def test_a_network() -> None:
             same(got, want)
     assert compiled.images(aten.convolution.default) == [True] * 4 and not any(plain.images(aten.convolution.default))
     assert compiled.images(aten.convolution_backward.default) == [True] * 4
-    # the first image, one to be viewed, one that is a result; weights of 3 × 3, thrice; gradients of those and the image
+    # the first image, one to be viewed, one that is a result; weights of 3 by 3, thrice; gradients of all these
     assert compiled.copies() - plain.copies() <= 16
 
 

@@ -32,7 +32,7 @@ from .functional import TensorView
 from .kept import AtOnce, OneByOne, keeping, modified, spend
 from .symbols import Later, filled, is_symbolic
 from .tangents import Backwards, Boxed, OneBackward
-from .trace import ConstantOutput, GraphResult, InputAsOutput, Joint, Plan, PlannedOutput, ViewOutput
+from .trace import ConstantOutput, GraphResult, InputAsOutput, Joint, Plan, PlannedOutput, ViewOutput, WriteBack
 
 _MANY = 4  # writes to inputs: torch makes them in one call, one after another
 _MOST_BYTES = 64 << 20  # of an input that is written to: it is copied in every call, in case of a second derivative
@@ -301,6 +301,24 @@ def _nothing_around(given: Sequence[Any], results: Sequence[Any]) -> Sequence[An
     return results
 
 
+_BY_LAUNCHES = "cuda"  # the kind of device where many short writes cost a launch each
+
+
+def _write(group: Sequence[WriteBack], given: Sequence[Any], results: Sequence[Any]) -> None:
+    together: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    for write in group:
+        target, value = given[write.index], results[write.position]
+        target = target if write.counted else target.data
+        if target.device.type == _BY_LAUNCHES and not write.differentiable:
+            targets, values = together.setdefault((target.device, target.dtype), ([], []))
+            targets.append(target)
+            values.append(value)
+        else:
+            target.copy_(value)
+    for targets, values in together.values():
+        torch._foreach_copy_(targets, values)
+
+
 def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]:
     """From the graph's results to the function's outputs: writes to inputs first, then views."""
     plan = joint.plan
@@ -325,9 +343,7 @@ def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence
                     torch._foreach_copy_(targets, [results[write.position] for write in group])
                 continue
             with contextlib.nullcontext() if differentiable else torch.no_grad():
-                for write in group:
-                    target = given[write.index]
-                    (target if write.counted else target.data).copy_(results[write.position])
+                _write(group, given, results)
         if plan.spent:
             results = [*results]
             with torch.enable_grad():

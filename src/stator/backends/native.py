@@ -27,6 +27,7 @@ from ..errors import CannotDerive
 from ..fuse.blocks import BlockTarget, run_in_blocks
 from ..fuse.channels_last import prefer_channels_last
 from ..fuse.decompose import decompositions
+from ..fuse.gathers import RunOp, gather_first
 from ..fuse.in_place import write_in_place
 from ..fuse.loops import Call, Launch, LoopProgram, Ref, in_order
 from ..fuse.memory import plan_memory
@@ -99,7 +100,7 @@ def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any], asked: Asked) -> 
             decompositions=decompositions(asked.random),
             with_devices=False,  # a meta tensor stands for one on the CPU
             by_tangents=True,
-            rewrite=prefer_channels_last,
+            rewrite=_rewrite,
             about=_about(example_inputs, asked),
         )
     except _NO_CODE as why:  # in eager's operators then: there are far fewer of them than after decomposition
@@ -113,6 +114,11 @@ def _about(example_inputs: Sequence[Any], asked: Asked) -> Hashable | None:
     if asked.frozen or (on_gpu and asked.captures is not False):
         return None
     return "native", asked, torch.backends.cudnn.allow_tf32
+
+
+def _rewrite(module: fx.GraphModule, run: RunOp) -> None:
+    gather_first(module, run)
+    prefer_channels_last(module, run)
 
 
 def _generate_or_run(

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from .gathers import RunOp
+
 aten = torch.ops.aten
-RunOp = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _CONVOLUTIONS: dict[Any, tuple[int, ...]] = {
     aten.convolution.default: (0, 1),
     aten.convolution_backward.default: (0, 1, 2),
