@@ -55,3 +55,25 @@ def test_together(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
             torch.testing.assert_close(other.grad, one.grad)
     assert (compiled.stator.recordings, compiled.stator.hits) == (1, 3)
     assert calls == [2, 4] * 3, "how often each layer was called, and its floats; the first call is eager's"
+
+
+def test_what_is_only_written_passes_by() -> None:
+    """What a graph computes for its inputs alone, and what of that is a result too."""
+    seen: list[Any] = []
+
+    def look(module: Any, examples: Any) -> Any:
+        seen.append((module.meta["passing"], module.meta["results"]))
+        return module
+
+    def fn(x: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        a.add_(x)
+        b.mul_(x)
+        return x * 2, b.view(3)
+
+    run = stator.autograd.aot_function(fn, look)
+    for seed in range(3):
+        x, a, b = (torch.full((3,), float(seed + n)) for n in (1, 2, 3))
+        wanted = x * 2, b * x
+        torch.testing.assert_close(run(x, a, b), wanted)
+        torch.testing.assert_close(a, torch.full((3,), 2.0 * seed + 3))
+    assert len(seen) == 1 and len(seen[0][0]) >= 1 and seen[0][1] >= 2

@@ -135,5 +135,5 @@ def test_a_system_that_refuses_executable_memory_runs_operator_by_operator(tmp_p
     ran = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, env=environment, timeout=300)
     assert ran.returncode == 0, ran.stderr
     why = "this system refuses executable memory: Permission denied"
-    assert ran.stdout.splitlines() == [f"forward: {why}", f"backward: {why}"]
-    assert len([line for line in ran.stderr.splitlines() if why in line]) == 2
+    assert ran.stdout.splitlines() == [f"forward: {why}"]
+    assert len([line for line in ran.stderr.splitlines() if why in line]) == 1

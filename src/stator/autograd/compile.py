@@ -30,7 +30,7 @@ from .runtime import Original, wrap
 from .standins import FakeStandIns, MetaStandIns, StandIns
 from .symbols import is_symbolic
 from .tangents import Backwards, Boxed, OneBackward
-from .trace import Joint, TracedFunction, trace
+from .trace import GraphResult, Joint, Plan, TracedFunction, ViewOutput, trace
 from .traced_graph import Decompositions
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -140,6 +140,7 @@ def _compile(
     tensors = sum(isinstance(value, torch.Tensor) for value in saved)
     plain_backward = _as_copy(backward).forward if backward is not None and not tensors else None
     forward.meta["results"] = joint.plan.results  # what comes behind them is kept for the backward
+    forward.meta["passing"] = _passing(joint.plan)
     if backward is None:
         forward.meta["writes"] = _writes(joint)
     compiled = boxed(fw_compiler(forward, _examples(forward)))
@@ -164,6 +165,13 @@ def _leave_to_autograd(graphs: Graphs) -> None:
     for primal, node in enumerate(forward.find_nodes(op="placeholder")):
         if node in kept:
             plan.read_inputs.pop(primal, None)
+
+
+def _passing(plan: Plan) -> set[int]:
+    """Results that are written to inputs, and that nobody else gets."""
+    shown = {output.source if isinstance(output, ViewOutput) else output for output in plan.outputs}
+    given = {output.position for output in shown if isinstance(output, GraphResult)}
+    return {write.position for write in plan.writes if not write.differentiable} - given
 
 
 def _writes(joint: Joint) -> dict[int, int]:

@@ -173,7 +173,8 @@ def _captured(
         return compiled
     results: Any = module.graph.output_node().args[0]
     first = 0 if part == "backward" else module.meta.get("results", len(results))
-    return Replayed(compiled, kept=range(first, len(results)), part=part)
+    kept = {*range(first, len(results)), *module.meta.get("passing", ())}
+    return Replayed(compiled, kept=kept, part=part)
 
 
 def _free_memory(device: torch.device) -> int:
