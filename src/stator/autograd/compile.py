@@ -169,7 +169,7 @@ def _leave_to_autograd(graphs: Graphs) -> None:
 
 def _passing(plan: Plan) -> set[int]:
     """Results that are written to inputs, and that nobody else gets."""
-    shown = {output.source if isinstance(output, ViewOutput) else output for output in plan.outputs}
+    shown = [output.source if isinstance(output, ViewOutput) else output for output in plan.outputs]
     given = {output.position for output in shown if isinstance(output, GraphResult)}
     return {write.position for write in plan.writes if not write.differentiable} - given
 

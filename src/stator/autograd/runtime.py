@@ -301,22 +301,18 @@ def _nothing_around(given: Sequence[Any], results: Sequence[Any]) -> Sequence[An
     return results
 
 
-_BY_LAUNCHES = "cuda"  # the kind of device where many short writes cost a launch each
-
-
-def _write(group: Sequence[WriteBack], given: Sequence[Any], results: Sequence[Any]) -> None:
-    together: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
-    for write in group:
-        target, value = given[write.index], results[write.position]
-        target = target if write.counted else target.data
-        if target.device.type == _BY_LAUNCHES and not write.differentiable:
-            targets, values = together.setdefault((target.device, target.dtype), ([], []))
-            targets.append(target)
-            values.append(value)
-        else:
-            target.copy_(value)
-    for targets, values in together.values():
-        torch._foreach_copy_(targets, values)
+def _write_groups(joint: Joint) -> list[tuple[bool, list[WriteBack]]]:
+    """Writes to inputs, in order. Those that autograd does not see have one dtype and device in a group."""
+    at = {index: joint.primals[number] for number, index in enumerate(joint.plan.inputs)}
+    groups: list[tuple[bool, list[WriteBack]]] = []
+    for differentiable, run in itertools.groupby(joint.plan.writes, key=lambda write: write.differentiable):
+        alike: dict[Any, list[WriteBack]] = {}
+        for write in run:
+            value = None if differentiable else at.get(write.index)
+            kind = (value.dtype, value.device) if isinstance(value, Tensor) else None
+            alike.setdefault(kind, []).append(write)
+        groups += [(differentiable, group) for group in alike.values()]
+    return groups
 
 
 def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]:
@@ -325,9 +321,7 @@ def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence
     later = Later(joint.primals)
     outputs = [_with_places(output, later) for output in plan.outputs]
     computed = later.computed()
-    grouped = itertools.groupby(plan.writes, key=lambda write: write.differentiable)
-    writes = [(differentiable, list(group)) for differentiable, group in grouped]
-    on_cpu = all(value.device.type in ("cpu", "meta") for value in joint.primals if isinstance(value, Tensor))
+    writes = _write_groups(joint)
     if (
         not plan.writes
         and not plan.spent
@@ -337,13 +331,15 @@ def _finisher(joint: Joint) -> Callable[[Sequence[Any], Sequence[Any]], Sequence
 
     def finish(given: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
         for differentiable, group in writes:
-            if on_cpu and not differentiable and len(group) >= _MANY:
+            if not differentiable and len(group) >= _MANY:
                 with torch.no_grad():
                     targets = [given[write.index] if write.counted else given[write.index].data for write in group]
                     torch._foreach_copy_(targets, [results[write.position] for write in group])
                 continue
             with contextlib.nullcontext() if differentiable else torch.no_grad():
-                _write(group, given, results)
+                for write in group:
+                    target = given[write.index]
+                    (target if write.counted else target.data).copy_(results[write.position])
         if plan.spent:
             results = [*results]
             with torch.enable_grad():
