@@ -166,7 +166,7 @@ def test_the_gradient_of_a_loss_stays_with_its_rows() -> None:
 
     seen = compare(loss, make)
     kernels = [step.kernel for step in seen.programs[1].steps if isinstance(step, Launch)]
-    along = [k.extents[k.inner[0]] for k in kernels if any(name.startswith("exp") for name in k.origins)]
+    along = [k.extents[k.inner[0]] for k in kernels if any(name.startswith("where") for name in k.origins)]
     assert along == [30]
 
 
