@@ -11,6 +11,7 @@ from pathlib import Path
 COMPILER = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc")
 PACKAGE = Path(__file__).parents[2] / "src" / "stator"
 MODULES = ["__init__", "opcodes", "instrument", "flow", "assemble", "continuation", "break_step", "suspend"]
+GROUND = ["__init__", "by_identity"]  # of `support`, which they build on
 
 ASK = "import sysconfig; print(sysconfig.get_path('include')); print(sysconfig.get_config_var('EXT_SUFFIX'))"
 ASK_VERSION = "import sys; print(sys.implementation.name, *sys.version_info[:3])"
@@ -47,6 +48,9 @@ def assemble(python: Path, folder: Path) -> None:
     shutil.copy(PACKAGE / "watch" / "__init__.py", bytecode.parent)
     for name in MODULES:
         shutil.copy(PACKAGE / "watch" / "bytecode" / f"{name}.py", bytecode)
+    (folder / "stator" / "support").mkdir()
+    for name in GROUND:
+        shutil.copy(PACKAGE / "support" / f"{name}.py", folder / "stator" / "support")
     build(str(python), sorted((PACKAGE / "_native").glob("*.c")), folder / "stator", "_native")
 
 

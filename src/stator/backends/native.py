@@ -95,7 +95,7 @@ def _derive(gm: fx.GraphModule, example_inputs: Sequence[Any], asked: Asked) -> 
         return compile_function(
             gm,
             example_inputs,
-            fw_compiler=functools.partial(_generate, part="forward", asked=asked),
+            fw_compiler=functools.partial(_generate_or_run if asked.random else _generate, part="forward", asked=asked),
             bw_compiler=functools.partial(_generate_or_run, part="backward", asked=asked),
             decompositions=decompositions(asked.random),
             with_devices=False,  # a meta tensor stands for one on the CPU
@@ -124,7 +124,8 @@ def _rewrite(module: fx.GraphModule, run: RunOp) -> None:
 def _generate_or_run(
     module: fx.GraphModule, example_inputs: Sequence[Any], *, part: str, asked: Asked = Asked()
 ) -> Callable[..., Any]:
-    """A backward is compiled when it is first needed, for a forward that there is already."""
+    """A backward is compiled when it is first needed, for a forward that there is already. Random numbers that kernels
+    compute are the same without them."""
     try:
         return _generate(module, example_inputs, part=part, asked=asked)
     except _NO_CODE as why:

@@ -161,7 +161,7 @@ class ShortRows(Reductions):
         first = self._first_of_rows(number, axis)
         for n in range(length):
             made = "poison"
-            elements = [divmod(n * w + lane, length) for lane in range(w)]  # row, position
+            elements = [((n * w + lane) // length, (n * w + lane) % length) for lane in range(w)]  # row, position
             for position, value in enumerate(values):
                 here = [w + row if at == position else lane for lane, (row, at) in enumerate(elements)]
                 if any(at == position for _, at in elements):

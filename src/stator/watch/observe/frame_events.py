@@ -31,6 +31,8 @@ def enter(run: WatchedRun, function: types.FunctionType) -> None:
     if origin is None:
         if run.watcher.fresh(function) or function.__code__ is SPREAD:
             note_made_function(run.segment.ledger, function)
+            if run.segment.symbols is not None:  # the frame has its arguments already
+                run.segment.symbols.specialise_in((function.__defaults__, function.__kwdefaults__))
             return
         origin = run.segment.classes.place_of_special(function)
     if origin is not None:
