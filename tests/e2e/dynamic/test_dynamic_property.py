@@ -153,7 +153,7 @@ def test_symbolic_programs():
 
 
 def test_any_programs():
-    replays = Replays(0.5)
+    replays = Replays(0.25)  # 20 of 25 mostly, but examples are much alike in some runs: then ten
 
     @property_settings(25)
     @given(shape_programs(*SYMBOLIC, *SPECIAL), ANY_CALLS)
