@@ -59,6 +59,17 @@ def test_memory_is_short() -> None:
     assert why_not(layers, (128, 256), (256, 256), free=1 << 20) == "its results take 0 MiB, of 1 that are free"
 
 
+def test_costs_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils import flop_counter
+
+    def refuse(*args: Any, **kwargs: Any) -> int:
+        raise ValueError("lengths lie in a tensor")
+
+    monkeypatch.setitem(flop_counter.flop_registry, torch.ops.aten.mm, refuse)
+    why = why_not(layers, (128, 256), (256, 256))
+    assert why == "what it costs is not known: ValueError: lengths lie in a tensor"
+
+
 @pytest.mark.parametrize(
     ("mode", "option", "captures"),
     [

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from ..fuse.loops import Launch, LoopProgram
+from ..interrupts import let_through
 
 _LAUNCH, _CALL = 3e-6, 9e-6  # seconds of the host for a kernel of ours, and for an operator through the dispatcher
 _BYTES = 3e12  # that a device moves in a second,
@@ -26,7 +27,11 @@ _MOST_MEMORY = 1 / 16  # of what is free
 
 def why_not_worth(module: fx.GraphModule, program: LoopProgram, free: int, *, for_good: bool) -> str | None:
     """`for_good`: no backward belongs to it, so that it holds its results alone."""
-    launching, computing = _launching(program), _computing(module, program)
+    try:
+        launching, computing = _launching(program), _computing(module, program)
+    except Exception as error:  # torch's formulas do not know all forms of their operators
+        let_through(error)
+        return f"what it costs is not known: {type(error).__name__}: {error}"
     if launching < computing * (_SHARE if for_good else _SHARE_WITH_BACKWARD):
         return f"launching takes about {launching * 1e3:.2g} ms, computing {computing * 1e3:.2g} ms"
     results: Any = module.graph.output_node().args[0]
